@@ -5,12 +5,12 @@
 #include "support/fake_gpus.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
+#include "support/sleeping_thread.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
 #include <thread>
 #include <tuple>
 
@@ -54,8 +54,12 @@ class TcpGpu : public testing::Test {
     return true;
   }
   /// Gives what should not happen the time to happen.
-  void wait_a_while() {
-    (void)world.until([] { return false; }, std::chrono::milliseconds(50));
+  void settle() {
+    for (int i = 0; i < 2; ++i) {  // one thread may wake another
+      settle_threads();
+      while (world.progress() > 0) {
+      }
+    }
   }
 
   void open(const Settings& settings = {{"sockets", "1"}}) {
@@ -173,7 +177,7 @@ TEST_F(TcpGpu, a_write_ends_and_its_message_comes_when_the_gpu_has_unpacked_it) 
   const int launches = driver().calls("cuLaunchKernelEx");
   write.post("they are there");
   ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; }));
-  wait_a_while();
+  settle();
   EXPECT_TRUE(write.in_flight());
   EXPECT_EQ(b->host().message_count(), 0U);
   EXPECT_TRUE(same_bytes(theirs.bytes(), before));
@@ -244,7 +248,9 @@ TEST_F(TcpGpu, what_a_busy_gpu_leaves_no_room_for_waits_in_the_socket_and_is_not
                 uniform_side(remote.handle(), 0, 4096, 4096), 1024);
   driver().hold();
   write.post();
-  for (int i = 0; i < 10; ++i) wait_a_while();  // longer than silence may last
+  settle();
+  // Longer than silence may last.
+  (void)world.until([&] { return ab.lost(); }, std::chrono::milliseconds(300));
   EXPECT_FALSE(ab.lost());
   EXPECT_TRUE(write.in_flight());
   EXPECT_LT(b->host().counter("received_bytes"), 1U << 20) << "the ring holds 128 KiB";
@@ -267,15 +273,8 @@ TEST_F(TcpGpu, a_region_goes_when_the_gpu_has_ended_what_peers_made_it_do) {
     const int launches = driver().calls("cuLaunchKernelEx");
     request.post();
     ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; }));
-    std::atomic<bool> begins{false}, gone{false};
-    std::jthread owner([&] {
-      begins = true;
-      there.deregister();
-      gone = true;
-    });
-    while (!begins) std::this_thread::yield();
-    wait_a_while();
-    EXPECT_FALSE(gone) << "a kernel still touches it";
+    WaitingCall owner([&] { there.deregister(); });
+    EXPECT_TRUE(owner.waits()) << "a kernel still touches it";
     driver().release();
     EXPECT_TRUE(request.wait().status.ok());
     owner.join();
@@ -295,7 +294,7 @@ TEST_F(TcpGpu, a_canceled_read_ends_when_no_gpu_writes_its_memory_any_more) {
   read.post();
   ASSERT_TRUE(soon([&] { return driver().calls("cuLaunchKernelEx") > launches; }));
   read.cancel();
-  wait_a_while();
+  settle();
   EXPECT_TRUE(read.in_flight());
   driver().release();
   const Status status = read.wait().status;
@@ -328,14 +327,10 @@ TEST_F(TcpGpu, a_link_that_ends_waits_for_the_gpu_and_gives_all_back) {
     const int copies = driver().calls("cuMemcpyAsync");
     write.post();
     ASSERT_TRUE(soon([&] { return driver().calls("cuMemcpyAsync") > copies; }));
-    std::atomic<bool> released{false};
-    std::jthread later([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      released = true;
-      driver().release();
-    });
-    ab.disconnect();
-    EXPECT_TRUE(released) << "the GPU still reads the memory";
+    WaitingCall closes([&] { ab.disconnect(); });
+    EXPECT_TRUE(closes.waits()) << "the GPU still reads the memory";
+    driver().release();
+    closes.join();
     EXPECT_FALSE(write.in_flight());
     set_bytes(mine.bytes(), std::byte{7});  // nobody reads it any more
     ba.disconnect();

@@ -38,12 +38,14 @@ std::string every_third(std::string_view fault) {
 }
 
 /// A row of `fake` in which this goes wrong.
-BackendCase faulty_fake(const char* variant, const char* completion, std::string faults) {
+BackendCase faulty_fake(const char* variant, const char* completion, std::string faults,
+                        CarriedOut carried_out = CarriedOut::elsewhere) {
   return {.backend = "fake",
           .variant = variant,
           .settings = {{"completion", completion}, {"faults", std::move(faults)}},
           .between_processes = false,
-          .abilities = of_fake};
+          .abilities = of_fake,
+          .carried_out = carried_out};
 }
 
 /// One whose posts do not all succeed.
@@ -62,20 +64,22 @@ const std::vector<BackendCase>& rows() {
        .settings = {{"completion", "inline"}, {"objects", "weights=4096, kv/7=1, a=b=3, empty=0"}},
        .between_processes = false,
        .objects = {{"weights", 4096}, {"kv/7", 1}, {"a=b", 3}, {"empty", 0}},
-       .abilities = of_fake},
+       .abilities = of_fake,
+       .carried_out = CarriedOut::inside_calls},
       {.backend = "fake",
        .variant = "progress",
        .settings = {{"completion", "progress"}},
        .between_processes = false,
-       .abilities = of_fake},
+       .abilities = of_fake,
+       .carried_out = CarriedOut::in_progress},
       {.backend = "fake",
        .variant = "thread",
        .settings = {{"completion", "thread"}},
        .between_processes = false,
        .abilities = of_fake},
       faulty_fake("delay", "progress", every_third("delay:200us")),
-      faulty_fake("duplicate", "inline", "duplicate"),
-      faulty_fake("reorder", "progress", every_third("reorder")),
+      faulty_fake("duplicate", "inline", "duplicate", CarriedOut::inside_calls),
+      faulty_fake("reorder", "progress", every_third("reorder"), CarriedOut::in_progress),
       failing_fake("drop", "progress", every_third("drop")),
       failing_fake("kill", "thread", "kill:7@4"),
       failing_fake("partial", "progress", every_third("partial:1000")),
@@ -96,12 +100,18 @@ const std::vector<BackendCase>& rows() {
        .settings = {{"relay_bytes", "0"}, {"inline_bytes", "0"}, {"map", "off"}},
        .abilities = to_peers},
       {.backend = "tcp", .variant = "", .settings = {{"zero_copy", "no"}}, .abilities = of_tcp},
-      {.backend = "cuda_ipc", .variant = "", .settings = {}, .vram = true, .abilities = of_cuda_ipc},
+      {.backend = "cuda_ipc",
+       .variant = "",
+       .settings = {},
+       .vram = true,
+       .abilities = of_cuda_ipc,
+       .local_posts_run_to_their_end = true},
       {.backend = "cuda_ipc",
        .variant = "courier",
        .settings = {{"courier", "on"}},
        .vram = true,
-       .abilities = of_cuda_ipc},
+       .abilities = of_cuda_ipc,
+       .local_posts_run_to_their_end = true},
       {.backend = "tcp_gpu", .variant = "", .settings = {}, .vram = true, .abilities = of_tcp},
       {.backend = "tcp_gpu",
        .variant = "courier",
@@ -201,7 +211,8 @@ std::vector<BackendCase> backend_cases() {
     for (const BackendCase& row : rows())
       if (row.backend == name) cases.push_back(row);
     if (cases.size() == before)
-      cases.push_back({.backend = std::string(name), .variant = "", .settings = {}});
+      cases.push_back(
+          {.backend = std::string(name), .variant = "", .settings = {}, .carried_out = CarriedOut::unknown});
   }
   return cases;
 }
@@ -213,6 +224,13 @@ std::vector<BackendCase> cases_with(std::uint32_t abilities) {
     const auto has = abilities_of(which);
     return has && (*has & abilities) != abilities;
   });
+  return cases;
+}
+
+std::vector<BackendCase> cases_without(std::uint32_t ability) {
+  std::vector<BackendCase> cases = cases_with(0);
+  std::erase_if(cases,
+                [&](const BackendCase& which) { return (abilities_of(which).value_or(0) & ability) != 0; });
   return cases;
 }
 

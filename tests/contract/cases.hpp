@@ -13,6 +13,15 @@
 
 namespace headrace::contract {
 
+/// Where posts and messages are carried out. It decides what a test must have met before it may pass: a
+/// cancel that came in time, a sleep while a post is in flight, a message that was held back.
+enum class CarriedOut : std::uint8_t {
+  unknown,       ///< a backend without a row here: nothing is asked of it
+  inside_calls,  ///< when `post` or `notify` returns, the post has ended and the message has been received
+  in_progress,   ///< in `progress` of the instances, and nowhere else
+  elsewhere,     ///< in other threads, in the kernel, on a GPU, or later
+};
+
 /// One way of using a backend that must keep the contract.
 struct BackendCase {
   std::string backend;  ///< "<name>" of headrace_backend_<name>.so, or the path of a shared object
@@ -28,6 +37,14 @@ struct BackendCase {
   bool posts_succeed =
       true;  ///< false: its faults end posts with errors, or keep them from ending by themselves
   bool whole_suite = true;  ///< false: the suite Faults alone runs over it
+  CarriedOut carried_out = CarriedOut::elsewhere;
+  bool local_posts_run_to_their_end = false;  ///< a cancel never ends a request without a connection
+
+  /// Whether a post can end with canceled.
+  [[nodiscard]] bool cancels(headrace_ability_v1 of) const {
+    if (carried_out == CarriedOut::unknown || carried_out == CarriedOut::inside_calls) return false;
+    return of != HEADRACE_LOCAL || !local_posts_run_to_their_end;
+  }
 
   /// For test names: letters, digits and underscores.
   [[nodiscard]] std::string name() const;
@@ -42,6 +59,8 @@ std::vector<BackendCase> backend_cases();
 /// headrace_ability_v1). A row whose abilities are unknown and that cannot be opened is in every answer, so
 /// that its tests say why.
 std::vector<BackendCase> cases_with(std::uint32_t abilities);
+/// Those that all suites run over and whose instances lack `ability`, or cannot be opened.
+std::vector<BackendCase> cases_without(std::uint32_t ability);
 /// Those of cases_with(abilities) that reach other processes.
 std::vector<BackendCase> process_cases(std::uint32_t abilities);
 

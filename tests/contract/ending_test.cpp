@@ -11,6 +11,32 @@
 namespace headrace::contract {
 namespace {
 
+/// What a race may end with, a test must have met: it goes on until it has, and fails if it never does.
+class Rounds {
+ public:
+  /// So many at least. `must_come` false: what the test waits for cannot come on this row.
+  Rounds(int least, bool must_come) : least_(least), must_come_(must_come) {}
+
+  /// Whether there is one more to do.
+  [[nodiscard]] bool next() {
+    ++round_;
+    return round_ < least_ || (must_come_ && seen_ == 0 && !deadline_.expired());
+  }
+  [[nodiscard]] int round() const { return round_; }
+  void saw(bool it_came) { seen_ += it_came ? 1 : 0; }
+  [[nodiscard]] testing::AssertionResult as_expected() const {
+    if (!must_come_ || seen_ > 0) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "it came in none of " << round_ << " rounds";
+  }
+
+ private:
+  const int least_;
+  const bool must_come_;
+  const Deadline deadline_ = Deadline::after(World::default_limit);
+  int round_ = -1;
+  int seen_ = 0;
+};
+
 class Endings : public Contract {
  protected:
   static constexpr std::uint64_t page_bytes = 256 << 10;
@@ -53,14 +79,17 @@ TEST_P(Endings, cancel_and_poll_do_nothing_before_the_first_post_and_after_an_en
 }
 
 TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) {
-  for (int round = 0; round < 12; ++round) {
+  Rounds rounds(12, GetParam().cancels(HEADRACE_REMOTE));
+  while (rounds.next()) {
     const Pair pair = open_pair();
-    Large large(pair.ab, *pair.b, round % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ);
+    Large large(pair.ab, *pair.b, rounds.round() % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ);
     large.request.post();
-    for (int i = 0; i < round / 2; ++i) (void)world.progress();
+    EXPECT_FALSE(GetParam().carried_out == CarriedOut::inside_calls && large.request.in_flight());
+    for (int i = 0; i < rounds.round() / 2 % 6; ++i) (void)world.progress();
     large.request.cancel();
     const PostEnd end = large.request.wait();
     EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled})) << ": " << end.text;
+    rounds.saw(end.status.code == Code::canceled);
     EXPECT_EQ(large.request.ends(), 1U);
     if (end.status.ok()) {
       EXPECT_TRUE(same_bytes(large.source().bytes(), large.destination().bytes()));
@@ -75,58 +104,81 @@ TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) 
     }
     EXPECT_TRUE(all_bytes(large.destination().bytes(), std::byte{0x77}));
   }
+  EXPECT_TRUE(rounds.as_expected()) << ": no post ended as canceled";
 }
 
 TEST_P(Endings, a_canceled_request_may_be_posted_again) {
-  const Pair pair = open_pair();
-  Large large(pair.ab, *pair.b, HEADRACE_WRITE);
-  for (std::uint64_t i = 1; i <= 20; ++i) {
-    large.request.post();
-    large.request.cancel();
-    const PostEnd end = large.request.wait();
-    if (pair.ab.lost()) return;  // the link was closed to keep the promise: nothing can be posted on it
-    ASSERT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled}));
-    ASSERT_EQ(large.request.ends(), i);
+  Rounds rounds(1, GetParam().cancels(HEADRACE_REMOTE));
+  while (rounds.next()) {
+    const Pair pair = open_pair();
+    Large large(pair.ab, *pair.b, HEADRACE_WRITE);
+    bool canceled = false;
+    for (std::uint64_t i = 1; i <= 20 && !pair.ab.lost(); ++i) {
+      large.request.post();
+      large.request.cancel();
+      const PostEnd end = large.request.wait();
+      ASSERT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled}));
+      ASSERT_EQ(large.request.ends(), i);
+      canceled = end.status.code == Code::canceled || canceled;
+    }
+    if (pair.ab.lost()) continue;  // closed to keep the promise: nothing can be posted on it
+    ASSERT_TRUE(large.request.run().status.ok());
+    EXPECT_TRUE(same_bytes(large.source().bytes(), large.destination().bytes()));
+    rounds.saw(canceled);
   }
-  ASSERT_TRUE(large.request.run().status.ok());
-  EXPECT_TRUE(same_bytes(large.source().bytes(), large.destination().bytes()));
+  EXPECT_TRUE(rounds.as_expected()) << ": no post ended as canceled on a link that went on";
 }
 
 TEST_P(Endings, cancel_from_another_thread_races_the_end_without_harm) {
-  const Pair pair = open_pair();
-  const Memory memory(Memory::Kind::plain, 64'000, 1), target(Memory::Kind::plain, 64'000, 2);
-  const Region mine(*pair.a, memory), theirs(*pair.b, target);
-  const Remote remote(pair.ab, theirs.facts());
-  Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 640, 640),
-                  uniform_side(remote.handle(), 0, 640, 640), 100);
-  std::atomic<bool> stop{false};
-  std::thread canceler([&] {
-    while (!stop) {
-      request.cancel();
-      std::this_thread::yield();
+  Rounds rounds(1, true);
+  while (rounds.next()) {
+    const Pair pair = open_pair();
+    const Memory memory(Memory::Kind::plain, 64'000, 1), target(Memory::Kind::plain, 64'000, 2);
+    const Region mine(*pair.a, memory), theirs(*pair.b, target);
+    const Remote remote(pair.ab, theirs.facts());
+    Request request(*pair.a, HEADRACE_WRITE, &pair.ab, uniform_side(mine.handle(), 0, 640, 640),
+                    uniform_side(remote.handle(), 0, 640, 640), 100);
+    std::atomic<bool> stop{false};
+    std::atomic<std::uint64_t> moment{0};  // odd from before a post until after its end
+    std::atomic<int> came_in_time{0};      // cancels that began and returned within one such time
+    std::thread canceler([&] {
+      while (!stop) {
+        const std::uint64_t before = moment;
+        request.cancel();
+        if (before % 2 == 1 && moment == before) ++came_in_time;
+        std::this_thread::yield();
+      }
+    });
+    std::uint64_t posts = 0;
+    for (; (posts < 300 || came_in_time < 10) && posts < 100'000 && !pair.ab.lost(); ++posts) {
+      ++moment;
+      const Status posted = request.try_post();
+      if (!posted.ok()) {
+        EXPECT_TRUE(pair.ab.lost()) << "post: " << code_name(posted.code);
+        break;
+      }
+      const PostEnd end = request.wait();
+      ++moment;
+      EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled, Code::backend_failed}));
     }
-  });
-  std::uint64_t posts = 0;
-  for (; posts < 300 && !pair.ab.lost(); ++posts) {
-    const Status posted = request.try_post();
-    if (!posted.ok()) break;
-    const PostEnd end = request.wait();
-    EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled, Code::backend_failed}));
+    stop = true;
+    canceler.join();
+    EXPECT_EQ(request.ends(), posts);
+    rounds.saw(posts >= 300 && came_in_time >= 10);  // else the link was closed: a new one
   }
-  stop = true;
-  canceler.join();
-  EXPECT_EQ(request.ends(), posts);
+  EXPECT_TRUE(rounds.as_expected()) << ": no 10 cancels between a post and its end";
 }
 
 TEST_P(Endings, disconnect_ends_every_post_before_it_returns) {
-  for (const bool progressed : {false, true}) {
+  Rounds rounds(2, GetParam().cancels(HEADRACE_REMOTE));
+  while (rounds.next()) {
     Pair pair = open_pair();
     std::vector<std::unique_ptr<Large>> requests;
     for (int i = 0; i < 4; ++i)
       requests.push_back(
           std::make_unique<Large>(pair.ab, *pair.b, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ));
     for (const auto& large : requests) large->request.post("never mind");
-    if (progressed) (void)world.progress();
+    if (rounds.round() % 2 == 1) (void)world.progress();
     pair.ab.disconnect();
     for (const auto& large : requests) {
       EXPECT_FALSE(large->request.in_flight());
@@ -134,13 +186,17 @@ TEST_P(Endings, disconnect_ends_every_post_before_it_returns) {
       const auto end = pair.a->host().last_end(large->request.token());
       ASSERT_TRUE(end);
       EXPECT_TRUE(one_of(end->status.code, {Code::ok, Code::canceled}));
+      rounds.saw(end->status.code == Code::canceled);
     }
     ASSERT_TRUE(world.until([&] { return pair.ba.lost(); })) << world.describe();
   }
+  EXPECT_TRUE(rounds.as_expected()) << ": no post was in flight when its link was closed";
 }
 
 TEST_P(Endings, a_peer_that_closes_the_link_ends_posts_as_peer_lost) {
-  for (const bool destroyed : {false, true}) {
+  Rounds rounds(2, GetParam().cancels(HEADRACE_REMOTE));
+  while (rounds.next()) {
+    const bool destroyed = rounds.round() % 2 == 1;
     Pair pair = open_pair();
     auto large = std::make_unique<Large>(pair.ab, *pair.b, HEADRACE_WRITE);
     auto other = std::make_unique<Large>(pair.ab, *pair.b, HEADRACE_READ);
@@ -158,12 +214,14 @@ TEST_P(Endings, a_peer_that_closes_the_link_ends_posts_as_peer_lost) {
       if (!end.status.ok()) {
         EXPECT_FALSE(end.text.empty());
       }
+      rounds.saw(end.status.code == Code::peer_lost);
     }
     ASSERT_TRUE(world.until([&] { return pair.ab.lost(); })) << world.describe();
     EXPECT_EQ(pair.a->host().link(pair.ab.token())->lost_status.code, Code::peer_lost);
     EXPECT_EQ(large->request.try_post().code, Code::peer_lost) << "posts on a lost link are not accepted";
     EXPECT_EQ(pair.ab.notify(0, "too late").code, Code::peer_lost);
   }
+  EXPECT_TRUE(rounds.as_expected()) << ": no post was in flight when the peer closed the link";
 }
 
 TEST_P(Endings, a_peer_that_comes_back_is_reached_by_a_new_link) {
@@ -246,7 +304,10 @@ HEADRACE_FOR_EACH_BACKEND_THAT(LocalEndings, HEADRACE_LOCAL);
 
 TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) {
   const auto a = open();
-  for (int round = 0; round < 12; ++round) {
+  // A post that a cancel cannot end is to be in flight when the cancel comes.
+  const bool ends = GetParam().cancels(HEADRACE_LOCAL);
+  Rounds rounds(12, ends || GetParam().local_posts_run_to_their_end);
+  while (rounds.next()) {
     const Memory source(Memory::Kind::plain, 16 << 20, 1),
         target(far_kind(*a, Memory::Kind::plain), 16 << 20, 2);
     const Region from(*a, source), to(*a, target);
@@ -254,10 +315,13 @@ TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_t
     Request request(*a, HEADRACE_WRITE, nullptr, uniform_side(from.handle(), 0, 64 << 10, 64 << 10),
                     uniform_side(remote.handle(), 0, 64 << 10, 64 << 10), 256);
     request.post();
-    for (int i = 0; i < round / 2; ++i) (void)world.progress();
+    for (int i = 0; i < rounds.round() / 2 % 6; ++i) (void)world.progress();
+    const bool in_flight = request.in_flight();
+    EXPECT_FALSE(GetParam().carried_out == CarriedOut::inside_calls && in_flight);
     request.cancel();
     const PostEnd end = request.wait();
     EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::canceled}));
+    rounds.saw(ends ? end.status.code == Code::canceled : in_flight);
     EXPECT_EQ(request.ends(), 1U);
     set_bytes(target.bytes(), std::byte{0x77});
     for (int i = 0; i < 100; ++i) (void)world.progress();
@@ -265,6 +329,7 @@ TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_t
     ASSERT_TRUE(request.run().status.ok());
     EXPECT_TRUE(same_bytes(source.bytes(), target.bytes()));
   }
+  EXPECT_TRUE(rounds.as_expected()) << (ends ? ": no post ended as canceled" : ": no post was in flight");
 }
 
 }  // namespace

@@ -7,11 +7,11 @@
 #include "base/hash.hpp"
 #include "host_link/memory_file.hpp"
 #include "support/open_descriptors.hpp"
+#include "support/sleeping_thread.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <numeric>
@@ -297,15 +297,8 @@ TEST_P(OwnerMovesHere, a_region_that_is_being_deregistered_is_held_until_its_gpu
   request.post();
   const int begun = driver().calls("cuStreamWriteValue64");
   ASSERT_TRUE(world.until([&] { return driver().calls("cuStreamWriteValue64") > begun; }));
-  std::atomic<bool> begins{false}, gone{false};
-  std::thread deregisters([&] {
-    begins = true;
-    ends.theirs->deregister();
-    gone = true;
-  });
-  while (!begins) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  EXPECT_FALSE(gone);
+  WaitingCall deregisters([&] { ends.theirs->deregister(); });
+  EXPECT_TRUE(deregisters.waits());
   EXPECT_EQ(driver().live().pinned, pinned);
   driver().release();
   deregisters.join();
@@ -686,14 +679,9 @@ TEST_P(OwnerMovesHere, posts_end_when_either_side_closes_the_link) {
         ASSERT_TRUE(world.until([&] { return driver().calls("cuStreamWriteValue64") > calls; }));
       }
       world.start_driver();
-      std::atomic<bool> closing{false};
-      std::thread closes([&] {
-        closing = true;
-        (owner_closes ? pair.ba : pair.ab).disconnect();
-      });
-      while (!closing) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      EXPECT_TRUE(!begun || request.in_flight()) << "the owner's GPU may still write";
+      WaitingCall closes([&] { (owner_closes ? pair.ba : pair.ab).disconnect(); });
+      const bool waits = closes.waits();
+      EXPECT_TRUE(!begun || (waits && request.in_flight())) << "the owner's GPU may still write";
       driver().release();
       closes.join();
       const PostEnd end = request.wait();

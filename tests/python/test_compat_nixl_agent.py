@@ -34,6 +34,11 @@ def rows(memory, size, count, step=None):
     return np.stack([at, np.full(count, size, np.uint64), np.zeros(count, np.uint64)], axis=1)
 
 
+def unknown(memory):
+    """The words by which memory is refused that no known registration covers."""
+    return f"descriptor 0 .address {address(memory):#x}, .* is not inside any known registered memory"
+
+
 def registered(agent, memory):
     agent.register_memory([(address(memory), memory.nbytes, 0, "")], "DRAM")
     return memory
@@ -68,15 +73,15 @@ def test_a_released_handle_is_an_invalid_parameter(pair):
     finish(left, transfer)
     left.release_xfer_handle(transfer)
     assert "released=True" in repr(transfer)
-    for act in (
-        lambda: left.make_prepped_xfer("READ", local, [0], remote, [0]),
-        lambda: left.make_prepped_xfer("READ", remote, [0], local, [0]),
-        lambda: left.transfer(transfer),
-        lambda: left.check_xfer_state(transfer),
-        lambda: left.query_xfer_backend(transfer),
-        lambda: left.estimate_xfer_cost(transfer),
+    for act, words in (
+        (lambda: left.make_prepped_xfer("READ", local, [0], remote, [0]), "the handle was released"),
+        (lambda: left.make_prepped_xfer("READ", remote, [0], local, [0]), "the handle was released"),
+        (lambda: left.transfer(transfer), "the handle was released"),
+        (lambda: left.check_xfer_state(transfer), "the handle was released"),
+        (lambda: left.query_xfer_backend(transfer), "0 is not a transfer of this agent, or was released"),
+        (lambda: left.estimate_xfer_cost(transfer), "0 is not a transfer of this agent, or was released"),
     ):
-        with pytest.raises(bind.nixlInvalidParamError):
+        with pytest.raises(bind.nixlInvalidParamError, match=words):
             act()
     left.release_xfer_handle(transfer)
     left.release_dlist_handle(remote)
@@ -118,11 +123,11 @@ def test_a_transfer_that_could_not_be_made_raises_and_leaves_nothing(pair, nixl_
     remote = left.prep_xfer_dlist(right.name, rows(there, 1024, 4), "DRAM")
     with pytest.raises(TypeError, match="a notification must be bytes or str, not int"):
         left.make_prepped_xfer("READ", local, [0], remote, [0], 5)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="^'read'$"):
         left.make_prepped_xfer("read", local, [0], remote, [0])
-    with pytest.raises(bind.nixlInvalidParamError, match="4"):
+    with pytest.raises(bind.nixlInvalidParamError, match="remote index 0 is 4, and the list has 4 pages"):
         left.make_prepped_xfer("READ", local, [0], remote, [4])
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="indices must be a list or an array of ints, not '0'"):
         left.make_prepped_xfer("READ", local, "0", remote, [0])
     gc.collect()
     assert "was not freed" not in nixl_log.text
@@ -211,15 +216,17 @@ def test_a_wrong_call_to_make_a_transfer_raises_pythons_own_error(pair):
         with pytest.raises(TypeError, match=words) as caught:
             left.make_prepped_xfer(*arguments, **named)
         assert "make_prepped_xfer()" in str(caught.value)
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="'int' object has no attribute"):
         left.make_prepped_xfer("READ", 5, [0], remote, [0])
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
         left.make_prepped_xfer("READ", local, [0], None, [0])
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="^5$"):
         left.make_prepped_xfer(5, local, [0], remote, [0])
-    with pytest.raises(KeyError):  # the operation is checked before the lists, as in NIXL's wheel
+    with pytest.raises(
+        KeyError, match="'RD'"
+    ):  # the operation is checked before the lists, as in NIXL's wheel
         left.make_prepped_xfer("RD", 0, [], 0, [])
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="'GDS'"):
         left.make_prepped_xfer("READ", local, [0], remote, [0], b"", ["GDS"])
 
 
@@ -247,13 +254,13 @@ def test_making_a_transfer_keeps_no_reference_whether_it_succeeds_or_fails(pair)
     def all_ways():
         left.make_prepped_xfer("READ", local, index, remote, index, said)
         left.make_prepped_xfer("WRITE", local, index, remote, index, notif_msg=said, backends=["UCX"])
-        for wrong in (
-            ("READ", local, beyond, remote, index),
-            ("READ", 5, index, remote, index),
-            ("", local, index, remote, index),
-            (),
+        for wrong, error, words in (
+            (("READ", local, beyond, remote, index), bind.nixlInvalidParamError, "local index 1 is 9"),
+            (("READ", 5, index, remote, index), AttributeError, "'int' object has no attribute"),
+            (("", local, index, remote, index), KeyError, "''"),
+            ((), TypeError, "missing 5 required positional arguments"),
         ):
-            with pytest.raises(Exception):  # noqa: B017  any exception will do, but no crash
+            with pytest.raises(error, match=words):
                 left.make_prepped_xfer(*wrong)
 
     all_ways()
@@ -353,21 +360,21 @@ def test_the_first_row_of_a_long_list_outside_memory_is_named_and_the_next_list_
 def test_a_number_that_is_no_handle_is_an_invalid_parameter(pair, number):
     raw = pair[0].agent
     nothing = bind.nixlRegDList(bind.DRAM_SEG)
-    for act in (
-        lambda: raw.postXferReq(number),
-        lambda: raw.getXferStatus(number),
-        lambda: raw.getXferTelemetry(number),
-        lambda: raw.queryXferBackend(number),
-        lambda: raw.estimateXferCost(number),
-        lambda: raw.releaseXferReq(number),
-        lambda: raw.releasedDlistH(number),
-        lambda: raw.releaseMemView(number),
-        lambda: raw.getBackendParams(number),
-        lambda: raw.queryMem(nothing, number),
-        lambda: raw.registerMem(nothing, [number]),
-        lambda: raw.makeXferReq(bind.NIXL_READ, number, [0], number, [0]),
+    for act, thing in (
+        (lambda: raw.postXferReq(number), "transfer"),
+        (lambda: raw.getXferStatus(number), "transfer"),
+        (lambda: raw.getXferTelemetry(number), "transfer"),
+        (lambda: raw.queryXferBackend(number), "transfer"),
+        (lambda: raw.estimateXferCost(number), "transfer"),
+        (lambda: raw.releaseXferReq(number), "transfer"),
+        (lambda: raw.releasedDlistH(number), "prepared list"),
+        (lambda: raw.releaseMemView(number), "view"),
+        (lambda: raw.getBackendParams(number), "backend"),
+        (lambda: raw.queryMem(nothing, number), "backend"),
+        (lambda: raw.registerMem(nothing, [number]), "backend"),
+        (lambda: raw.makeXferReq(bind.NIXL_READ, number, [0], number, [0]), "prepared list"),
     ):
-        with pytest.raises(bind.nixlInvalidParamError):
+        with pytest.raises(bind.nixlInvalidParamError, match=f"{number} is not a {thing} of this agent"):
             act()
 
 
@@ -375,16 +382,17 @@ def test_a_handle_of_one_kind_is_not_valid_as_another(pair):
     left, right, here, there = pair
     transfer = make(left, right, here, there)
     backend = left.backends["UCX"]
-    for act in (
-        lambda: left.agent.releasedDlistH(transfer._handle),
-        lambda: left.agent.postXferReq(backend),
-        lambda: left.agent.getBackendParams(transfer._handle),
+    number = transfer._handle
+    for act, words in (
+        (lambda: left.agent.releasedDlistH(number), f"{number} is not a prepared list of this agent"),
+        (lambda: left.agent.postXferReq(backend), f"{backend} is not a transfer of this agent"),
+        (lambda: left.agent.getBackendParams(number), f"{number} is not a backend of this agent"),
     ):
-        with pytest.raises(bind.nixlInvalidParamError):
+        with pytest.raises(bind.nixlInvalidParamError, match=words):
             act()
-    left.agent.releaseXferReq(transfer._handle)
-    with pytest.raises(bind.nixlInvalidParamError):
-        left.agent.releaseXferReq(transfer._handle)
+    left.agent.releaseXferReq(number)
+    with pytest.raises(bind.nixlInvalidParamError, match=f"{number} is not a transfer .*, or was released"):
+        left.agent.releaseXferReq(number)
 
 
 def test_the_number_of_a_transfer_is_valid_as_long_as_its_handle(pair):
@@ -404,7 +412,7 @@ def test_the_number_of_a_transfer_is_valid_as_long_as_its_handle(pair):
     for end in (lambda: left.release_xfer_handle(transfer), lambda: left.agent.releaseXferReq(other._handle)):
         end()
     for gone in (number, other._handle):
-        with pytest.raises(bind.nixlInvalidParamError):
+        with pytest.raises(bind.nixlInvalidParamError, match=f"{gone} is not a transfer .*, or was released"):
             left.agent.postXferReq(gone)
     assert repr(transfer) == f"nixl_xfer_handle({number:#x}, released=True)"
 
@@ -412,16 +420,16 @@ def test_the_number_of_a_transfer_is_valid_as_long_as_its_handle(pair):
 @pytest.mark.parametrize("operation", [bind.nixl_xfer_op_t(99), bind.nixl_xfer_op_t(-1)])
 def test_an_unknown_operation_is_an_invalid_parameter(pair, operation):
     raw, lists = pair[0].agent, bind.nixlXferDList(bind.DRAM_SEG, [(1, 2, 3)])
-    with pytest.raises(bind.nixlInvalidParamError):
+    with pytest.raises(bind.nixlInvalidParamError, match=f"there is no operation {int(operation)}"):
         raw.createXferReq(operation, lists, lists, pair[1].name)
 
 
 def test_memory_of_an_unknown_kind_is_not_found(pair):
     left = pair[0]
     kind = bind.nixl_mem_t(77)
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match="no created backend carries"):
         left.register_memory(bind.nixlRegDList(kind, [(1, 2, 3, "")]))
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match="no created backend carries"):
         left.prep_xfer_dlist("", bind.nixlXferDList(kind, [(1, 2, 3)]))
 
 
@@ -432,11 +440,14 @@ def test_lists_and_transfers_are_invalid_after_their_peer_is_removed(pair):
     transfer = left.make_prepped_xfer("READ", local, [0], remote, [0])
     left.remove_remote_agent(right.name)
     left.add_remote_agent(right.get_agent_metadata())
-    for act in (
-        lambda: left.transfer(transfer),
-        lambda: left.make_prepped_xfer("READ", local, [0], remote, [0]),
+    for act, words in (
+        (lambda: left.transfer(transfer), f"peer {right.name} was forgotten here"),
+        (
+            lambda: left.make_prepped_xfer("READ", local, [0], remote, [0]),
+            f"peer {right.name} is gone or has restarted: import its metadata",
+        ),
     ):
-        with pytest.raises(bind.nixlNotFoundError):
+        with pytest.raises(bind.nixlNotFoundError, match=words):
             act()
     again = make(left, right, here, there)
     left.transfer(again)
@@ -449,17 +460,17 @@ def test_memory_that_its_owner_deregistered_is_not_found(pair):
     left.transfer(transfer)
     finish(left, transfer)
     right.deregister_memory(right.get_reg_descs([(address(there), there.nbytes, 0, "")], "DRAM"))
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match="a region of its page lists is registered no longer"):
         left.transfer(transfer)
     until(lambda: not left.check_remote_metadata(right.name, left.get_xfer_descs(rows(there, 64, 1), "DRAM")))
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match=unknown(there)):
         make(left, right, here, there)
 
 
 def test_new_memory_of_a_peer_is_found_after_a_second_import_of_its_metadata(pair):
     left, right, here, _ = pair
     more = registered(right, np.full(4096, 9, np.uint8))
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match=unknown(more)):
         make(left, right, here, more)
     left.add_remote_agent(right.get_agent_metadata())
     transfer = make(left, right, here, more)
@@ -477,7 +488,7 @@ def test_a_restarted_peer_need_not_be_removed_first(pair):
     again = nixl_agent(right.name)
     registered(again, there)
     assert left.add_remote_agent(again.get_agent_metadata()) == right.name.encode()
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match=f"peer {right.name} has restarted since"):
         left.transfer(transfer)
     other = make(left, again, here, there)
     left.transfer(other)
@@ -500,7 +511,7 @@ def test_descriptors_of_another_device_number_are_other_memory(pair):
     left.transfer(transfer)
     finish(left, transfer)
     assert (here[:4096] == 3).all()
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match=unknown(third)):
         read(0)
 
 
@@ -640,7 +651,7 @@ def test_a_dropped_transfer_is_released(pair):
     del transfer
     gc.collect()
     assert gone() is None
-    with pytest.raises(bind.nixlInvalidParamError):
+    with pytest.raises(bind.nixlInvalidParamError, match=f"{number} is not a transfer of this agent"):
         left.agent.getXferStatus(number)
     assert left.agent._transfers == {}
     assert left.agent._lists == {}
@@ -705,7 +716,7 @@ def test_telemetry_describes_the_last_post(pair, monkeypatch):
     here = registered(left, np.zeros(4096, np.uint8))
     left.add_remote_agent(right.get_agent_metadata())
     transfer = make(left, right, here, there)
-    with pytest.raises(bind.nixlNotPostedError):
+    with pytest.raises(bind.nixlNotPostedError, match="no post of it has completed yet"):
         left.get_xfer_telemetry(transfer)
     left.transfer(transfer)
     finish(left, transfer)
@@ -713,7 +724,7 @@ def test_telemetry_describes_the_last_post(pair, monkeypatch):
     assert (told.totalBytes, told.descCount) == (4096, 4)
     assert 0 < told.postDuration <= told.xferDuration
     assert told.startTime > 0
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="totalBytes"):
         told.totalBytes = 1
 
 
@@ -723,7 +734,7 @@ def test_the_environment_overrides_the_configuration_of_telemetry(pair, monkeypa
     off = nixl_agent(unique("off"), nixl_agent_config(capture_telemetry=True))
     registered(off, here)
     off.add_remote_agent(right.get_agent_metadata())
-    with pytest.raises(bind.nixlNoTelemetryError):
+    with pytest.raises(bind.nixlNoTelemetryError, match="set capture_telemetry or NIXL_TELEMETRY_ENABLE=y"):
         off.get_xfer_telemetry(make(off, right, here, there))
 
 
@@ -748,9 +759,11 @@ def test_a_backend_without_a_path_here_is_absent_like_a_missing_plugin(pair):
     absent = set(bind_names()) - set(left.get_plugin_list())
     assert "GPUNETIO" in absent  # GPUNETIO moves memory of GPUs only
     for name in absent:
-        with pytest.raises(bind.nixlNotFoundError):
+        with pytest.raises(
+            bind.nixlNotFoundError, match=f"plugin '{name}': Headrace has no path for its kinds of memory"
+        ):
             left.create_backend(name)
-    with pytest.raises(bind.nixlNotFoundError):
+    with pytest.raises(bind.nixlNotFoundError, match="no created backend carries VRAM_SEG"):
         left.register_memory([(4096, 64, 0, "")], "VRAM")
 
 

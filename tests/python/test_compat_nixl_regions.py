@@ -204,17 +204,17 @@ def test_each_strided_row_becomes_its_pages():
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("row", "words"),
     [
-        (1000, 16, 0, 8, 2),
-        (1000, 16, 0, 16, 0),
-        (1000, 16, 0, 5000, 3),
-        (1000, 16, 1, 16, 1),
-        (1000, 16, 0, 16, 2**63),
+        ((1000, 16, 0, 8, 2), "2 blocks of 16 bytes, 8 bytes apart: .* must not overlap"),
+        ((1000, 16, 0, 16, 0), "0 blocks of 16 bytes.*: there must be at least one block"),
+        ((1000, 16, 0, 5000, 3), "10016 bytes, device 0. is not inside any known registered memory"),
+        ((1000, 16, 1, 16, 1), "16 bytes, device 1. is not inside any known registered memory"),
+        ((1000, 16, 0, 16, 2**63), f"{2**67} bytes, device 0. is not inside any known registered memory"),
     ],
 )
-def test_strided_rows_that_overlap_are_empty_or_leave_their_memory_are_refused(row):
-    with pytest.raises(nixlNotFoundError):
+def test_strided_rows_that_overlap_are_empty_or_leave_their_memory_are_refused(row, words):
+    with pytest.raises(nixlNotFoundError, match=words):
         strided(RegionTable([extent_of("dram", 1, 0, 1000, 10_000)]), row)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors are stored in their shortest form, and that form loses no information."""
 
+import re
 import sys
 import threading
 from array import array
@@ -31,12 +32,12 @@ def test_a_regular_list_is_stored_without_arrays(count):
     assert rows.words().tobytes() == table.tobytes()
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("column", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("count", "column"),
+    [(count, column) for count in COUNTS for column in range(3) if (count, column) != (2, 0)],
+)  # two rows always have one step
 def test_one_irregular_row_anywhere_is_noticed(count, column):
     for row in {0, 1, count // 2, PIECE - 1, PIECE, count - 2, count - 1} & set(range(count)):
-        if count == 2 and column == 0:
-            continue  # two rows always have one step
         table = regular(count)
         table[row, column] += np.uint64(1)
         rows = captured(table)
@@ -91,9 +92,9 @@ def test_wrong_buffers_are_refused():
     for wrong in (b"", b"x" * 23, b"x" * 25):
         with pytest.raises(ValueError, match=f"a buffer of {len(wrong)} bytes"):
             capture_rows(wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="a bytes-like object is required, not 'int'"):
         capture_rows(5)
-    with pytest.raises((BufferError, ValueError)):
+    with pytest.raises((BufferError, ValueError), match="not C-contiguous"):
         capture_rows(np.zeros((6, 6), np.uint64)[:, :3])
 
 
@@ -173,12 +174,18 @@ def test_tuples_of_other_integer_types_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("row", "error"),
-    [((1, 2), ValueError), ([1, 2, 3], TypeError), ((1, 2, -1), OverflowError), ((1, 2, None), TypeError)],
+    ("row", "error", "words"),
+    [
+        ((1, 2), ValueError, "each descriptor must have 3 elements, and this one is (1, 2)"),
+        ([1, 2, 3], TypeError, "each descriptor must be a tuple, not [1, 2, 3]"),
+        ((1, 2, -1), OverflowError, "can't convert negative int to unsigned"),
+        ((1, 2, None), TypeError, "'NoneType' object cannot be interpreted as an integer"),
+    ],
 )
-def test_a_wrong_tuple_among_right_ones_raises_the_same_error_as_alone(row, error):
-    with pytest.raises(error):
-        nixlXferDList(nixl_mem_t.DRAM_SEG, [(1, 2, 3)] * 100 + [row])
+def test_a_wrong_tuple_among_right_ones_raises_the_same_error_as_alone(row, error, words):
+    for before in (0, 100):
+        with pytest.raises(error, match=re.escape(words)):
+            nixlXferDList(nixl_mem_t.DRAM_SEG, [(1, 2, 3)] * before + [row])
 
 
 def test_an_empty_list_of_tuples_gives_an_empty_list():

@@ -372,7 +372,7 @@ def test_initial_weights_follow_from_the_seed():
     first, second = LanguageModel(), LanguageModel()
     first.initialize(3)
     second.initialize(3)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 # The packages
@@ -397,7 +397,8 @@ def test_packages_run_up_to_the_end_of_the_context(packages, model):
     sizes = model.sizes
     cached = torch.randn(2, sizes.context - 1, sizes.kv_heads, sizes.head_width)
     arguments = (torch.randn(1, sizes.width), *pieces.lay_out(cached, 64), *model.layers[0])
-    for compiled, eager in zip(Pieces.packages(packages).layer(*arguments), Pieces.eager().layer(*arguments)):
+    results = (which.layer(*arguments) for which in (Pieces.packages(packages), Pieces.eager()))
+    for compiled, eager in zip(*results, strict=True):
         assert (compiled - eager).abs().max() < 1e-3
 
 

@@ -675,7 +675,7 @@ def test_numbers_that_a_gpu_wrote_out_of_bounds_are_passed_over_and_told(pair, g
     told = pair[0].ask(
         "replay_with_bad_numbers", handle=handle, mine="graphed", page=page, pages=pages, source_seed=2
     )
-    for answer, side in zip(told, ("local", "remote")):
+    for answer, side in zip(told, ("local", "remote"), strict=True):
         assert answer["wrong"] == "" and answer["page"] == pages // 2, answer
         assert f"the {side} list" in answer["text"], answer
 

@@ -97,7 +97,10 @@ def test_inputs_and_outputs_stay_on_the_gpu(mlp, torch, device):
         with torch.no_grad():
             expected = module(x)
         found = [torch.from_dlpack(output) for output in (logits, hidden, same)]
-        assert all(str(one.device) == device and close(one, other) for one, other in zip(found, expected))
+        assert all(
+            str(one.device) == device and close(one, other)
+            for one, other in zip(found, expected, strict=True)
+        )
         assert found[2].data_ptr() != x.data_ptr()  # what is handed through is a copy
     with pytest.raises(BufferError, match="is on a GPU"):
         memoryview(logits)

@@ -221,9 +221,9 @@ def test_each_of_several_objects_registered_in_one_call_is_released_with_its_own
 def test_an_object_that_was_refused_is_not_kept(agent):
     array = np.zeros((4, 4))
     before = sys.getrefcount(array)
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="name has at most 255 bytes, this one 256"):
         agent.register(array, name="x" * 256)
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="range 1 is empty"):
         agent.register([array, bytearray(0)])
     assert sys.getrefcount(array) == before
 
@@ -240,7 +240,7 @@ def test_closing_the_agent_releases_registered_objects(backend):
 def test_a_registered_bytearray_cannot_be_resized(agent):
     buffer = bytearray(10)
     region = agent.register(buffer)
-    with pytest.raises(BufferError):
+    with pytest.raises(BufferError, match="cannot be re-sized"):
         buffer.extend(b"more")
     agent.deregister(region)
     buffer.extend(b"more")
@@ -278,7 +278,7 @@ def test_allocated_memory_takes_a_numpy_dtype_and_shape(agent):
     array = memory.numpy(np.int16, (4, 6))
     array[:] = np.arange(24).reshape(4, 6)
     assert memory.numpy("<i2")[:24].tolist() == list(range(24))
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError), match="buffer is too small"):
         memory.numpy("uint8", (97,))
 
 
@@ -353,9 +353,9 @@ def test_memory_near_a_gpu_needs_that_gpu(agent):
 
 
 def test_too_much_memory_is_exhausted_and_zero_bytes_are_invalid(agent):
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="allocate 0 bytes"):
         agent.allocate(0)
-    with pytest.raises(headrace.Exhausted):
+    with pytest.raises(headrace.Exhausted, match=f"allocate {1 << 60} bytes"):
         agent.allocate(1 << 60)
     assert agent.regions() == []
 
@@ -394,11 +394,12 @@ def test_memory_that_was_registered_and_not_allocated_cannot_be_mapped(pair):
     left, right = pair
     right.register(bytearray(4096), name="plain")
     left.import_metadata(right.export_metadata())
-    with pytest.raises(headrace.NotSupported):
+    words = f"region .* of peer {right.name} cannot be mapped"
+    with pytest.raises(headrace.NotSupported, match=words):
         left.map(right.name, left.peer_region(right.name, "plain"))
     with pytest.raises((headrace.NotFound, headrace.NotSupported), match="4711"):
         left.map(right.name, 4711)
-    with pytest.raises(headrace.NotFound):
+    with pytest.raises(headrace.NotFound, match="peer nobody is unknown"):
         left.map("nobody", 1)
 
 

@@ -51,7 +51,7 @@ def test_partial_metadata_follows_the_connection_information_in_any_order(backen
         left.import_metadata(right.export_metadata(regions=[regions[2]], connection_info=False))
         left.import_metadata(right.export_metadata(regions=[regions[0].id], connection_info=False))
         assert names(left, right.name) == ["r/0", "r/2"]
-        with pytest.raises(headrace.NotFound):
+        with pytest.raises(headrace.NotFound, match="no region 99 to export"):
             right.export_metadata(regions=[99])
 
 
@@ -114,9 +114,10 @@ def test_damaged_metadata_is_refused_or_harmless(pair):
     good = right.export_metadata()
     rng = np.random.default_rng(5)
     for cut in (0, 1, 5, len(good) // 2, len(good) - 1):
-        with pytest.raises(headrace.Error) as cut_short:
+        with pytest.raises(
+            headrace.Corrupt, match=r"metadata is corrupt at offset \d+: .*(needs|should have)"
+        ):
             left.import_metadata(good[:cut])
-        assert cut_short.value.code == "corrupt", cut_short.value
     refused = 0
     for _ in range(300):
         bad = bytearray(good)
@@ -129,7 +130,7 @@ def test_damaged_metadata_is_refused_or_harmless(pair):
     assert refused > 250
     left.import_metadata(good)
     assert len(names(left, right.name)) == 20
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="this metadata is of this agent itself"):
         left.import_metadata(left.export_metadata())
     with pytest.raises(TypeError, match="the metadata must be bytes"):
         left.import_metadata("text")
@@ -141,7 +142,7 @@ def test_a_forgotten_peer_is_unknown_until_its_metadata_is_imported_again(pair):
     assert left.peers()[0].connected
     left.forget(right.name)
     assert left.peers() == []
-    with pytest.raises(headrace.NotFound):
+    with pytest.raises(headrace.NotFound, match=f"peer {right.name} is unknown"):
         left.notify(right.name, b"")
     introduce(left, right)
     left.notify(right.name, b"again")
@@ -226,7 +227,7 @@ def test_an_address_without_a_listener_is_an_error_that_names_it(agent):
         with pytest.raises(headrace.Error, match=address) as caught:
             agent.fetch_metadata(address, timeout=5)
         assert caught.value.code in ("peer_lost", "timed_out")
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match='"no port" is not an address: the port is missing'):
         agent.fetch_metadata("no port")
 
 

@@ -151,7 +151,7 @@ def test_inputs_can_be_named(packages):
     }
     by_name = model.run(**inputs)
     by_place = model.run(inputs["a"], inputs["bias"], m=inputs["m"], ids=inputs["ids"])
-    for one, other in zip(by_name, by_place):
+    for one, other in zip(by_name, by_place, strict=True):
         assert np.array_equal(one.numpy(), other.numpy())
     with pytest.raises(headrace.InvalidArgument, match="the model takes a, bias, m, ids"):
         model.run(inputs["a"], a=inputs["a"])
@@ -187,7 +187,7 @@ def test_info_describes_the_inputs_and_outputs_of_a_model(packages):
 
 
 def test_each_error_is_the_fitting_exception(tmp_path):
-    with pytest.raises(headrace.NotFound):
+    with pytest.raises(headrace.NotFound, match="nothing.pt2"):
         headrace.Model(str(tmp_path / "nothing.pt2"))
     (tmp_path / "text.pt2").write_text("no package")
     with pytest.raises(headrace.Corrupt, match="not a package"):

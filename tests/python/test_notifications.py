@@ -49,7 +49,7 @@ def test_any_bytes_up_to_64_kib_can_be_sent(pair):
     for payload in (b"", b"\x00\xff", bytearray(b"x"), memoryview(b"abc")[1:], bytes(65536)):
         left.notify(right.name, payload)
         assert right.wait_notification(30) == (left.name, bytes(payload))
-    with pytest.raises(headrace.InvalidArgument):
+    with pytest.raises(headrace.InvalidArgument, match="65537 bytes: at most 65536"):
         left.notify(right.name, bytes(65537))
     with pytest.raises(TypeError, match="the payload must be bytes"):
         left.notify(right.name, "text")
@@ -58,9 +58,9 @@ def test_any_bytes_up_to_64_kib_can_be_sent(pair):
 
 
 def test_a_wait_without_a_notification_times_out(agent):
-    with pytest.raises(headrace.TimedOut):
+    with pytest.raises(headrace.TimedOut, match="no notification came in time"):
         agent.wait_notification(0.01)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match="no notification came in time"):
         agent.wait_notification(0)
 
 

@@ -69,7 +69,10 @@ def test_an_error_is_also_the_fitting_builtin(error, builtin):
 
 
 def test_an_error_has_text_code_and_page_and_survives_pickling():
-    with headrace.Agent("a", backends=["shm"]) as agent, pytest.raises(headrace.InvalidArgument) as caught:
+    with (
+        headrace.Agent("a", backends=["shm"]) as agent,
+        pytest.raises(headrace.InvalidArgument, match="range 1 is empty") as caught,
+    ):
         agent.register([bytearray(1), bytearray(0)])
     error = caught.value
     assert (error.code, error.page) == ("invalid_argument", 1)
@@ -186,7 +189,7 @@ def test_the_fake_backend_is_listed_only_if_an_option_names_it():
             and "shm" in backends
             and "fake.queue_depth" in options
         )
-    with pytest.raises(headrace.BackendFailed) as refused:
+    with pytest.raises(headrace.BackendFailed, match="there is no backend `pigeon`") as refused:
         headrace.Agent("a", ["pigeon"])
     assert "shm, tcp" in str(refused.value) and "fake" not in str(refused.value)
 
@@ -242,7 +245,7 @@ def test_text_that_utf8_cannot_encode_is_refused_with_advice(call):
     with headrace.Agent("surrogates", backends=["shm"]) as agent:
         with pytest.raises(headrace.InvalidArgument, match=r"udc80' contains a lone surrogate .* 'replace'"):
             call(agent)
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"^forget\(\): incompatible function arguments"):
             agent.forget(b"peer")
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"^register\(\): incompatible function arguments"):
             agent.register(bytearray(1), backends=[b"shm"])

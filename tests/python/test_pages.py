@@ -415,7 +415,7 @@ def test_different_counts_and_lengths_are_refused(agent, memory):
     small = agent.prepare(headrace.UniformPages(memory, 0, 64, 32, 64), peer=agent.name)
     with pytest.raises(headrace.InvalidArgument, match="64 local pages and 32 remote"):
         agent.make_request("read", whole, half)
-    with pytest.raises(headrace.InvalidArgument) as caught:
+    with pytest.raises(headrace.InvalidArgument, match="page 0 has 64 bytes here and 32") as caught:
         agent.make_request("read", whole, small, [5, 6], [5, 6])
     assert caught.value.page == 0
     with pytest.raises(headrace.InvalidArgument, match='no operation "copy"'):

@@ -63,7 +63,7 @@ def move_and_compare(here, there, op, mine, theirs, seed):
         notification=f"{op} {seed}",
     )
     assert there.ask("take") == {"peer": here.name, "payload": f"{op} {seed}"}
-    for into, out_of in zip(*((ours, others) if op == "read" else (others, ours))):
+    for into, out_of in zip(*((ours, others) if op == "read" else (others, ours)), strict=True):
         target[into : into + PAGE] = source[out_of : out_of + PAGE]
     after = (dump(here, mine), dump(there, theirs))
     assert (after[0 if op == "read" else 1] == target).all() and (

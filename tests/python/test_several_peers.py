@@ -142,7 +142,7 @@ def test_a_wrong_part_is_refused_with_its_number(several):
     ]:
         with pytest.raises(headrace.InvalidArgument, match=words):
             here.make_request("read", given)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="'int' object is not iterable"):
         here.make_request("read", 7)
 
     class Mine(headrace.Request):

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <thread>
@@ -133,7 +134,9 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     local_.halves = {std::span(ours_).first(bytes / 2), std::span(ours_).last(bytes / 2)};
     std::size_t descriptors = 0;
     std::size_t mappings = 0;
-    for (int moment = 0; moment < moments; ++moment) {
+    // A kill may come after the last byte: then there are more of them, until one has ended a post.
+    int moment = 0;
+    for (; moment < moments || (hits_ == 0 && moment < moments + 100); ++moment) {
       SCOPED_TRACE("moment " + std::to_string(moment));
       PeerProcess peer(name, GetParam(), bytes, random_(), options());
       ASSERT_FALSE(peer.metadata().empty()) << "the peer did not start";
@@ -159,9 +162,11 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     EXPECT_LE(mapped_files(), mappings + 2) << "memory of dead peers stayed mapped";
     for (const Op op : {Op::read, Op::write}) EXPECT_GT(done_[index_of(op)], 0);
     EXPECT_GT(lost_, 0);
+    EXPECT_GT(hits_, 0) << "no peer was killed while a post was in flight";
     std::printf(
-        "%s: %d reads and %d writes done, %d posts ended with peer_lost, %d of them half done, %d moments\n",
-        GetParam().c_str(), done_[0], done_[1], lost_, half_done_, moments);
+        "%s: %d reads and %d writes done, %d posts ended with peer_lost, %d of them half done, %d of "
+        "them hit in flight, %d moments\n",
+        GetParam().c_str(), done_[0], done_[1], lost_, half_done_, hits_, moment);
   }
 
  private:
@@ -204,11 +209,19 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
   void hit(Agent& here, RegionId mine, PeerProcess& peer, const std::string& name, int moment) {
     auto both = requests(here, mine, name);
     const auto blow = static_cast<Blow>(moment % 3);
-    // Every other peer is hit after some transfers, the rest perhaps while they connect.
-    const int first = moment % 2 == 0 ? 1 + static_cast<int>(random_() % 3) : 0;
-    auto transfer = std::chrono::microseconds(4000);  // until one has been measured
+    // Every other peer is hit when a page of a post has come, the rest perhaps while they connect. All of it
+    // follows from the seed.
+    const bool connecting = moment % 2 == 1;
+    const int first = connecting ? 0 : 1 + static_cast<int>(random_() % 3);
+    const std::size_t page = random_() % pages;
+    const auto pause = std::chrono::microseconds(random_() % 8000);
     std::atomic<bool> struck = false;
-    std::thread striker;
+    const auto strike = [&] {
+      peer.signal(stops_it(blow));
+      struck = true;
+    };
+    std::optional<Striker> striker;
+    std::jthread timer;
     int after = 0;  // posts after the blow
     bool is_lost = false;
     for (int post = 0; !is_lost; ++post) {
@@ -216,23 +229,22 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
       const Side &source = op == Op::read ? remote_ : local_, &target = op == Op::read ? local_ : remote_;
       Request& request = both[index_of(op)];
       const Before before = fill(op);
-      if (post == first && blow == Blow::kill_between_posts) {
-        peer.signal(SIGKILL);
-        struck = true;
-      } else if (post == first) {
-        const auto pause = std::chrono::microseconds(random_() % (2 * transfer.count() + 1));
-        striker = std::thread([&, pause] {
-          std::this_thread::sleep_for(pause);
-          peer.signal(stops_it(blow));
-          struck = true;
-        });
+      if (post == first) {
+        if (blow == Blow::kill_between_posts)
+          strike();
+        else if (connecting)
+          timer = std::jthread([&] {
+            std::this_thread::sleep_for(pause);
+            strike();
+          });
+        else
+          striker.emplace(request, target.page(target.order[page]),
+                          before.source.data() + source.order[page] * page_bytes, strike);
       }
       if (struck) ++after;
-      const auto began = std::chrono::steady_clock::now();
       Status status = request.post();
       if (status.ok()) status = request.wait(deadline + std::chrono::seconds(3));
-      transfer =
-          std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - began);
+      if (post == first && striker && striker->ended_the_post(status) && blow == Blow::kill) ++hits_;
       EXPECT_NE(request.state(), RequestState::posted) << "a request outlived its deadline";
       if (status.ok()) {
         ++done_[index_of(op)];
@@ -251,7 +263,7 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
       // Copies to and from a stopped process of this host go on; the test need not.
       if (blow == Blow::stop && after == 40) break;
     }
-    if (striker.joinable()) striker.join();
+    if (timer.joinable()) timer.join();
     std::vector<std::byte> left(ours_);
     peer.end();
     EXPECT_TRUE(ours_ == left) << "memory has changed after the end of the last request";
@@ -263,6 +275,7 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
   Side local_, remote_;
   std::array<int, 2> done_{};
   int lost_ = 0, half_done_ = 0;
+  int hits_ = 0;  // posts that a kill has ended
 };
 
 std::vector<std::string> process_backends() {

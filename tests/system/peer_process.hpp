@@ -17,6 +17,8 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
+#include <thread>
 
 namespace headrace::test {
 
@@ -121,6 +123,42 @@ class PeerProcess {
   std::atomic<bool> killed_ = false;
   std::string metadata_;
   std::array<std::span<std::byte>, 2> memory_;
+};
+
+/// Whether the first word of a page is there, while the page may be written. This is a race on purpose: it
+/// decides when a test strikes, and nothing else.
+__attribute__((no_sanitize("thread"))) inline bool has_begun(const std::byte* page,
+                                                             const std::byte* expected) {
+  return *reinterpret_cast<const volatile std::uint64_t*>(page) ==
+         *reinterpret_cast<const std::uint64_t*>(expected);
+}
+
+/// Strikes a peer, from a thread of its own, at a moment that does not depend on the speed of the machine:
+/// when a page of a post has begun to arrive, or the post has ended without it.
+class Striker {
+ public:
+  /// `page` holds other bytes than `expected` before the post.
+  Striker(const Request& request, const std::byte* page, const std::byte* expected,
+          std::function<void()> strike)
+      : thread_([this, &request, page, expected, strike = std::move(strike)] {
+          while (!has_begun(page, expected) && !post_ended_) std::this_thread::yield();
+          was_posted_ = request.state() == RequestState::posted;
+          strike();
+        }) {}
+  ~Striker() { post_ended_ = true; }
+  Striker(const Striker&) = delete;
+  Striker& operator=(const Striker&) = delete;
+
+  /// After the post has ended so. Waits for the thread, and tells whether the strike ended the post.
+  bool ended_the_post(Status status) {
+    post_ended_ = true;
+    thread_.join();
+    return was_posted_ && status.code == Code::peer_lost;
+  }
+
+ private:
+  std::atomic<bool> post_ended_ = false, was_posted_ = false;
+  std::jthread thread_;
 };
 
 }  // namespace headrace::test
