@@ -110,6 +110,9 @@ for _ in range(20):
                 rounds[number] += 1
         except (headrace.Canceled, headrace.PeerLost, headrace.InvalidArgument) as error:
             errors.append(error)
+        except headrace.NotSupported as error:  # a path is sought when both agents are closed
+            assert "has ended" in str(error), error
+            errors.append(error)
     threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
     for thread in threads: thread.start()
     while min(rounds) == 0: pass
