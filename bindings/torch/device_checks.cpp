@@ -39,7 +39,7 @@ Outcome allocation(c10::Device device, at::ScalarType type) {
   tensor.fill_(3);
   const double sum = tensor.to(at::kDouble).sum().item<double>();
   return {sum == 3.0 * rows * columns,
-          text("%lld strided elements of 3 add up to %.0f", static_cast<long long>(rows * columns), sum)};
+          text("%lld strided elements of 3 add up to %.0f", static_cast<long long>(rows) * columns, sum)};
 }
 
 /// A million normal numbers have mean 0 and deviation 1.
@@ -85,14 +85,14 @@ struct Kind {
 constexpr std::array kinds{Kind{"allocation", allocation}, Kind{"random", random}, Kind{"matmul", matmul},
                            Kind{"large", large}};
 
-struct Type {
+struct CheckedType {
   const char* name;
   at::ScalarType type;
 };
-constexpr std::array checked_types{Type{"float32", at::kFloat}, Type{"float16", at::kHalf},
-                                   Type{"bfloat16", at::kBFloat16}};
+constexpr std::array checked_types{CheckedType{"float32", at::kFloat}, CheckedType{"float16", at::kHalf},
+                                   CheckedType{"bfloat16", at::kBFloat16}};
 
-Outcome attempt(const Kind& kind, const Type& type, c10::Device device) noexcept {
+Outcome attempt(const Kind& kind, const CheckedType& type, c10::Device device) noexcept {
   try {
     Outcome outcome = kind.run(device, type.type);
     synchronize(device);
@@ -116,7 +116,7 @@ void copy(char (&to)[Size], const std::string& from) {
 bool check_device(c10::Device device, std::size_t index, headrace_check_v1& check) noexcept {
   if (index >= kinds.size() * checked_types.size()) return false;
   const Kind& kind = kinds[index / checked_types.size()];
-  const Type& type = checked_types[index % checked_types.size()];
+  const CheckedType& type = checked_types[index % checked_types.size()];
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = attempt(kind, type, device);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;

@@ -101,7 +101,7 @@ std::optional<double> read_cpu_quota(const std::string& root) {
     if (controllers.empty()) {
       take(tightest(mount, group, quota_v2));
     } else if (std::ranges::count(split_list(controllers), std::string_view("cpu")) > 0) {
-      take(tightest(mount + "/" + controllers, group, quota_v1));
+      take(tightest((mount + "/").append(controllers), group, quota_v1));
       take(tightest(mount + "/cpu", group, quota_v1));
     }
   }

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 using namespace std::chrono_literals;
 
-EtcdClient client_of(std::shared_ptr<HttpClient> http, std::vector<std::string> urls = {"a:1"}) {
+EtcdClient client_of(std::shared_ptr<HttpClient> http, const std::vector<std::string>& urls = {"a:1"}) {
   return EtcdClient(std::move(http), std::move(HttpEndpoints::make(urls)).value());
 }
 

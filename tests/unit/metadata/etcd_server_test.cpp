@@ -47,7 +47,7 @@ class CuttableHttpClient final : public HttpClient {
 
 class EtcdServerTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Store> open(std::shared_ptr<HttpClient> http = nullptr, std::string url = {}) {
+  std::unique_ptr<Store> open(std::shared_ptr<HttpClient> http = nullptr, const std::string& url = {}) {
     StoreOptions options;
     options.http = std::move(http);
     auto store = open_store(url.empty() ? server_.store_url("test") : url, options, logger_);
