@@ -167,11 +167,12 @@ struct Traffic {
   std::vector<std::unique_ptr<Request>> requests;
 };
 
-/// Of a peer that was killed: each post ends, and the link is lost.
-void expect_the_end(World& world, Traffic& traffic, Instance& a, const Link& ab) {
+/// Of a peer that was killed: each post ends, and the link is lost. Adds the posts that the kill ended.
+void expect_the_end(World& world, Traffic& traffic, Instance& a, const Link& ab, int& lost_posts) {
   for (const auto& request : traffic.requests) {
     const PostEnd end = request->wait();
     EXPECT_TRUE(one_of(end.status.code, {Code::ok, Code::peer_lost})) << end.text;
+    if (end.status.code == Code::peer_lost) ++lost_posts;
   }
   ASSERT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
   EXPECT_EQ(a.host().link(ab.token())->lost_status.code, Code::peer_lost);
@@ -179,6 +180,7 @@ void expect_the_end(World& world, Traffic& traffic, Instance& a, const Link& ab)
 
 TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
   const auto a = open();
+  int lost_posts = 0;
   for (int life = 0; life < 10; ++life) {
     const auto b = start_peer();
     Link ab = connect(*a, *b);
@@ -187,10 +189,11 @@ TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
     for (const auto& request : traffic.requests) request->post("for nobody");
     for (int i = 0; i < life; ++i) (void)world.progress();
     b->kill();
-    ASSERT_NO_FATAL_FAILURE(expect_the_end(world, traffic, *a, ab));
+    ASSERT_NO_FATAL_FAILURE(expect_the_end(world, traffic, *a, ab, lost_posts));
     EXPECT_EQ(traffic.requests[0]->try_post().code, Code::peer_lost);
     EXPECT_EQ(ab.notify(0, "too late").code, Code::peer_lost);
   }
+  EXPECT_GT(lost_posts, 0) << "no post was in flight when its peer was killed";
 }
 
 TEST_P(Processes, a_peer_that_forks_goes_on_and_is_lost_when_it_dies_though_its_child_lives) {
@@ -206,7 +209,8 @@ TEST_P(Processes, a_peer_that_forks_goes_on_and_is_lost_when_it_dies_though_its_
   b->ask("await 8");
   for (const auto& request : traffic.requests) request->post("for nobody");
   b->kill();
-  expect_the_end(world, traffic, *a, ab);
+  int lost_posts = 0;  // any number: what counts here is that the link is lost
+  expect_the_end(world, traffic, *a, ab, lost_posts);
 }
 
 TEST_P(Processes, a_peer_that_ends_in_good_order_is_lost_as_well) {
@@ -235,6 +239,7 @@ TEST_P(Processes, links_to_a_process_that_is_gone_fail) {
 
 TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
   const auto a = open();
+  int canceled_in_flight = 0;
   for (int round = 0; round < 3; ++round) {
     const auto b = start_peer();
     Link ab = connect(*a, *b);
@@ -242,7 +247,10 @@ TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
     b->signal(SIGSTOP);
     for (const auto& request : traffic.requests) request->post();
     for (int i = 0; i < round * 10; ++i) (void)world.progress();
-    for (const auto& request : traffic.requests) request->cancel();
+    for (const auto& request : traffic.requests) {
+      if (request->in_flight()) ++canceled_in_flight;
+      request->cancel();
+    }
     const Deadline soon =
         Deadline::after(std::chrono::seconds(10));  // a second is promised; the machine may be busy
     for (const auto& request : traffic.requests) {
@@ -254,6 +262,7 @@ TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
     }
     b->signal(SIGCONT);
   }
+  EXPECT_GT(canceled_in_flight, 0) << "each post had ended before it was canceled";
 }
 
 class CheckedProcesses : public Processes {};

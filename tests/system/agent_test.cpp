@@ -37,6 +37,11 @@ class OverBackend : public ::testing::TestWithParam<std::string> {
   }
 };
 
+// The tests below run over these names: a backend that cannot be loaded is an error here, not fewer tests.
+TEST(AllBackends, are_those_that_carry_host_memory_between_agents) {
+  EXPECT_EQ(all_backends(), (std::vector<std::string>{"fake", "shm", "tcp"}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, OverBackend, ::testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend.param; });
 
