@@ -556,7 +556,7 @@ TEST_P(SeveralProcesses, the_pages_of_two_peers_arrive_if_the_third_is_killed_du
   for (std::size_t i = 0; i < 3; ++i) expected.push_back(PeerProcess::first_bytes(bytes, 70 + i));
   int hits = 0;  // posts that the kill has ended
   // A kill may come after the last byte: then there are more of them.
-  for (int moment = 0; moment < 4 || (hits == 0 && moment < 40); ++moment) {
+  for (int moment = 0; moment < 4 || (hits == 0 && moment < 24); ++moment) {
     SCOPED_TRACE("moment " + std::to_string(moment));
     names.clear();
     processes.clear();
