@@ -714,7 +714,7 @@ TEST(CudaIpcCourierOptions, that_make_no_sense_are_refused) {
     const std::array given{headrace_setting_v1{name, value}};
     auto backend =
         CudaIpcBackend::open(plugin::Host(host.table()), {given, folder.path()}, GpuSource::installed());
-    const std::string text = backend ? "" : backend.error().message;
+    std::string text = backend ? "" : backend.error().message;
     if (backend) backend->reset();
     host.instance_is_gone();
     return text;
