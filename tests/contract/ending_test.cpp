@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <condition_variable>
 #include <thread>
 
@@ -42,14 +43,21 @@ class Endings : public Contract {
   static constexpr std::uint64_t page_bytes = 256 << 10;
   static constexpr std::uint64_t pages = 64;
 
+  /// The memory of a large request. A test fills it once, and makes requests with it in each round.
+  struct Pages {
+    Memory mine{Memory::Kind::plain, page_bytes* pages, 1}, theirs{Memory::Kind::plain, page_bytes* pages, 2};
+  };
+
   /// A request that is large enough to be in flight for a while, in one direction or the other.
   struct Large {
-    Memory mine{Memory::Kind::plain, page_bytes* pages, 1}, theirs{Memory::Kind::plain, page_bytes* pages, 2};
+    const Memory &mine, &theirs;
     Region local, owner;
     Remote remote;
     Request request;
-    Large(const Link& link, Instance& peer, headrace_op_v1 op)
-        : local(link.instance(), mine),
+    Large(const Pages& of, const Link& link, Instance& peer, headrace_op_v1 op)
+        : mine(of.mine),
+          theirs(of.theirs),
+          local(link.instance(), mine),
           owner(peer, theirs),
           remote(link, owner.facts()),
           request(link.instance(), op, &link, uniform_side(local.handle(), 0, page_bytes, page_bytes),
@@ -63,8 +71,9 @@ class Endings : public Contract {
 HEADRACE_FOR_EACH_BACKEND_THAT(Endings, HEADRACE_REMOTE);
 
 TEST_P(Endings, cancel_and_poll_do_nothing_before_the_first_post_and_after_an_end) {
+  const Pages memory;
   const Pair pair = open_pair();
-  Large large(pair.ab, *pair.b, HEADRACE_WRITE);
+  Large large(memory, pair.ab, *pair.b, HEADRACE_WRITE);
   large.request.cancel();
   EXPECT_EQ(large.request.poll(), 0);
   EXPECT_EQ(large.request.ends(), 0U);
@@ -79,10 +88,13 @@ TEST_P(Endings, cancel_and_poll_do_nothing_before_the_first_post_and_after_an_en
 }
 
 TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) {
+  // Each direction has its own: a source keeps its pattern, which its destination never has at a post.
+  const Pages to_write, to_read;
   Rounds rounds(12, GetParam().cancels(HEADRACE_REMOTE));
   while (rounds.next()) {
     const Pair pair = open_pair();
-    Large large(pair.ab, *pair.b, rounds.round() % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ);
+    const bool writes = rounds.round() % 2 == 0;
+    Large large(writes ? to_write : to_read, pair.ab, *pair.b, writes ? HEADRACE_WRITE : HEADRACE_READ);
     large.request.post();
     EXPECT_FALSE(GetParam().carried_out == CarriedOut::inside_calls && large.request.in_flight());
     for (int i = 0; i < rounds.round() / 2 % 6; ++i) (void)world.progress();
@@ -108,10 +120,12 @@ TEST_P(Endings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_then) 
 }
 
 TEST_P(Endings, a_canceled_request_may_be_posted_again) {
+  const Pages memory;
   Rounds rounds(1, GetParam().cancels(HEADRACE_REMOTE));
   while (rounds.next()) {
     const Pair pair = open_pair();
-    Large large(pair.ab, *pair.b, HEADRACE_WRITE);
+    set_bytes(memory.theirs.bytes(), std::byte{0});
+    Large large(memory, pair.ab, *pair.b, HEADRACE_WRITE);
     bool canceled = false;
     for (std::uint64_t i = 1; i <= 20 && !pair.ab.lost(); ++i) {
       large.request.post();
@@ -170,13 +184,14 @@ TEST_P(Endings, cancel_from_another_thread_races_the_end_without_harm) {
 }
 
 TEST_P(Endings, disconnect_ends_every_post_before_it_returns) {
+  const std::array<Pages, 4> memory;
   Rounds rounds(2, GetParam().cancels(HEADRACE_REMOTE));
   while (rounds.next()) {
     Pair pair = open_pair();
     std::vector<std::unique_ptr<Large>> requests;
-    for (int i = 0; i < 4; ++i)
-      requests.push_back(
-          std::make_unique<Large>(pair.ab, *pair.b, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ));
+    for (const Pages& each : memory)
+      requests.push_back(std::make_unique<Large>(each, pair.ab, *pair.b,
+                                                 requests.size() % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ));
     for (const auto& large : requests) large->request.post("never mind");
     if (rounds.round() % 2 == 1) (void)world.progress();
     pair.ab.disconnect();
@@ -194,12 +209,13 @@ TEST_P(Endings, disconnect_ends_every_post_before_it_returns) {
 }
 
 TEST_P(Endings, a_peer_that_closes_the_link_ends_posts_as_peer_lost) {
+  const Pages to_write, to_read;
   Rounds rounds(2, GetParam().cancels(HEADRACE_REMOTE));
   while (rounds.next()) {
     const bool destroyed = rounds.round() % 2 == 1;
     Pair pair = open_pair();
-    auto large = std::make_unique<Large>(pair.ab, *pair.b, HEADRACE_WRITE);
-    auto other = std::make_unique<Large>(pair.ab, *pair.b, HEADRACE_READ);
+    auto large = std::make_unique<Large>(to_write, pair.ab, *pair.b, HEADRACE_WRITE);
+    auto other = std::make_unique<Large>(to_read, pair.ab, *pair.b, HEADRACE_READ);
     large->request.post();
     other->request.post();
     pair.ba.disconnect();
@@ -226,11 +242,13 @@ TEST_P(Endings, a_peer_that_closes_the_link_ends_posts_as_peer_lost) {
 
 TEST_P(Endings, a_peer_that_comes_back_is_reached_by_a_new_link) {
   const auto a = open("a");
+  const Pages memory;
   for (int life = 0; life < 5; ++life) {
+    set_bytes(memory.mine.bytes(), std::byte{0});
     auto b = open("b");
     Link ab = a->connect(*b);
     ASSERT_TRUE(world.until([&] { return ab.ready(); })) << world.describe();
-    Large large(ab, *b, HEADRACE_READ);
+    Large large(memory, ab, *b, HEADRACE_READ);
     ASSERT_TRUE(large.request.run().status.ok());
     EXPECT_TRUE(same_bytes(large.mine.bytes(), large.theirs.bytes()));
   }
@@ -307,9 +325,9 @@ TEST_P(LocalEndings, cancel_during_a_post_ends_it_once_and_the_memory_is_quiet_t
   // A post that a cancel cannot end is to be in flight when the cancel comes.
   const bool ends = GetParam().cancels(HEADRACE_LOCAL);
   Rounds rounds(12, ends || GetParam().local_posts_run_to_their_end);
+  const Memory source(Memory::Kind::plain, 16 << 20, 1),
+      target(far_kind(*a, Memory::Kind::plain), 16 << 20, 2);
   while (rounds.next()) {
-    const Memory source(Memory::Kind::plain, 16 << 20, 1),
-        target(far_kind(*a, Memory::Kind::plain), 16 << 20, 2);
     const Region from(*a, source), to(*a, target);
     const Remote remote(*a, to);
     Request request(*a, HEADRACE_WRITE, nullptr, uniform_side(from.handle(), 0, 64 << 10, 64 << 10),
