@@ -344,8 +344,9 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
     const bool read = number % 2 == 0;
     const cuda::Address from = read ? remote : probe.local.address(),
                         to = read ? probe.local.address() : remote;
-    fill(source, static_cast<std::uint64_t>(2 * number));
-    fill(expected, static_cast<std::uint64_t>(2 * number + 1));
+    const std::uint64_t seed = 2 * static_cast<std::uint64_t>(number);
+    fill(source, seed);
+    fill(expected, seed + 1);
     std::ranges::copy(source, probe.seen.bytes().begin());
     probe.copy(from, probe.seen.address(), window);
     std::ranges::copy(expected, probe.seen.bytes().begin());

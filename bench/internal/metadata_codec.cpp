@@ -44,17 +44,17 @@ Metadata named(std::size_t regions) {
   return m;
 }
 
-template <Metadata (*make)(std::size_t)>
+template <Metadata (*Make)(std::size_t)>
 void encode_metadata(benchmark::State& state) {
-  const Metadata m = make(static_cast<std::size_t>(state.range(0)));
+  const Metadata m = Make(static_cast<std::size_t>(state.range(0)));
   std::size_t bytes = 0;
   for (auto _ : state) bytes = encode(m)->size();
   state.counters["bytes/region"] = static_cast<double>(bytes) / static_cast<double>(state.range(0));
 }
 
-template <Metadata (*make)(std::size_t)>
+template <Metadata (*Make)(std::size_t)>
 void decode_metadata(benchmark::State& state) {
-  const std::string bytes = *encode(make(static_cast<std::size_t>(state.range(0))));
+  const std::string bytes = *encode(Make(static_cast<std::size_t>(state.range(0))));
   for (auto _ : state) benchmark::DoNotOptimize(decode(bytes)->ids.data());
   state.counters["bytes/region"] = static_cast<double>(bytes.size()) / static_cast<double>(state.range(0));
 }
