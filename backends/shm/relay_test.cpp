@@ -181,8 +181,10 @@ TEST_F(Relay, a_server_that_has_left_is_called_again) {
   const Pages pages(10, 4096, 4096, random);
   ASSERT_TRUE(read(pages).complete);
   join();
+  const int before = calls;  // more than one where the reader paused for so long that its server left
+  ASSERT_GE(before, 1);
   ASSERT_TRUE(read(pages).complete);
-  EXPECT_EQ(calls, 2);
+  EXPECT_GT(calls, before);
   EXPECT_TRUE(arrived(pages));
 }
 
