@@ -30,6 +30,7 @@ from testing import gtest, store, timings
 from testing.stage import BUILD, JOBS, REPORTS, ROOT, Case, OutOfTime, Runner, Stage
 
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
+DEMO_MODEL = BUILD / "demo_model"
 INSTALLED = ROOT / ".venv" / ".headrace-installed"  # as old as the last installation; the Makefile compares
 
 BUDGET_MINUTES = 30
@@ -302,22 +303,33 @@ def run_setup() -> bool:
 
 
 def sources(runner: Runner, stage: Stage) -> None:
+    runner.begin_ahead("dev", build_dev)
     stage.check(runner.command(stage, [str(VENV_PYTHON), "tools/lint.py"]), "tools/lint.py")
 
 
+def build_dev(runner: Runner, stage: Stage) -> bool:
+    return build_suites(runner, stage, "dev", SANITIZED, ["headrace_fuzz_targets"], DEV_SETTINGS)
+
+
 def dev(runner: Runner, stage: Stage) -> None:
-    if build_suites(runner, stage, "dev", SANITIZED, ["headrace_fuzz_targets"], DEV_SETTINGS):
+    if build_dev(runner, stage):
+        runner.begin_ahead("tsan", build_tsan)
         run_suites(runner, stage, "dev", SANITIZED, without=NOT_IN_DEV)
         replay(runner, stage, "dev")
 
 
+def build_tsan(runner: Runner, stage: Stage) -> bool:
+    return build_suites(runner, stage, "tsan", THREADED)
+
+
 def tsan(runner: Runner, stage: Stage) -> None:
-    if build_suites(runner, stage, "tsan", THREADED):
+    if build_tsan(runner, stage):
+        runner.begin_ahead("wheel", install_wheel)
         run_suites(runner, stage, "tsan", THREADED, without=NOT_IN_TSAN)
 
 
 def tsan_all(runner: Runner, stage: Stage) -> None:
-    if build_suites(runner, stage, "tsan", THREADED):
+    if build_tsan(runner, stage):
         run_suites(runner, stage, "tsan", THREADED)
 
 
@@ -326,6 +338,8 @@ def release(runner: Runner, stage: Stage) -> None:
     build."""
     more = ["headrace_examples", "c_model_test"]
     if build_suites(runner, stage, "release", RELEASED, more, RELEASE_SETTINGS):
+        if not DEMO_MODEL.exists():
+            runner.begin_ahead("python", export_demo)
         test_programs(runner, stage, "release")
         run_suites(runner, stage, "release", RELEASED)
 
@@ -361,16 +375,19 @@ def python(runner: Runner, stage: Stage) -> None:
     key = store.hash_of(files, marks)
     if runner.use_store and store.recall(stage, "pytest", key):
         return
-    # Ahead of the tests, each of which has its limit: compiling the demo's model takes a minute.
-    folder = BUILD / "demo_model"
-    export = [str(VENV_PYTHON), "-m", "headrace.demo_model.export", "--output", str(folder)]
-    export += ["--cache", str(folder / "cache")]
-    exported = runner.command(stage, export, environment=venv_environment())
-    if stage.check(exported, "headrace.demo_model.export"):
+    # Before the tests, each of which has its limit: compiling the demo's model takes a minute.
+    if stage.check(export_demo(runner, stage), "headrace.demo_model.export"):
         archs = {"HEADRACE_TEST_ARCHS": ",".join(ARCHS)}
         pytest(runner, stage, "-n", str(TEST_JOBS), "--dist", "loadfile", "-m", marks, environment=archs)
     if not stage.failures:
         store.keep(stage, "pytest", key, stage.passed, stage.skips)
+
+
+def export_demo(runner: Runner, stage: Stage) -> bool:
+    """Exports the demo's model into DEMO_MODEL. Packages that are up to date stay."""
+    export = [str(VENV_PYTHON), "-m", "headrace.demo_model.export", "--output", str(DEMO_MODEL)]
+    export += ["--cache", str(DEMO_MODEL / "cache")]
+    return runner.command(stage, export, environment=venv_environment())
 
 
 def installed_package() -> Path:
@@ -676,6 +693,7 @@ def run_stages(
 ) -> int:
     """Runs the stages in order. With `resume`, a key, a stage that passed under this key is not repeated."""
     runner = Runner(budget_minutes, use_store)
+    runner.coming = names
     start = time.monotonic()
     try:
         for name in names:
@@ -698,6 +716,8 @@ def run_stages(
         ended = {stage.name for stage in runner.stages}
         left = ", ".join(name for name in names if name not in ended) or "none"
         print(f"== out of time: {budget_minutes} minutes are spent; cut off: {late.name}; not run: {left}")
+    finally:
+        runner.end_ahead()
     minutes = (time.monotonic() - start) / 60
     return report(runner.stages, minutes)
 

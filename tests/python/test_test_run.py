@@ -2,6 +2,7 @@
 """The test run counts the reports of ctest and pytest, and a test that did not run never counts as passed."""
 
 import re
+import time
 
 import pytest
 
@@ -91,12 +92,17 @@ def test_a_run_in_which_nothing_passed_is_a_failure():
     assert run.report([run.Stage("empty", "")], 0.0) == 1
 
 
-def test_a_command_that_outlasts_the_budget_is_killed_and_reported(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def empty_root(monkeypatch, tmp_path):
     for module in (run, stage_module):
         monkeypatch.setattr(module, "REPORTS", tmp_path)
         monkeypatch.setattr(module, "ROOT", tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "allowed_skips.txt").write_text("# none\n")
+    return tmp_path
+
+
+def test_a_command_that_outlasts_the_budget_is_killed_and_reported(monkeypatch, empty_root, capsys):
     monkeypatch.setitem(
         run.STAGES, "endless", ("", lambda runner, stage: runner.command(stage, ["sleep", "600"]))
     )
@@ -105,3 +111,35 @@ def test_a_command_that_outlasts_the_budget_is_killed_and_reported(monkeypatch, 
     out = capsys.readouterr().out
     assert "out of time" in out and "cut off: endless; not run: after" in out
     assert out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+def test_a_stage_waits_for_its_work_that_was_begun_ahead(monkeypatch, empty_root):
+    made = empty_root / "made"
+    command = ["sh", "-c", f"sleep 1; ps -o ni= -p $$ > {made}"]
+
+    def first(runner, stage):
+        runner.begin_ahead("second", lambda runner, stage: runner.command(stage, command))
+        runner.begin_ahead("never", lambda runner, stage: (empty_root / "never").touch())
+        stage.check(not made.exists(), "the first stage does not wait for it")
+
+    monkeypatch.setitem(run.STAGES, "first", ("", first))
+    monkeypatch.setitem(
+        run.STAGES,
+        "second",
+        ("", lambda runner, stage: stage.check(made.read_text().strip() == "19", "made")),
+    )
+    assert run.run_stages(["first", "second"], None) == 0
+    assert not (empty_root / "never").exists()
+
+
+def test_work_ahead_of_a_stage_that_does_not_come_is_ended(monkeypatch, empty_root):
+    def first(runner, stage):
+        runner.begin_ahead("second", lambda runner, stage: runner.command(stage, ["sleep", "600"]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(run.STAGES, "first", ("", first))
+    monkeypatch.setitem(run.STAGES, "second", ("", lambda runner, stage: None))
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run.run_stages(["first", "second"], None)
+    assert time.monotonic() - begin < 60

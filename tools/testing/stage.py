@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
 import re
@@ -99,6 +101,10 @@ class Runner:
     def __init__(self, budget_minutes: float | None, use_store: bool = False):
         self.budget_minutes = budget_minutes
         self.begin_budget()
+        self.background = False  # its commands run at the lowest priority, and show nothing
+        self.process: subprocess.Popen[bytes] | None = None  # of the command that runs
+        self.coming: list[str] = []  # the stages of this run
+        self.works_ahead: dict[str, tuple[threading.Thread, Runner]] = {}  # by stage
         self.stages: list[Stage] = []
         self.allowed_skips = read_allowed_skips()
         self.venv_ready = False
@@ -116,6 +122,35 @@ class Runner:
             raise OutOfTime
         return left
 
+    def begin_ahead(self, name: str, work: Callable[[Runner, Stage], object]) -> None:
+        """Begins the work of a later stage, if that stage is to come: at the lowest priority, where the tests
+        of the present stage leave a core idle. The later stage waits for it and does the work again, which
+        finds nothing left to do, or shows the error."""
+        if name not in self.coming or name in self.works_ahead:
+            return
+        background = copy.copy(self)
+        background.background = True
+
+        def run() -> None:
+            try:
+                work(background, Stage(f"{name}.ahead", ""))
+            except OutOfTime:
+                return  # the runner finds this out by itself
+
+        (REPORTS / f"{name}.ahead.log").unlink(missing_ok=True)
+        thread = threading.Thread(target=run, daemon=True)
+        self.works_ahead[name] = (thread, background)
+        thread.start()
+
+    def end_ahead(self) -> None:
+        """Ends what still runs for later stages that do not come."""
+        for thread, background in self.works_ahead.values():
+            background.deadline = time.monotonic()  # ends a command that is about to begin
+            if thread.is_alive() and background.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(background.process.pid, signal.SIGKILL)
+            thread.join()
+
     def command(
         self,
         stage: Stage,
@@ -127,6 +162,8 @@ class Runner:
     ) -> bool:
         """Runs one command into the stage's log. Returns True if it succeeded; if not, its last lines are
         shown."""
+        if self.background:
+            command, quiet = ["nice", "-n", "19", *command], True
         shown = " ".join(part if len(part) < 80 else part[:60] + "..." for part in command)
         if not quiet:
             print(f"  {shown}", flush=True)
@@ -135,7 +172,7 @@ class Runner:
             out.write(f"$ {shown}\n".encode())
             out.flush()
             start = out.tell()
-            process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -144,7 +181,11 @@ class Runner:
                 start_new_session=True,
                 env={**os.environ, **SHARED_CACHE, **(environment or {})},
             )
-            code = self._wait(process)
+            if self.background:
+                # Linux shares the cores between sessions first, and looks at `nice` within a session.
+                with contextlib.suppress(OSError):
+                    Path(f"/proc/{self.process.pid}/autogroup").write_text("19")
+            code = self._wait(self.process)
         if code != 0 and not quiet:
             with log.open("rb") as text:
                 text.seek(start)
@@ -171,6 +212,9 @@ class Runner:
         print(f"== {name}: {sentence}", flush=True)
         start = time.monotonic()
         try:
+            if name in self.works_ahead:
+                self.works_ahead[name][0].join()
+                stage.took("build", start)
             body(self, stage)
         finally:
             stage.minutes = (time.monotonic() - start) / 60
