@@ -40,6 +40,7 @@ def demo(packages, tmp_path):
         environment = os.environ | {"TMPDIR": str(tmp_path)}
         process = subprocess.Popen(
             [COMMAND, "demo", "--packages", folder, *map(str, arguments)],
+            bufsize=0,  # `communicate` does not see what `read` has left in a buffer
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -458,7 +458,7 @@ def test_health_names_a_silent_worker(own_server):
 
 def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on(start_server):
     server = start_server("--workers", 2)
-    wanted = {"max_tokens": 900, "seed": 5}
+    wanted = {"max_tokens": 1900, "seed": 5}
     streams = [server.begun(**wanted) for _ in range(2)]
     os.kill(worker(server.process, "decode-0"), signal.SIGKILL)
     texts, errors = [], []
@@ -481,24 +481,24 @@ def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on
 
 def test_with_retry_the_texts_of_a_worker_that_dies_go_on(start_server):
     server = start_server("--workers", 2, "--retry")
-    streams = [server.begun(max_tokens=900, seed=5) for _ in range(2)]
+    streams = [server.begun(max_tokens=1900, seed=5) for _ in range(2)]
     os.kill(worker(server.process, "decode-0"), signal.SIGKILL)
     first, second = (text_of(begin, rest) for begin, rest in streams)
-    assert first == second == server.complete(max_tokens=900, seed=5).choices[0].text
+    assert first == second == server.complete(max_tokens=1900, seed=5).choices[0].text
     assert "decode-0 is back" in server.errors()
     until(lambda: server.is_well() and server.all_pages_are_free())
 
 
 def test_with_retry_a_worker_that_is_back_before_its_loss_was_seen_gets_its_texts_again(start_server):
     server = start_server("--retry")
-    begin, rest = server.begun(max_tokens=900, seed=5)
+    begin, rest = server.begun(max_tokens=1900, seed=5)
     prefill, decode = (worker(server.process, name) for name in ("prefill", "decode-0"))
     os.kill(prefill, signal.SIGSTOP)  # it sees the old life and the new one at once
     os.kill(decode, signal.SIGKILL)
     until(lambda: "starting it again" in server.errors())
     until(server.is_well)
     os.kill(prefill, signal.SIGCONT)
-    assert text_of(begin, rest) == server.complete(max_tokens=900, seed=5).choices[0].text
+    assert text_of(begin, rest) == server.complete(max_tokens=1900, seed=5).choices[0].text
     assert "decode-0 is back" in server.errors()
 
 

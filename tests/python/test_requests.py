@@ -439,8 +439,15 @@ def test_cancel_ends_a_request_in_flight_and_does_nothing_to_one_that_has_ended(
     assert request.state == "done" and (stopped.here == stopped.there).all()
 
 
-def test_a_request_canceled_right_after_its_post_is_done_or_canceled(lists):
-    left, _, here, there, local, remote = lists
+def test_a_request_canceled_right_after_its_post_is_done_or_canceled(pair):
+    left, right = pair
+    bytes_in_all = 8 << 20  # more than shm copies inside `post`
+    here, there = left.allocate(bytes_in_all), right.allocate(bytes_in_all, name="there")
+    there.numpy()[:] = random_bytes(bytes_in_all)
+    left.import_metadata(right.export_metadata())
+    local = left.prepare(headrace.UniformPages(here, 0, 0, 65536, 128))
+    region = left.peer_region(right.name, "there")
+    remote = left.prepare(headrace.UniformPages(region, 0, 0, 65536, 128), peer=right.name)
     request = left.make_request("read", local, remote)
     posts, canceled, deadline = 0, 0, time.monotonic() + 30
     while posts < 50 or (canceled == 0 and time.monotonic() < deadline):
