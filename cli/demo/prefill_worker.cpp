@@ -188,6 +188,7 @@ class PrefillWorker {
   }
 
   Result<void> prefill(Job& job) {
+    job.sequence.slots.clear();  // of an earlier run that the loss of the decode worker has ended
     const auto begin = Clock::now();
     const auto after_layer = [&](std::size_t from, std::size_t to, std::int64_t layer) {
       if (to == job.prompt.size() && layer + 1 == pool_.shape().layers) note_end(job, begin);
