@@ -39,9 +39,8 @@ Result<void> Connector::start(Context& context, Resolver& resolver, std::shared_
                               std::vector<TcpAddress> addresses) {
   const std::shared_ptr<Connector> connector(new Connector(context, std::move(link)));
   HEADRACE_TRY_VOID(context.first_thread().watch(connector, -1, 0));
-  context.first_thread().run([connector, addresses = std::move(addresses), &resolver] {
-    connector->begin(addresses, resolver);
-  });
+  context.first_thread().run(
+      [connector, addresses = std::move(addresses), &resolver] { connector->begin(addresses, resolver); });
   return {};
 }
 
