@@ -205,10 +205,11 @@ TEST_P(Messages, that_a_peer_does_not_take_are_held_back_with_would_block_and_no
   }
   takes = true;
   takes.notify_all();
-  if (inside_calls)
+  if (inside_calls) {
     EXPECT_TRUE(status.ok()) << "each was received before `notify` returned";
-  else if (GetParam().carried_out != CarriedOut::unknown || !status.ok())
+  } else if (GetParam().carried_out != CarriedOut::unknown || !status.ok()) {
     EXPECT_EQ(status.code, Code::would_block) << sent << " messages";
+  }
   ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == sent; })) << world.describe();
   pair.ab.send(world, HEADRACE_CHANNEL_USER, "once more");
   ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == sent + 1; })) << world.describe();
