@@ -2,11 +2,12 @@
 #include "cli/model_tensors.hpp"
 
 #include "cli/errors.hpp"
-#include "cli/mapped_file.hpp"
-#include "cli/npy.hpp"
-#include "cli/npz.hpp"
-#include "cli/safetensors.hpp"
-#include "cli/tensor_file.hpp"
+#include "formats/mapped_file.hpp"
+#include "formats/npy.hpp"
+#include "formats/npy_file.hpp"
+#include "formats/npz_layout.hpp"
+#include "formats/safetensors.hpp"
+#include "formats/tensor_file.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -17,7 +18,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 
@@ -68,7 +68,7 @@ bool is_floating(DType type) {
 // --- reading
 
 /// A copy in aligned memory; the bytes of the file may not be aligned.
-Result<Tensor> tensor_of(const TensorInfo& info, std::span<const std::byte> bytes) {
+Result<Tensor> tensor_of(const formats::TensorInfo& info, std::span<const std::byte> bytes) {
   const auto row =
       std::find_if(types.begin(), types.end(), [&](const TypeRow& t) { return t.file == info.type->name; });
   if (row == types.end())
@@ -84,18 +84,11 @@ Result<Tensor> tensor_of(const TensorInfo& info, std::span<const std::byte> byte
 }
 
 Result<std::vector<NamedTensor>> read_npy_file(const std::string& path) {
-  HEADRACE_CLI_TRY(file, MappedFile::open(path));
-  auto header = read_npy(file.bytes());
-  if (!header) return std::move(header).error().within(path);
-  if (header->data_bytes > file.bytes().size() - header->header_bytes)
-    return fail(Code::corrupt, "{}: it ends before the end of its {} bytes of elements", path,
-                header->data_bytes);
-  const TensorInfo info{std::filesystem::path(path).stem().string(), header->type, header->shape,
-                        header->data_bytes};
-  auto tensor = tensor_of(info, file.bytes().subspan(header->header_bytes, header->data_bytes));
+  HEADRACE_CLI_TRY(file, formats::NpyFile::open(path));
+  auto tensor = tensor_of(file.info(), file.bytes());
   if (!tensor) return std::move(tensor).error().within(path);
   std::vector<NamedTensor> tensors;
-  tensors.push_back({info.name, std::move(*tensor)});
+  tensors.push_back({file.info().name, std::move(*tensor)});
   return tensors;
 }
 
@@ -225,7 +218,7 @@ Result<Tensor> read_json_tensor(const Json& value, std::optional<DType> known) {
 }
 
 Result<std::vector<NamedTensor>> read_json_file(const std::string& path, DTypeOf dtype_of, void* context) {
-  HEADRACE_CLI_TRY(file, MappedFile::open(path));
+  HEADRACE_CLI_TRY(file, formats::MappedFile::open(path));
   const auto* const text = reinterpret_cast<const char*>(file.bytes().data());
   const Json whole = Json::parse(text, text + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
   if (!whole.is_object())
@@ -242,12 +235,12 @@ Result<std::vector<NamedTensor>> read_json_file(const std::string& path, DTypeOf
 
 // --- writing
 
-Result<std::vector<TensorInfo>> infos_of(std::span<const NamedView> tensors) {
-  std::vector<TensorInfo> infos;
+Result<std::vector<formats::TensorInfo>> infos_of(std::span<const NamedView> tensors) {
+  std::vector<formats::TensorInfo> infos;
   for (const NamedView& tensor : tensors) {
     const auto row = std::find_if(types.begin(), types.end(),
                                   [&](const TypeRow& t) { return t.type == tensor.view.dtype; });
-    TensorInfo info{tensor.name, element_type(row->file), {}, tensor.view.bytes()};
+    formats::TensorInfo info{tensor.name, formats::element_type(row->file), {}, tensor.view.bytes()};
     info.shape.assign(tensor.view.shape.begin(), tensor.view.shape.end());
     infos.push_back(std::move(info));
   }
@@ -260,7 +253,7 @@ void append(std::string& file, const TensorView& view) {
 
 Result<std::string> npz_bytes(std::span<const NamedView> tensors) {
   HEADRACE_CLI_TRY(infos, infos_of(tensors));
-  HEADRACE_CLI_TRY(layout, NpzLayout::plan(infos));
+  HEADRACE_CLI_TRY(layout, formats::NpzLayout::plan(infos));
   std::string file(layout.file_bytes(), '\0');
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].view.bytes() > 0)
@@ -277,14 +270,14 @@ Result<std::string> npy_bytes(std::span<const NamedView> tensors) {
   if (infos[0].type->npy.empty())
     return fail(Code::invalid_argument, "tensor \"{}\" is {}, which NumPy cannot hold: write a .safetensors",
                 infos[0].name, infos[0].type->name);
-  std::string file = write_npy(infos[0]);
+  std::string file = formats::write_npy(infos[0]);
   append(file, tensors[0].view);
   return file;
 }
 
 Result<std::string> safetensors_bytes(std::span<const NamedView> tensors) {
   HEADRACE_CLI_TRY(infos, infos_of(tensors));
-  HEADRACE_CLI_TRY(file, write_safetensors(infos, {}));
+  HEADRACE_CLI_TRY(file, formats::write_safetensors(infos, {}));
   for (const NamedView& tensor : tensors) append(file, tensor.view);
   return file;
 }
@@ -354,9 +347,9 @@ Result<std::vector<NamedTensor>> read_tensors(const std::string& path, DTypeOf d
   if (!path.ends_with(".npz") && !path.ends_with(".safetensors"))
     return fail(Code::invalid_argument,
                 "{}: the name must end in .npy, .npz, .safetensors or .json, which tells the format", path);
-  HEADRACE_CLI_TRY(file, TensorFile::open(path));
+  HEADRACE_CLI_TRY(file, formats::TensorFile::open(path));
   std::vector<NamedTensor> tensors;
-  for (const TensorFile::Tensor& one : file.tensors()) {
+  for (const formats::TensorFile::Tensor& one : file.tensors()) {
     auto tensor = tensor_of(one.info, one.bytes);
     if (!tensor) return std::move(tensor).error().within(path);
     tensors.push_back({one.info.name, std::move(*tensor)});

@@ -90,7 +90,8 @@ Result<bool> is_there_already(const PullArguments& wanted, const PullPlan& plan)
   if (wanted.force || !std::filesystem::exists(wanted.output, none) ||
       std::filesystem::is_directory(wanted.output, none))
     return false;
-  if (const auto file = TensorFile::open(wanted.output); file.ok() && plan.has_made(*file)) return true;
+  if (const auto file = formats::TensorFile::open(wanted.output); file.ok() && plan.has_made(*file))
+    return true;
   return fail(Code::invalid_argument,
               "{} exists and differs from what {} serves: --force replaces it, or choose another --output",
               wanted.output, wanted.address);
@@ -142,9 +143,9 @@ void print_kept(const PullArguments& wanted, const std::string& peer, const Pull
 
 Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   raise_descriptor_limit();
-  FileFormat format = FileFormat::safetensors;
+  formats::FileFormat format = formats::FileFormat::safetensors;
   if (!wanted.list) {
-    HEADRACE_CLI_TRY(said, format_of(wanted.output));
+    HEADRACE_CLI_TRY(said, formats::format_of(wanted.output));
     format = said;
   }
   AgentOptions options;
@@ -166,7 +167,7 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   }
 
   std::string header;
-  if (format == FileFormat::safetensors && served.header.value != 0) {
+  if (format == formats::FileFormat::safetensors && served.header.value != 0) {
     auto read = read_region(agent, peer, served.header, served.header_bytes, wanted.patience());
     if (!read) return in_transfer(std::move(read).error(), peer, wanted);
     if (checksum(std::as_bytes(std::span(*read))) != served.header_checksum)

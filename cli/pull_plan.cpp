@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/pull_plan.hpp"
 
+#include "cli/checksum.hpp"
 #include "cli/errors.hpp"
 #include "cli/text.hpp"
 
@@ -13,20 +14,20 @@
 namespace headrace::cli {
 namespace {
 
-std::vector<TensorInfo> infos_of(const std::vector<ServedTensor>& tensors) {
-  std::vector<TensorInfo> infos;
+std::vector<formats::TensorInfo> infos_of(const std::vector<ServedTensor>& tensors) {
+  std::vector<formats::TensorInfo> infos;
   for (const ServedTensor& tensor : tensors) infos.push_back(tensor.info);
   return infos;
 }
 
-bool same(const TensorInfo& a, const TensorInfo& b) {
+bool same(const formats::TensorInfo& a, const formats::TensorInfo& b) {
   return a.name == b.name && a.type == b.type && a.shape == b.shape && a.bytes == b.bytes;
 }
 
 /// Whether the header describes exactly these tensors, in this order.
-bool describes(const SafetensorsHeader& header, const std::vector<ServedTensor>& tensors) {
+bool describes(const formats::SafetensorsHeader& header, const std::vector<ServedTensor>& tensors) {
   return std::equal(header.tensors.begin(), header.tensors.end(), tensors.begin(), tensors.end(),
-                    [](const SafetensorsEntry& entry, const ServedTensor& tensor) {
+                    [](const formats::SafetensorsEntry& entry, const ServedTensor& tensor) {
                       return same(entry.info, tensor.info);
                     });
 }
@@ -69,15 +70,15 @@ Result<std::vector<ServedTensor>> select_tensors(const std::vector<ServedTensor>
   return tensors;
 }
 
-Result<PullPlan> PullPlan::make(std::vector<ServedTensor> tensors, FileFormat format,
+Result<PullPlan> PullPlan::make(std::vector<ServedTensor> tensors, formats::FileFormat format,
                                 std::string_view source_header) {
   PullPlan plan;
   plan.tensors_ = std::move(tensors);
-  if (format == FileFormat::safetensors) {
+  if (format == formats::FileFormat::safetensors) {
     HEADRACE_CLI_CHECK(plan.lay_out_safetensors(source_header));
   } else {
-    const std::vector<TensorInfo> infos = infos_of(plan.tensors_);
-    HEADRACE_CLI_TRY(layout, NpzLayout::plan(infos));
+    const std::vector<formats::TensorInfo> infos = infos_of(plan.tensors_);
+    HEADRACE_CLI_TRY(layout, formats::NpzLayout::plan(infos));
     plan.offsets_ = layout.offsets();
     plan.file_bytes_ = layout.file_bytes();
     plan.npz_.emplace(std::move(layout));
@@ -91,20 +92,20 @@ Result<void> PullPlan::lay_out_safetensors(std::string_view source_header) {
   if (!source_header.empty()) {
     const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(source_header.data()),
                                            source_header.size());
-    auto whole = read_safetensors(bytes, source_header.size() + data_bytes);
+    auto whole = formats::read_safetensors(bytes, source_header.size() + data_bytes);
     if (whole.ok() && describes(*whole, tensors_)) {
       head_ = source_header;
-      for (const SafetensorsEntry& entry : whole->tensors) offsets_.push_back(entry.offset);
+      for (const formats::SafetensorsEntry& entry : whole->tensors) offsets_.push_back(entry.offset);
       file_bytes_ = head_.size() + data_bytes;
       return {};
     }
-    metadata = safetensors_metadata(bytes);
+    metadata = formats::safetensors_metadata(bytes);
   }
-  const std::vector<TensorInfo> infos = infos_of(tensors_);
-  HEADRACE_CLI_TRY(head, write_safetensors(infos, metadata));
+  const std::vector<formats::TensorInfo> infos = infos_of(tensors_);
+  HEADRACE_CLI_TRY(head, formats::write_safetensors(infos, metadata));
   head_ = std::move(head);
   std::uint64_t at = head_.size();
-  for (const TensorInfo& info : infos) {
+  for (const formats::TensorInfo& info : infos) {
     offsets_.push_back(at);
     at += info.bytes;
   }
@@ -121,16 +122,16 @@ std::uint64_t PullPlan::tensor_bytes() const {
 std::uint64_t PullPlan::fingerprint() const {
   std::string text = fmt::format("{} {} {}\n", file_bytes_, npz_.has_value(), head_);
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    text += fmt::format("{}\n{} {:016x} {}\n", tensors_[i].info.name, shape_text(tensors_[i].info),
+    text += fmt::format("{}\n{} {:016x} {}\n", tensors_[i].info.name, formats::shape_text(tensors_[i].info),
                         tensors_[i].checksum, offsets_[i]);
   return checksum(std::as_bytes(std::span(text)));
 }
 
-bool PullPlan::has_made(const TensorFile& file) const {
+bool PullPlan::has_made(const formats::TensorFile& file) const {
   const std::span<const std::byte> head = std::as_bytes(std::span(head_));
   if (!std::equal(head.begin(), head.end(), file.header().begin(), file.header().end())) return false;
   return std::equal(tensors_.begin(), tensors_.end(), file.tensors().begin(), file.tensors().end(),
-                    [](const ServedTensor& wanted, const TensorFile::Tensor& there) {
+                    [](const ServedTensor& wanted, const formats::TensorFile::Tensor& there) {
                       return same(wanted.info, there.info) && wanted.checksum == checksum(there.bytes);
                     });
 }

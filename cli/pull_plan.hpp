@@ -2,10 +2,10 @@
 // The tensors to pull, and the place of each in the output file.
 #pragma once
 
-#include "cli/npz.hpp"
-#include "cli/safetensors.hpp"
-#include "cli/tensor_file.hpp"
 #include "cli/tensor_note.hpp"
+#include "formats/npz_layout.hpp"
+#include "formats/safetensors.hpp"
+#include "formats/tensor_file.hpp"
 
 #include <optional>
 
@@ -20,7 +20,7 @@ class PullPlan {
  public:
   /// Plans the output file. `source_header` is the header of the served safetensors file, or empty. A copy of
   /// a whole safetensors file gets the same header; else a new header gets the metadata of the source's.
-  static Result<PullPlan> make(std::vector<ServedTensor> tensors, FileFormat format,
+  static Result<PullPlan> make(std::vector<ServedTensor> tensors, formats::FileFormat format,
                                std::string_view source_header);
 
   [[nodiscard]] const std::vector<ServedTensor>& tensors() const { return tensors_; }
@@ -32,7 +32,7 @@ class PullPlan {
   [[nodiscard]] std::uint64_t fingerprint() const;
   /// Whether the file is what this plan would make: the same header, and the same tensors in the same order,
   /// each with the served checksum.
-  [[nodiscard]] bool has_made(const TensorFile& file) const;
+  [[nodiscard]] bool has_made(const formats::TensorFile& file) const;
   /// Write everything but the tensors: write_head before the tensors are written, write_rest after it.
   void write_head(std::span<std::byte> file) const;
   void write_rest(std::span<std::byte> file) const;
@@ -44,7 +44,7 @@ class PullPlan {
   std::vector<std::uint64_t> offsets_;
   std::uint64_t file_bytes_ = 0;
   std::string head_;
-  std::optional<NpzLayout> npz_;
+  std::optional<formats::NpzLayout> npz_;
 };
 
 }  // namespace headrace::cli

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace serve`: offers a file's tensors under their names until SIGINT or SIGTERM.
+#include "cli/checksum.hpp"
 #include "cli/command.hpp"
 #include "cli/descriptor_limit.hpp"
 #include "cli/progress_bar.hpp"
 #include "cli/tcp_door.hpp"
-#include "cli/tensor_file.hpp"
 #include "cli/tensor_note.hpp"
 #include "cli/text.hpp"
+#include "formats/tensor_file.hpp"
 
 #include <headrace/agent.hpp>
 
@@ -58,7 +59,7 @@ MemoryRange range_of(std::span<const std::byte> bytes) {
 }
 
 /// Registers one tensor in the mapped file, or copies it into memory that peers map.
-Result<void> offer(Agent& agent, const TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
+Result<void> offer(Agent& agent, const formats::TensorFile::Tensor& tensor, std::uint64_t index, bool load) {
   if (tensor.info.name.empty())
     return fail(Code::invalid_argument, "its name is empty, so no peer could ask for it");
   const bool long_name = tensor.info.name.size() > longest_region_name;
@@ -86,7 +87,7 @@ Result<void> offer_header(Agent& agent, std::span<const std::byte> header) {
   return {};
 }
 
-void announce(const ServeArguments& wanted, const Agent& agent, const TensorFile& file) {
+void announce(const ServeArguments& wanted, const Agent& agent, const formats::TensorFile& file) {
   const std::string address = agent.listen_address();
   if (wanted.json) {
     const nlohmann::ordered_json line{
@@ -110,7 +111,7 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   raise_descriptor_limit();
 
-  HEADRACE_CLI_TRY(file, TensorFile::open(wanted.file));
+  HEADRACE_CLI_TRY(file, formats::TensorFile::open(wanted.file));
   if (file.tensors().empty())
     return fail(Code::invalid_argument, "{} holds no tensors: there is nothing to serve", wanted.file);
   AgentOptions options;
@@ -129,7 +130,7 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   ProgressBar bar("reading", file.bytes());
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < file.tensors().size(); ++i) {
-    const TensorFile::Tensor& tensor = file.tensors()[i];
+    const formats::TensorFile::Tensor& tensor = file.tensors()[i];
     if (auto offered = offer(agent, tensor, i, wanted.load); !offered)
       return std::move(offered).error().within(fmt::format("tensor \"{}\"", tensor.info.name));
     bar.show(done += tensor.info.bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tensor_mover.hpp"
 
+#include "cli/checksum.hpp"
 #include "cli/errors.hpp"
 
 #include <sys/mman.h>

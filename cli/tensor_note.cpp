@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tensor_note.hpp"
 
+#include "cli/checksum.hpp"
 #include "cli/errors.hpp"
 
 #include <nlohmann/json.hpp>
@@ -44,13 +45,13 @@ std::optional<ServedTensor> read_tensor(const Region& region, const Json& note) 
   const auto bytes = number(note, "bytes"), index = number(note, "index"), checksum = sum(note);
   if (!dtype.is_string() || shape == note.end() || !shape->is_array() || !bytes || !index || !checksum)
     return std::nullopt;
-  tensor.info.type = element_type(dtype.get<std::string>());
+  tensor.info.type = formats::element_type(dtype.get<std::string>());
   if (tensor.info.type == nullptr || tensor.info.name.empty()) return std::nullopt;
   for (const Json& length : *shape) {
     if (!length.is_number_unsigned()) return std::nullopt;
     tensor.info.shape.push_back(length.get<std::uint64_t>());
   }
-  const auto made = tensor_bytes(*tensor.info.type, tensor.info.shape);
+  const auto made = formats::tensor_bytes(*tensor.info.type, tensor.info.shape);
   if (!made.ok() || *made != *bytes || *bytes > region.length_bytes) return std::nullopt;
   tensor.info.bytes = *bytes;
   tensor.checksum = *checksum;

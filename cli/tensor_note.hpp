@@ -5,7 +5,7 @@
 
 #include <headrace/memory.hpp>
 
-#include "cli/tensor.hpp"
+#include "formats/tensor_info.hpp"
 
 namespace headrace::cli {
 
@@ -15,7 +15,7 @@ inline constexpr std::string_view header_region_name = ".safetensors header";
 
 /// A tensor that a peer serves.
 struct ServedTensor {
-  TensorInfo info;
+  formats::TensorInfo info;
   std::uint64_t checksum = 0;
   std::uint64_t index = 0;  ///< its number in the file
   RegionId region;

@@ -2,7 +2,7 @@
 #include "cli/demo/text_model.hpp"
 
 #include "cli/errors.hpp"
-#include "cli/tensor_file.hpp"
+#include "formats/tensor_file.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -25,7 +25,7 @@ Result<Model> open_piece(const std::string& folder, const char* piece, const std
 }
 
 /// Converts a tensor of the file to float32.
-Result<Tensor> widened(const TensorFile::Tensor& tensor) {
+Result<Tensor> widened(const formats::TensorFile::Tensor& tensor) {
   std::vector<std::int64_t> lengths(tensor.info.shape.begin(), tensor.info.shape.end());
   HEADRACE_CLI_TRY(wide, Tensor::zeros(DType::float32, Shape(std::span<const std::int64_t>(lengths))));
   const std::span<float> to = wide.elements<float>();
@@ -87,7 +87,7 @@ Result<ModelSizes> read_model_sizes(const ModelFiles& files) {
   const std::string path = random ? files.packages + "/sizes.json" : files.weights;
   const auto read = [&]() -> Result<ModelSizes> {
     if (random) return sizes_in_folder(path);
-    HEADRACE_CLI_TRY(file, TensorFile::open(path));
+    HEADRACE_CLI_TRY(file, formats::TensorFile::open(path));
     return sizes_in_header(file.header());
   };
   auto sizes = read();
@@ -116,8 +116,8 @@ KvShape TextModel::kv_shape(std::int64_t page_tokens, std::int64_t pages) const 
 }
 
 Result<void> TextModel::read_weights(const std::string& path) {
-  HEADRACE_CLI_TRY(file, TensorFile::open(path));
-  for (const TensorFile::Tensor& tensor : file.tensors()) {
+  HEADRACE_CLI_TRY(file, formats::TensorFile::open(path));
+  for (const formats::TensorFile::Tensor& tensor : file.tensors()) {
     HEADRACE_CLI_TRY(wide, widened(tensor));
     if (device().kind != Device::Kind::cpu) {
       HEADRACE_CLI_TRY(there, placed(wide));

@@ -48,15 +48,16 @@ Result<Package> Package::open(const std::string& path) {
     for (const std::string& name : package.names_)
       package.bytes_ += std::filesystem::file_size(std::filesystem::path(path) / name, ignored);
   } else {
-    HEADRACE_TRY(file, FileReader::open(path));
+    HEADRACE_TRY(file, formats::FileReader::open(path));
     package.archive_ = std::move(file);
     package.bytes_ = package.archive_->bytes();
-    auto directory = ZipDirectory::read(package.bytes_, [&](std::uint64_t offset, std::span<std::byte> into) {
-      return package.archive_->read(offset, into);
-    });
+    auto directory =
+        formats::ZipDirectory::read(package.bytes_, [&](std::uint64_t offset, std::span<std::byte> into) {
+          return package.archive_->read(offset, into);
+        });
     if (!directory) return std::move(directory).error().within(path);
     package.directory_ = std::move(*directory);
-    for (const ZipMember& member : package.directory_.members) package.names_.push_back(member.name);
+    for (const formats::ZipMember& member : package.directory_.members) package.names_.push_back(member.name);
   }
   if (auto named = package.read_names(); !named) return std::move(named).error().within(path);
   return package;
@@ -90,12 +91,12 @@ Result<void> Package::read_names() {
 Result<std::string> Package::read(const std::string& name, std::size_t most) const {
   std::string text;
   if (!archive_) {
-    HEADRACE_TRY(file, FileReader::open((std::filesystem::path(path_) / (root_ + name)).string()));
+    HEADRACE_TRY(file, formats::FileReader::open((std::filesystem::path(path_) / (root_ + name)).string()));
     text.resize(static_cast<std::size_t>(std::min<std::uint64_t>(file.bytes(), most)));
     HEADRACE_TRY_VOID(file.read(0, std::as_writable_bytes(std::span(text))));
     return text;
   }
-  const ZipMember* const member = directory_.find(root_ + name);
+  const formats::ZipMember* const member = directory_.find(root_ + name);
   if (member == nullptr) return make_error(Code::not_found, "it has no member {}", root_ + name);
   const auto reader = [this](std::uint64_t offset, std::span<std::byte> into) {
     return archive_->read(offset, into);

@@ -9,7 +9,8 @@
 //   <root>/extra/headrace.json                                     inputs and outputs, by Headrace's export
 #pragma once
 
-#include "runner/zip_directory.hpp"
+#include "formats/file_reader.hpp"
+#include "formats/zip_directory.hpp"
 
 #include <functional>
 #include <optional>
@@ -29,8 +30,8 @@ class Package {
   /// The names of the models, sorted.
   [[nodiscard]] const std::vector<std::string>& models() const { return models_; }
   /// Only for a package that is an archive.
-  [[nodiscard]] const ZipDirectory& directory() const { return directory_; }
-  [[nodiscard]] const FileReader& archive() const { return *archive_; }
+  [[nodiscard]] const formats::ZipDirectory& directory() const { return directory_; }
+  [[nodiscard]] const formats::FileReader& archive() const { return *archive_; }
 
   /// The whole text of the member with this name below the root; nullopt if there is none.
   ///   errors  corrupt (its checksum is wrong, or it exceeds the limit for texts)
@@ -47,8 +48,8 @@ class Package {
   Result<std::string> read(const std::string& name, std::size_t most) const;
 
   std::string path_, root_;  ///< root: "mlp/", or empty
-  std::optional<FileReader> archive_;
-  ZipDirectory directory_;
+  std::optional<formats::FileReader> archive_;
+  formats::ZipDirectory directory_;
   std::vector<std::string> names_;  ///< of all members, below the root
   std::vector<std::string> models_;
   std::uint64_t bytes_ = 0;

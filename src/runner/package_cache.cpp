@@ -87,7 +87,7 @@ Result<void> write_all(int file, std::span<const std::byte> bytes, const fs::pat
 }
 
 /// Copies one member to its place in the folder.
-Result<void> unpack_member(const Package& package, const ZipMember& member, const fs::path& folder) {
+Result<void> unpack_member(const Package& package, const formats::ZipMember& member, const fs::path& folder) {
   if (member.name.ends_with('/')) return {};
   const fs::path path = folder / member.name;
   HEADRACE_TRY_VOID(make_folders(path.parent_path()));
@@ -127,7 +127,7 @@ Error at_cache(Error error, const Package& package, const fs::path& folder) {
 /// show only when the code is loaded or runs.
 bool is_whole(const Package& package, const fs::path& place) {
   struct stat status {};
-  return std::ranges::all_of(package.directory().members, [&](const ZipMember& member) {
+  return std::ranges::all_of(package.directory().members, [&](const formats::ZipMember& member) {
     return member.name.ends_with('/') ||
            (::stat((place / member.name).c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
             static_cast<std::uint64_t>(status.st_size) == member.bytes);
@@ -183,7 +183,7 @@ Result<void> PackageCache::unpack(const Package& package, const fs::path& place)
   HEADRACE_TRY_VOID(make_folders(folder_));
   sweep();
   HEADRACE_TRY(workplace, Workplace::make(folder_, place.filename().string()));
-  for (const ZipMember& member : package.directory().members)
+  for (const formats::ZipMember& member : package.directory().members)
     HEADRACE_TRY_VOID(unpack_member(package, member, workplace.folder()));
   return workplace.finish(place);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reader of a package's directory must end on any bytes, and no member may reach beyond the file.
-#include "runner/zip_directory.hpp"
+#include "formats/zip_directory.hpp"
 
 #include <cstdlib>
 #include <cstring>
@@ -12,9 +12,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!into.empty()) std::memcpy(into.data(), data + offset, into.size());
     return {};
   };
-  const auto directory = headrace::ZipDirectory::read(size, reader);
+  const auto directory = headrace::formats::ZipDirectory::read(size, reader);
   if (!directory) return 0;
-  for (const headrace::ZipMember& member : directory->members) {
+  for (const headrace::formats::ZipMember& member : directory->members) {
     const auto offset = directory->data_offset(member, reader);
     if (offset && (*offset > size || member.bytes > size - *offset)) std::abort();
     if (member.name.empty() || member.name.front() == '/') std::abort();

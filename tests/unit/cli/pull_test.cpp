@@ -21,11 +21,11 @@ namespace fs = std::filesystem;
 
 ServedTensor served(const std::string& name, const char* type, std::vector<std::uint64_t> shape,
                     std::uint64_t index) {
-  ServedTensor tensor{{name, element_type(type), std::move(shape), 0},
+  ServedTensor tensor{{name, formats::element_type(type), std::move(shape), 0},
                       0x1234 + index,
                       index,
                       RegionId{static_cast<std::uint32_t>(index + 1)}};
-  tensor.info.bytes = tensor_bytes(*tensor.info.type, tensor.info.shape).value();
+  tensor.info.bytes = formats::tensor_bytes(*tensor.info.type, tensor.info.shape).value();
   return tensor;
 }
 
@@ -112,7 +112,7 @@ TEST(Plans, AWholeSafetensorsFileKeepsItsHeaderByteForByte) {
       R"({ "layers.0.up":{"dtype":"F16","shape":[4],"data_offsets":[8,16]},"embed.weight":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}}   )";
   const std::uint64_t length = json.size();
   const std::string header = std::string(reinterpret_cast<const char*>(&length), 8) + json;
-  const auto plan = PullPlan::make(tensors, FileFormat::safetensors, header);
+  const auto plan = PullPlan::make(tensors, formats::FileFormat::safetensors, header);
   ASSERT_TRUE(plan.ok()) << plan.error().message;
   EXPECT_EQ(plan->file_bytes(), header.size() + 16);
   std::vector<std::byte> file(plan->file_bytes());
@@ -122,14 +122,14 @@ TEST(Plans, AWholeSafetensorsFileKeepsItsHeaderByteForByte) {
 }
 
 TEST(Plans, ASelectionFromAFileGetsANewHeaderWithTheMetadataOfTheSource) {
-  std::vector<TensorInfo> infos;
+  std::vector<formats::TensorInfo> infos;
   for (const auto& tensor : model) infos.push_back(tensor.info);
-  const std::string header = write_safetensors(infos, {{"format", "pt"}}).value();
-  const auto plan = PullPlan::make({model[1]}, FileFormat::safetensors, header);
+  const std::string header = formats::write_safetensors(infos, {{"format", "pt"}}).value();
+  const auto plan = PullPlan::make({model[1]}, formats::FileFormat::safetensors, header);
   ASSERT_TRUE(plan.ok());
   std::vector<std::byte> file(plan->file_bytes());
   plan->write_head(file);
-  const auto back = read_safetensors(file, file.size());
+  const auto back = formats::read_safetensors(file, file.size());
   ASSERT_TRUE(back.ok()) << back.error().message;
   EXPECT_EQ(back->metadata.at("format"), "pt");
   ASSERT_EQ(back->tensors.size(), 1U);
@@ -137,16 +137,16 @@ TEST(Plans, ASelectionFromAFileGetsANewHeaderWithTheMetadataOfTheSource) {
 }
 
 TEST(Plans, AnotherChecksumSelectionOrFormatHasAnotherFingerprint) {
-  const auto fingerprint = [](std::vector<ServedTensor> tensors, FileFormat format) {
+  const auto fingerprint = [](std::vector<ServedTensor> tensors, formats::FileFormat format) {
     return PullPlan::make(std::move(tensors), format, {})->fingerprint();
   };
-  const std::uint64_t first = fingerprint({model[0], model[1]}, FileFormat::safetensors);
-  EXPECT_EQ(first, fingerprint({model[0], model[1]}, FileFormat::safetensors));
+  const std::uint64_t first = fingerprint({model[0], model[1]}, formats::FileFormat::safetensors);
+  EXPECT_EQ(first, fingerprint({model[0], model[1]}, formats::FileFormat::safetensors));
   ServedTensor changed = model[0];
   changed.checksum ^= 1;
-  EXPECT_NE(first, fingerprint({changed, model[1]}, FileFormat::safetensors));
-  EXPECT_NE(first, fingerprint({model[0]}, FileFormat::safetensors));
-  EXPECT_NE(first, fingerprint({model[0], model[1]}, FileFormat::npz));
+  EXPECT_NE(first, fingerprint({changed, model[1]}, formats::FileFormat::safetensors));
+  EXPECT_NE(first, fingerprint({model[0]}, formats::FileFormat::safetensors));
+  EXPECT_NE(first, fingerprint({model[0], model[1]}, formats::FileFormat::npz));
 }
 
 class PartFile : public testing::Test {
@@ -194,18 +194,6 @@ TEST_F(PartFile, BytesFromWriteAppearInTheMappedMemory) {
   EXPECT_EQ(file->bytes()[5000], std::byte{2});
   EXPECT_EQ(file->bytes()[7999], std::byte{2});
   EXPECT_EQ(file->bytes()[8000], std::byte{0});
-}
-
-TEST(Checksums, ARunningChecksumEqualsTheChecksumOfAllBytes) {
-  std::vector<std::byte> bytes(5000);
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
-  RunningChecksum sum;
-  EXPECT_EQ(sum.take(), checksum({}));
-  for (const std::size_t split : {0U, 1U, 16U, 240U, 241U, 4999U, 5000U}) {
-    sum.add(std::span(bytes).first(split));
-    sum.add(std::span(bytes).subspan(split));
-    EXPECT_EQ(sum.take(), checksum(bytes)) << split;
-  }
 }
 
 TEST_F(PartFile, APartFileIsResumedByTheSamePlan) {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace headrace::cli {
+namespace headrace::formats {
 
 class MappedFile {
  public:
@@ -30,4 +30,4 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-}  // namespace headrace::cli
+}  // namespace headrace::formats

@@ -2,9 +2,9 @@
 // NumPy's .npy format: a magic word, a header in Python's syntax, the elements.
 #pragma once
 
-#include "cli/tensor.hpp"
+#include "formats/tensor_info.hpp"
 
-namespace headrace::cli {
+namespace headrace::formats {
 
 struct NpyHeader {
   const ElementType* type = nullptr;
@@ -21,4 +21,4 @@ struct NpyHeader {
 /// The header of a tensor whose type NumPy has, padded so that the elements begin at a multiple of 64.
 [[nodiscard]] std::string write_npy(const TensorInfo& tensor);
 
-}  // namespace headrace::cli
+}  // namespace headrace::formats

@@ -3,11 +3,11 @@
 // readers trust no file and no header: they check every field before they use it.
 #pragma once
 
-#include "cli/tensor.hpp"
+#include "formats/tensor_info.hpp"
 
 #include <map>
 
-namespace headrace::cli {
+namespace headrace::formats {
 
 struct SafetensorsEntry {
   TensorInfo info;
@@ -34,4 +34,4 @@ struct SafetensorsHeader {
 [[nodiscard]] Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
                                                     const std::map<std::string, std::string>& metadata);
 
-}  // namespace headrace::cli
+}  // namespace headrace::formats

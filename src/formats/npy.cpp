@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/npy.hpp"
+#include "formats/npy.hpp"
 
-#include "cli/errors.hpp"
+#include "base/errors.hpp"
 
 #include <charconv>
 #include <cstring>
 #include <optional>
 
-namespace headrace::cli {
+namespace headrace::formats {
 namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
@@ -49,7 +49,9 @@ class Literal {
     return std::nullopt;
   }
   Result<std::vector<std::uint64_t>> lengths() {
-    const auto no_lengths = [] { return fail(Code::corrupt, "npy: its shape is not a tuple of lengths"); };
+    const auto no_lengths = [] {
+      return make_error(Code::corrupt, "npy: its shape is not a tuple of lengths");
+    };
     if (!take('(')) return no_lengths();
     std::vector<std::uint64_t> values;
     while (!take(')')) {
@@ -57,12 +59,12 @@ class Literal {
       std::uint64_t value = 0;
       const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
       if (error == std::errc::result_out_of_range)
-        return fail(Code::corrupt, "npy: its shape has a length of more than 64 bits");
+        return make_error(Code::corrupt, "npy: its shape has a length of more than 64 bits");
       if (error != std::errc()) return no_lengths();
       if (values.size() == most_dimensions)
-        return fail(Code::not_supported,
-                    "npy: its shape has more than {} dimensions, which is the limit: reshape the array",
-                    most_dimensions);
+        return make_error(Code::not_supported,
+                          "npy: its shape has more than {} dimensions, which is the limit: reshape the array",
+                          most_dimensions);
       rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
       values.push_back(value);
       if (!take(',') && next() != ')') return no_lengths();
@@ -77,26 +79,30 @@ class Literal {
   std::string_view rest_;
 };
 
-Error corrupt(std::string_view what) { return fail(Code::corrupt, "npy: {}", what); }
+Error corrupt(std::string_view what) { return make_error(Code::corrupt, "npy: {}", what); }
 
-}  // namespace
-
-Result<NpyHeader> read_npy(std::span<const std::byte> file) {
-  const std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
-  if (!all.starts_with(magic) || all.size() < 10) return corrupt("it does not begin like an .npy file");
-  const auto major = static_cast<unsigned char>(all[6]);
+/// The header without the magic word, the version and its length: Python's dictionary.
+Result<std::string_view> dictionary_text(std::string_view file) {
+  if (!file.starts_with(magic) || file.size() < 10) return corrupt("it does not begin like an .npy file");
+  const auto major = static_cast<unsigned char>(file[6]);
   if (major < 1 || major > 3)
-    return fail(Code::not_supported, "npy: format version {} is not supported; 1 to 3 are", major);
+    return make_error(Code::not_supported, "npy: format version {} is not supported; 1 to 3 are", major);
   const std::size_t prefix = major == 1 ? 10 : 12;
   std::uint32_t length = 0;
-  if (all.size() < prefix) return corrupt("it ends inside its header");
-  std::memcpy(&length, all.data() + 8, prefix - 8);
-  if (length > largest_npy_header || length > all.size() - prefix)
-    return fail(Code::corrupt, "npy: the header claims {} bytes", length);
+  if (file.size() < prefix) return corrupt("it ends inside its header");
+  std::memcpy(&length, file.data() + 8, prefix - 8);
+  if (length > largest_npy_header || length > file.size() - prefix)
+    return make_error(Code::corrupt, "npy: the header claims {} bytes", length);
+  return file.substr(prefix, length);
+}
 
-  NpyHeader header;
-  header.header_bytes = prefix + length;
-  Literal literal(all.substr(prefix, length));
+struct Dictionary {
+  std::string descr;
+  bool fortran = false;
+  std::vector<std::uint64_t> shape;
+};
+
+Result<Dictionary> read_dictionary(Literal literal) {
   std::optional<std::string> descr;
   std::optional<bool> fortran;
   std::optional<std::vector<std::uint64_t>> shape;
@@ -106,13 +112,13 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
     if (!key || !literal.take(':')) return corrupt("the header is not a dictionary");
     if (*key == "descr") {
       if (literal.next() == '[')
-        return fail(Code::not_supported,
-                    "npy: its elements are structures: save each field as a separate array");
+        return make_error(Code::not_supported,
+                          "npy: its elements are structures: save each field as a separate array");
       descr = literal.text();
     } else if (*key == "fortran_order") {
       fortran = literal.boolean();
     } else if (*key == "shape") {
-      HEADRACE_CLI_TRY(lengths, literal.lengths());
+      HEADRACE_TRY(lengths, literal.lengths());
       shape = std::move(lengths);
     } else {
       return corrupt("the header has an unknown key");
@@ -120,23 +126,34 @@ Result<NpyHeader> read_npy(std::span<const std::byte> file) {
     if (!literal.take(',') && literal.next() != '}') return corrupt("the header is not a dictionary");
   }
   if (!descr || !fortran || !shape) return corrupt("the header lacks descr, fortran_order or shape");
-  // NumPy spells one-byte types with a bar: "|u1".
-  header.type = element_type_from_npy(*descr);
-  if (header.type == nullptr) {
-    if (descr->starts_with('>'))
-      return fail(Code::not_supported, "npy: elements are big-endian ({}): save them little-endian", *descr);
-    if (descr->find('O') != std::string::npos)
-      return fail(Code::not_supported, "npy: elements are Python objects, which cannot be moved");
-    return fail(Code::not_supported, "npy: elements of type {} are not supported", *descr);
-  }
-  if (*fortran && shape->size() > 1)
-    return fail(Code::not_supported,
-                "npy: it has Fortran order: save numpy.ascontiguousarray(array) instead");
-  header.shape = std::move(*shape);
-  auto bytes = tensor_bytes(*header.type, header.shape);
-  if (!bytes) return fail(Code::corrupt, "npy: {}", bytes.error().message);
-  header.data_bytes = *bytes;
-  return header;
+  return Dictionary{std::move(*descr), *fortran, std::move(*shape)};
+}
+
+/// NumPy spells one-byte types with a bar: "|u1".
+Result<const ElementType*> type_of(const std::string& descr) {
+  if (const ElementType* const type = element_type_from_npy(descr)) return type;
+  if (descr.starts_with('>'))
+    return make_error(Code::not_supported, "npy: elements are big-endian ({}): save them little-endian",
+                      descr);
+  if (descr.find('O') != std::string::npos)
+    return make_error(Code::not_supported, "npy: elements are Python objects, which cannot be moved");
+  return make_error(Code::not_supported, "npy: elements of type {} are not supported", descr);
+}
+
+}  // namespace
+
+Result<NpyHeader> read_npy(std::span<const std::byte> file) {
+  const std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
+  HEADRACE_TRY(text, dictionary_text(all));
+  HEADRACE_TRY(dictionary, read_dictionary(Literal(text)));
+  HEADRACE_TRY(type, type_of(dictionary.descr));
+  if (dictionary.fortran && dictionary.shape.size() > 1)
+    return make_error(Code::not_supported,
+                      "npy: it has Fortran order: save numpy.ascontiguousarray(array) instead");
+  auto bytes = tensor_bytes(*type, dictionary.shape);
+  if (!bytes) return make_error(Code::corrupt, "npy: {}", bytes.error().message);
+  const auto header_bytes = static_cast<std::uint64_t>(text.data() + text.size() - all.data());
+  return NpyHeader{type, std::move(dictionary.shape), header_bytes, *bytes};
 }
 
 std::string write_npy(const TensorInfo& tensor) {
@@ -158,4 +175,4 @@ std::string write_npy(const TensorInfo& tensor) {
   return header + text;
 }
 
-}  // namespace headrace::cli
+}  // namespace headrace::formats

@@ -1,34 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runner/zip_directory.hpp"
+#include "formats/zip_directory.hpp"
 
 #include "base/hash.hpp"
-
-#include <sys/stat.h>
+#include "formats/zip_records.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <optional>
 #include <set>
 
-namespace headrace {
+namespace headrace::formats {
 namespace {
 
-// Signatures and lengths of the fixed records, from the format's specification.
-constexpr std::uint32_t end_mark = 0x06054b50, end64_mark = 0x06064b50, locator_mark = 0x07064b50,
-                        entry_mark = 0x02014b50, local_mark = 0x04034b50;
-constexpr std::size_t end_bytes = 22, end64_bytes = 56, locator_bytes = 20, entry_bytes = 46,
-                      local_bytes = 30;
+using zip::number_at;
+
 constexpr std::size_t most_comment = 0xFFFF;
 constexpr std::uint64_t most_directory = std::uint64_t{64} << 20, most_members = 100'000;
-constexpr std::uint32_t in_zip64 = 0xFFFFFFFF;
-constexpr std::uint16_t zip64_tag = 1, encrypted = 1;
-
-template <class Number>
-Number number_at(std::span<const std::byte> bytes, std::size_t at) {
-  Number value = 0;
-  std::memcpy(&value, bytes.subspan(at, sizeof value).data(), sizeof value);
-  return value;
-}
 
 Error damaged(std::string_view what) {
   return make_error(Code::corrupt, "its table of contents is damaged: {}", what);
@@ -40,16 +27,16 @@ struct End {
 
 /// The 64-bit form of the record, which comes before `end_offset` if a number does not fit.
 Result<std::optional<End>> read_end64(std::uint64_t end_offset, const ZipDirectory::Reader& reader) {
-  if (end_offset < locator_bytes) return std::optional<End>();
-  std::array<std::byte, locator_bytes> locator;
-  HEADRACE_TRY_VOID(reader(end_offset - locator_bytes, locator));
-  if (number_at<std::uint32_t>(locator, 0) != locator_mark) return std::optional<End>();
+  if (end_offset < zip::locator_bytes) return std::optional<End>();
+  std::array<std::byte, zip::locator_bytes> locator;
+  HEADRACE_TRY_VOID(reader(end_offset - zip::locator_bytes, locator));
+  if (number_at<std::uint32_t>(locator, 0) != zip::locator_mark) return std::optional<End>();
   const auto at = number_at<std::uint64_t>(locator, 8);
-  if (at > end_offset || end_offset - at < end64_bytes)
+  if (at > end_offset || end_offset - at < zip::end64_bytes)
     return damaged("its 64-bit end lies outside the file");
-  std::array<std::byte, end64_bytes> record;
+  std::array<std::byte, zip::end64_bytes> record;
   HEADRACE_TRY_VOID(reader(at, record));
-  if (number_at<std::uint32_t>(record, 0) != end64_mark)
+  if (number_at<std::uint32_t>(record, 0) != zip::end64_mark)
     return damaged("its 64-bit end is not where it should be");
   return std::optional(End{number_at<std::uint64_t>(record, 32), number_at<std::uint64_t>(record, 40),
                            number_at<std::uint64_t>(record, 48)});
@@ -61,9 +48,9 @@ Result<std::optional<End>> find_end_within(std::uint64_t most, std::uint64_t fil
   const auto tail_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, most));
   std::vector<std::byte> tail(tail_bytes);
   HEADRACE_TRY_VOID(reader(file_bytes - tail_bytes, tail));
-  for (std::size_t at = tail_bytes < end_bytes ? 0 : tail_bytes - end_bytes + 1; at-- > 0;) {
-    if (number_at<std::uint32_t>(tail, at) != end_mark) continue;
-    if (at + end_bytes + number_at<std::uint16_t>(tail, at + 20) != tail_bytes) continue;
+  for (std::size_t at = tail_bytes < zip::end_bytes ? 0 : tail_bytes - zip::end_bytes + 1; at-- > 0;) {
+    if (number_at<std::uint32_t>(tail, at) != zip::end_mark) continue;
+    if (at + zip::end_bytes + number_at<std::uint16_t>(tail, at + 20) != tail_bytes) continue;
     const End end{number_at<std::uint16_t>(tail, at + 10), number_at<std::uint32_t>(tail, at + 12),
                   number_at<std::uint32_t>(tail, at + 16)};
     HEADRACE_TRY(larger, read_end64(file_bytes - tail_bytes + at, reader));
@@ -74,13 +61,13 @@ Result<std::optional<End>> find_end_within(std::uint64_t most, std::uint64_t fil
 
 /// A comment may follow the record. Packages have none, so the first search finds it.
 Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reader) {
-  for (const std::uint64_t most : {end_bytes, end_bytes + most_comment}) {
+  for (const std::uint64_t most : {zip::end_bytes, zip::end_bytes + most_comment}) {
     HEADRACE_TRY(end, find_end_within(most, file_bytes, reader));
     if (end) return *end;
   }
   std::array<std::byte, 4> begin{};
   if (file_bytes >= begin.size()) HEADRACE_TRY_VOID(reader(0, begin));
-  if (number_at<std::uint32_t>(begin, 0) == local_mark)
+  if (number_at<std::uint32_t>(begin, 0) == zip::local_mark)
     return make_error(Code::corrupt, "it begins as a package and has no end: it was cut off, copy it again");
   return make_error(Code::corrupt, "it is not a package: packages are zip archives that torch wrote (.pt2)");
 }
@@ -100,27 +87,20 @@ bool is_safe(std::string_view name) {
 
 /// Takes numbers that do not fit from the entry's zip64 field: lengths first, then the offset.
 Result<void> take_zip64(std::span<const std::byte> extra, ZipMember& member, std::uint64_t& packed) {
-  while (extra.size() >= 4) {
-    const auto length = number_at<std::uint16_t>(extra, 2);
-    if (length > extra.size() - 4u) break;
-    std::span<const std::byte> field = extra.subspan(4, length);
-    if (number_at<std::uint16_t>(extra, 0) == zip64_tag) {
-      for (std::uint64_t* number : {&member.bytes, &packed, &member.header_offset}) {
-        if (*number != in_zip64) continue;
-        if (field.size() < 8) return damaged("a 64-bit number is missing");
-        *number = number_at<std::uint64_t>(field, 0);
-        field = field.subspan(8);
-      }
-      return {};
-    }
-    extra = extra.subspan(4 + length);
+  auto field = zip::find_zip64(extra);
+  if (!field) return {};
+  for (std::uint64_t* number : {&member.bytes, &packed, &member.header_offset}) {
+    if (*number != zip::in_zip64) continue;
+    if (field->size() < 8) return damaged("a 64-bit number is missing");
+    *number = number_at<std::uint64_t>(*field, 0);
+    field = field->subspan(8);
   }
   return {};
 }
 
 /// Reads one entry and moves `rest` to the position after it.
 Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t directory_offset) {
-  if (rest.size() < entry_bytes || number_at<std::uint32_t>(rest, 0) != entry_mark)
+  if (rest.size() < zip::entry_bytes || number_at<std::uint32_t>(rest, 0) != zip::entry_mark)
     return damaged("an entry is missing");
   const auto flags = number_at<std::uint16_t>(rest, 8);
   const auto method = number_at<std::uint16_t>(rest, 10);
@@ -131,15 +111,15 @@ Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t dir
   member.header_offset = number_at<std::uint32_t>(rest, 42);
   const std::size_t name_bytes = number_at<std::uint16_t>(rest, 28);
   const std::size_t extra_bytes = number_at<std::uint16_t>(rest, 30);
-  const std::size_t whole = entry_bytes + name_bytes + extra_bytes + number_at<std::uint16_t>(rest, 32);
+  const std::size_t whole = zip::entry_bytes + name_bytes + extra_bytes + number_at<std::uint16_t>(rest, 32);
   if (whole > rest.size()) return damaged("an entry is cut off");
-  member.name.assign(reinterpret_cast<const char*>(rest.data()) + entry_bytes, name_bytes);
+  member.name.assign(reinterpret_cast<const char*>(rest.data()) + zip::entry_bytes, name_bytes);
   if (!is_safe(member.name)) return damaged("a member's name leads outside");
-  HEADRACE_TRY_VOID(take_zip64(rest.subspan(entry_bytes + name_bytes, extra_bytes), member, packed));
+  HEADRACE_TRY_VOID(take_zip64(rest.subspan(zip::entry_bytes + name_bytes, extra_bytes), member, packed));
   rest = rest.subspan(whole);
-  if ((flags & encrypted) != 0)
+  if ((flags & zip::encrypted_flag) != 0)
     return make_error(Code::not_supported, "its member {} is encrypted", member.name);
-  if (method != 0)
+  if (method != zip::stored)
     return make_error(
         Code::not_supported,
         "its member {} is compressed, and torch reads only stored members: pack it again with `zip -0`",
@@ -156,7 +136,7 @@ Result<ZipDirectory> ZipDirectory::read(std::uint64_t file_bytes, const Reader& 
   HEADRACE_TRY(end, find_end(file_bytes, reader));
   if (end.offset > file_bytes || end.bytes > file_bytes - end.offset)
     return damaged("it lies outside the file");
-  if (end.bytes > most_directory || end.members > most_members || end.members * entry_bytes > end.bytes)
+  if (end.bytes > most_directory || end.members > most_members || end.members * zip::entry_bytes > end.bytes)
     return damaged("it claims to be larger than it can be");
   std::vector<std::byte> bytes(static_cast<std::size_t>(end.bytes));
   HEADRACE_TRY_VOID(reader(end.offset, bytes));
@@ -177,44 +157,16 @@ const ZipMember* ZipDirectory::find(std::string_view name) const {
 }
 
 Result<std::uint64_t> ZipDirectory::data_offset(const ZipMember& member, const Reader& reader) const {
-  std::array<std::byte, local_bytes> header;
-  if (file_bytes - member.header_offset < local_bytes) return damaged("a member lies outside the file");
+  std::array<std::byte, zip::local_bytes> header;
+  if (file_bytes - member.header_offset < zip::local_bytes) return damaged("a member lies outside the file");
   HEADRACE_TRY_VOID(reader(member.header_offset, header));
-  if (number_at<std::uint32_t>(header, 0) != local_mark)
+  if (number_at<std::uint32_t>(header, 0) != zip::local_mark)
     return make_error(Code::corrupt, "its member {} is not where its table of contents says", member.name);
-  const std::uint64_t offset = member.header_offset + local_bytes + number_at<std::uint16_t>(header, 26) +
-                               number_at<std::uint16_t>(header, 28);
+  const std::uint64_t offset = member.header_offset + zip::local_bytes +
+                               number_at<std::uint16_t>(header, 26) + number_at<std::uint16_t>(header, 28);
   if (offset > file_bytes || member.bytes > file_bytes - offset)
     return damaged("a member lies outside the file");
   return offset;
 }
 
-Result<FileReader> FileReader::open(const std::string& path) {
-  FileReader reader;
-  reader.path_ = path;
-  // Opening a FIFO would wait for a writer before its type can be checked.
-  reader.file_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!reader.file_)
-    return os_error(errno == ENOENT || errno == ENOTDIR ? Code::not_found : Code::invalid_argument, errno,
-                    "open {}", path);
-  struct stat status {};
-  if (::fstat(reader.file_.get(), &status) != 0) return os_error(errno, "read the state of {}", path);
-  if (!S_ISREG(status.st_mode)) return make_error(Code::invalid_argument, "{} is not a regular file", path);
-  reader.bytes_ = static_cast<std::uint64_t>(status.st_size);
-  reader.changed_ns_ = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
-  return reader;
-}
-
-Result<void> FileReader::read(std::uint64_t offset, std::span<std::byte> into) const {
-  while (!into.empty()) {
-    const ssize_t got = ::pread(file_.get(), into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return os_error(errno, "read {}", path_);
-    if (got == 0) return make_error(Code::corrupt, "it ends at byte {}, before it should", offset);
-    into = into.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
-  }
-  return {};
-}
-
-}  // namespace headrace
+}  // namespace headrace::formats

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/safetensors.hpp"
+#include "formats/safetensors.hpp"
 
-#include "cli/errors.hpp"
+#include "base/errors.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <set>
 
-namespace headrace::cli {
+namespace headrace::formats {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -21,7 +21,7 @@ constexpr const char* metadata_key = "__metadata__";
 
 template <class... Args>
 Error corrupt(fmt::format_string<Args...> text, Args&&... args) {
-  return fail(Code::corrupt, "safetensors: {}", fmt::format(text, std::forward<Args>(args)...));
+  return make_error(Code::corrupt, "safetensors: {}", fmt::format(text, std::forward<Args>(args)...));
 }
 
 /// One member of the header: a tensor, or the file's metadata.
@@ -131,19 +131,19 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, s
 }  // namespace
 
 Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std::uint64_t file_bytes) {
-  HEADRACE_CLI_TRY(text, header_text(file, file_bytes));
-  HEADRACE_CLI_TRY(members, header_members(text));
+  HEADRACE_TRY(text, header_text(file, file_bytes));
+  HEADRACE_TRY(members, header_members(text));
 
   SafetensorsHeader header;
   header.bytes = length_bytes + text.size();
   const std::uint64_t data_bytes = file_bytes - header.bytes;
   for (const auto& [name, value] : members) {
     if (name == metadata_key) {
-      HEADRACE_CLI_TRY(metadata, read_metadata(value));
+      HEADRACE_TRY(metadata, read_metadata(value));
       header.metadata = std::move(metadata);
       continue;
     }
-    HEADRACE_CLI_TRY(entry, read_entry(name, value, header.bytes, data_bytes));
+    HEADRACE_TRY(entry, read_entry(name, value, header.bytes, data_bytes));
     header.tensors.push_back(std::move(entry));
   }
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
@@ -182,11 +182,12 @@ Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
   std::uint64_t offset = 0;
   for (const TensorInfo& tensor : tensors) {
     if (!tensor.type->safetensors)
-      return fail(Code::invalid_argument, "tensor \"{}\" is {}, which safetensors cannot hold: write an .npz",
-                  tensor.name, tensor.type->name);
+      return make_error(Code::invalid_argument,
+                        "tensor \"{}\" is {}, which safetensors cannot hold: write an .npz", tensor.name,
+                        tensor.type->name);
     if (!names.insert(tensor.name).second)
-      return fail(Code::invalid_argument,
-                  "a safetensors file cannot hold the tensor \"{}\": the name is taken", tensor.name);
+      return make_error(Code::invalid_argument,
+                        "a safetensors file cannot hold the tensor \"{}\": the name is taken", tensor.name);
     members.emplace_back(tensor.name, Json{{"dtype", tensor.type->name},
                                            {"shape", tensor.shape},
                                            {"data_offsets", {offset, offset + tensor.bytes}}});
@@ -196,7 +197,7 @@ Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
   try {
     text = Json(std::move(members)).dump();
   } catch (const Json::type_error&) {
-    return fail(Code::invalid_argument, "a tensor's name is not UTF-8, which safetensors requires");
+    return make_error(Code::invalid_argument, "a tensor's name is not UTF-8, which safetensors requires");
   }
   text.resize((text.size() + alignment - 1) / alignment * alignment, ' ');
   const std::uint64_t length = text.size();
@@ -204,4 +205,4 @@ Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
   return header + text;
 }
 
-}  // namespace headrace::cli
+}  // namespace headrace::formats

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runner/zip_directory.hpp"
+#include "formats/zip_directory.hpp"
 
 #include "support/package_file.hpp"
-#include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 
-#include <sys/stat.h>
-
 #include <cstring>
 
-namespace headrace {
+namespace headrace::formats {
 namespace {
 
+using headrace::testing::zip_archive;
 using ::testing::HasSubstr;
-using testing::zip_archive;
 
 ZipDirectory::Reader reader_of(const std::string& file) {
   return [&file](std::uint64_t offset, std::span<std::byte> into) -> Result<void> {
@@ -25,26 +22,14 @@ ZipDirectory::Reader reader_of(const std::string& file) {
   };
 }
 
-Result<ZipDirectory> read(const std::string& file) {
+Result<ZipDirectory> read_directory(const std::string& file) {
   return ZipDirectory::read(file.size(), reader_of(file));
-}
-
-TEST(FileReader, a_file_that_is_not_regular_is_refused_without_waiting_for_a_writer) {
-  const test::TemporaryFolder folder;
-  const std::string fifo = folder.path() + "/fifo.pt2";
-  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  for (const std::string& path : {fifo, folder.path(), std::string("/dev/null")}) {
-    const auto file = FileReader::open(path);
-    ASSERT_FALSE(file) << path;
-    EXPECT_EQ(file.code(), Code::invalid_argument);
-    EXPECT_THAT(file.error().message, HasSubstr(path + " is not a regular file"));
-  }
 }
 
 TEST(ZipDirectory, names_lengths_and_offsets_of_all_members_are_found) {
   const std::string file =
       zip_archive({{"net/a", "hello"}, {"net/b/c", ""}, {"net/d", std::string(1000, 'x')}});
-  const auto directory = read(file);
+  const auto directory = read_directory(file);
   ASSERT_TRUE(directory) << directory.error().message;
   ASSERT_EQ(directory->members.size(), 3U);
   EXPECT_EQ(directory->members[0].name, "net/a");
@@ -59,29 +44,31 @@ TEST(ZipDirectory, names_lengths_and_offsets_of_all_members_are_found) {
 TEST(ZipDirectory, a_comment_after_the_directory_is_skipped) {
   std::string file = zip_archive({{"a", "1"}});
   file[file.size() - 2] = 5;
-  EXPECT_TRUE(read(file + "hello"));
+  EXPECT_TRUE(read_directory(file + "hello"));
 }
 
 TEST(ZipDirectory, other_members_or_contents_have_another_hash) {
-  const auto one = read(zip_archive({{"a", "1"}})), same = read(zip_archive({{"a", "1"}})),
-             other = read(zip_archive({{"a", "2"}}));
+  const auto one = read_directory(zip_archive({{"a", "1"}})),
+             same = read_directory(zip_archive({{"a", "1"}})),
+             other = read_directory(zip_archive({{"a", "2"}}));
   EXPECT_EQ(one->hash, same->hash);
   EXPECT_NE(one->hash, other->hash);
 }
 
 TEST(ZipDirectory, a_text_file_is_no_package) {
-  const auto read_text = read("this is a text file, and not a package at all, whatever its name says");
+  const auto read_text =
+      read_directory("this is a text file, and not a package at all, whatever its name says");
   EXPECT_EQ(read_text.code(), Code::corrupt);
   EXPECT_THAT(read_text.error().message, HasSubstr("not a package"));
-  EXPECT_EQ(read("").code(), Code::corrupt);
-  EXPECT_EQ(read("PK").code(), Code::corrupt);
+  EXPECT_EQ(read_directory("").code(), Code::corrupt);
+  EXPECT_EQ(read_directory("PK").code(), Code::corrupt);
 }
 
 TEST(ZipDirectory, an_archive_cut_off_anywhere_is_corrupt) {
   const std::string file = zip_archive({{"net/a", "hello"}, {"net/b", "world"}});
   for (std::size_t bytes = 0; bytes < file.size(); ++bytes)
-    EXPECT_EQ(read(file.substr(0, bytes)).code(), Code::corrupt) << bytes;
-  EXPECT_THAT(read(file.substr(0, file.size() - 30)).error().message, HasSubstr("cut off"));
+    EXPECT_EQ(read_directory(file.substr(0, bytes)).code(), Code::corrupt) << bytes;
+  EXPECT_THAT(read_directory(file.substr(0, file.size() - 30)).error().message, HasSubstr("cut off"));
 }
 
 TEST(ZipDirectory, no_changed_byte_makes_a_member_reach_outside_the_file) {
@@ -91,7 +78,7 @@ TEST(ZipDirectory, no_changed_byte_makes_a_member_reach_outside_the_file) {
     for (const char change : {'\x01', '\x80', '\xff'}) {
       std::string file = whole;
       file[at] = static_cast<char>(file[at] ^ change);
-      const auto directory = read(file);
+      const auto directory = read_directory(file);
       if (!directory) continue;
       for (const ZipMember& member : directory->members) {
         const auto offset = directory->data_offset(member, reader_of(file));
@@ -105,14 +92,14 @@ TEST(ZipDirectory, no_changed_byte_makes_a_member_reach_outside_the_file) {
 
 TEST(ZipDirectory, a_name_that_leads_out_of_the_folder_is_refused) {
   for (const char* name : {"/etc/passwd", "../x", "a/../../x", "a\\b", ""})
-    EXPECT_EQ(read(zip_archive({{name, "x"}})).code(), Code::corrupt) << name;
-  EXPECT_TRUE(read(zip_archive({{"a..b/c", "x"}})));
+    EXPECT_EQ(read_directory(zip_archive({{name, "x"}})).code(), Code::corrupt) << name;
+  EXPECT_TRUE(read_directory(zip_archive({{"a..b/c", "x"}})));
 }
 
 TEST(ZipDirectory, two_members_of_one_name_are_refused) {
-  EXPECT_THAT(read(zip_archive({{"a", "1"}, {"a", "2"}})).error().message,
+  EXPECT_THAT(read_directory(zip_archive({{"a", "1"}, {"a", "2"}})).error().message,
               HasSubstr("two members have one name"));
 }
 
 }  // namespace
-}  // namespace headrace
+}  // namespace headrace::formats

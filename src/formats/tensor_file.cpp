@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/tensor_file.hpp"
+#include "formats/tensor_file.hpp"
 
-#include "cli/errors.hpp"
-#include "cli/safetensors.hpp"
+#include "base/errors.hpp"
+#include "formats/safetensors.hpp"
 
 #include <numeric>
 
-namespace headrace::cli {
+namespace headrace::formats {
 
 Result<FileFormat> format_of(const std::string& path) {
   if (path.ends_with(".safetensors")) return FileFormat::safetensors;
   if (path.ends_with(".npz")) return FileFormat::npz;
-  return fail(Code::invalid_argument, "{}: the name must end in .safetensors or .npz, which tells the format",
-              path);
+  return make_error(Code::invalid_argument,
+                    "{}: the name must end in .safetensors or .npz, which tells the format", path);
 }
 
 Result<TensorFile> TensorFile::open(const std::string& path) {
-  HEADRACE_CLI_TRY(format, format_of(path));
-  HEADRACE_CLI_TRY(mapped, MappedFile::open(path));
+  HEADRACE_TRY(format, format_of(path));
+  HEADRACE_TRY(mapped, MappedFile::open(path));
   TensorFile file(std::move(mapped));
   const std::span<const std::byte> bytes = file.file_.bytes();
   if (format == FileFormat::safetensors) {
@@ -29,7 +29,7 @@ Result<TensorFile> TensorFile::open(const std::string& path) {
       file.tensors_.push_back({std::move(entry.info), part});
     }
   } else {
-    auto arrays = read_npz(path, bytes);
+    auto arrays = read_npz(bytes);
     if (!arrays) return std::move(arrays).error().within(path);
     file.arrays_ = std::move(*arrays);
     for (const NpzArray& array : file.arrays_) file.tensors_.push_back({array.info, array.bytes});
@@ -42,4 +42,4 @@ std::uint64_t TensorFile::bytes() const {
                          [](std::uint64_t sum, const Tensor& tensor) { return sum + tensor.info.bytes; });
 }
 
-}  // namespace headrace::cli
+}  // namespace headrace::formats

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/safetensors.hpp"
+#include "formats/safetensors.hpp"
+
+#include "unit/formats/named_tensor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-namespace headrace::cli {
+namespace headrace::formats {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string file_of(const std::string& json, std::size_t data_bytes) {
   const std::uint64_t length = json.size();
@@ -21,15 +23,10 @@ Result<SafetensorsHeader> read_file(const std::string& file) {
   return read_safetensors(std::as_bytes(std::span(file)), file.size());
 }
 
-TensorInfo tensor(const char* name, const char* type, std::vector<std::uint64_t> shape) {
-  TensorInfo info{name, element_type(type), std::move(shape), 0};
-  info.bytes = tensor_bytes(*info.type, info.shape).value();
-  return info;
-}
-
 TEST(Safetensors, AWrittenHeaderIsReadBack) {
-  const std::vector<TensorInfo> tensors{tensor("a", "F16", {2, 3}), tensor("empty", "F32", {0, 7}),
-                                        tensor("scalar", "BF16", {}), tensor("b/c", "F4", {4})};
+  const std::vector<TensorInfo> tensors{named_tensor("a", "F16", {2, 3}),
+                                        named_tensor("empty", "F32", {0, 7}),
+                                        named_tensor("scalar", "BF16", {}), named_tensor("b/c", "F4", {4})};
   const std::string header = write_safetensors(tensors, {{"format", "pt"}}).value();
   EXPECT_EQ(header.size() % 8, 0U);
   const auto back = read_file(header + std::string(12 + 2 + 2, 'x'));
@@ -58,7 +55,7 @@ struct Hostile {
   const char* said;
 };
 
-class HostileSafetensors : public testing::TestWithParam<Hostile> {};
+class HostileSafetensors : public ::testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileSafetensors, AHostileFileIsRefusedWithASentence) {
   const auto header = read_file(GetParam().file);
@@ -77,7 +74,7 @@ std::string claiming(std::uint64_t length) {
 
 INSTANTIATE_TEST_SUITE_P(
     Files, HostileSafetensors,
-    testing::Values(
+    ::testing::Values(
         Hostile{"too_short", "abc", "too few"},
         Hostile{"header_beyond_the_end", claiming(1000), "claims 1000 bytes"},
         Hostile{"huge_header", claiming(~std::uint64_t{0}), "the limit is"},
@@ -125,21 +122,22 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& chosen) { return chosen.param.what; });
 
 TEST(Safetensors, ATypeThatTheFormatLacksIsRefused) {
-  const auto header = write_safetensors(std::vector{tensor("c", "C128", {1})}, {});
+  const auto header = write_safetensors(std::vector{named_tensor("c", "C128", {1})}, {});
   ASSERT_FALSE(header.ok());
   EXPECT_THAT(header.error().message, HasSubstr(".npz"));
 }
 
 TEST(Safetensors, ANameThatIsNotUtf8IsRefused) {
-  EXPECT_FALSE(write_safetensors(std::vector{tensor("\xff", "U8", {1})}, {}).ok());
+  EXPECT_FALSE(write_safetensors(std::vector{named_tensor("\xff", "U8", {1})}, {}).ok());
 }
 
 TEST(Safetensors, TheMetadataOfAHeaderIsReadWithoutItsTensors) {
-  const std::string header = write_safetensors(std::vector{tensor("a", "U8", {1000})}, {{"k", "v"}}).value();
+  const std::string header =
+      write_safetensors(std::vector{named_tensor("a", "U8", {1000})}, {{"k", "v"}}).value();
   EXPECT_EQ(safetensors_metadata(std::as_bytes(std::span(header))).at("k"), "v");
   const std::string broken = header.substr(0, header.size() - 9);
   EXPECT_TRUE(safetensors_metadata(std::as_bytes(std::span(broken))).empty());
 }
 
 }  // namespace
-}  // namespace headrace::cli
+}  // namespace headrace::formats

@@ -2,13 +2,13 @@
 // A safetensors or .npz file, open for reading.
 #pragma once
 
-#include "cli/mapped_file.hpp"
-#include "cli/npz.hpp"
-#include "cli/tensor.hpp"
+#include "formats/mapped_file.hpp"
+#include "formats/npz.hpp"
+#include "formats/tensor_info.hpp"
 
 #include <optional>
 
-namespace headrace::cli {
+namespace headrace::formats {
 
 enum class FileFormat { safetensors, npz };
 
@@ -40,4 +40,4 @@ class TensorFile {
   std::span<const std::byte> header_;
 };
 
-}  // namespace headrace::cli
+}  // namespace headrace::formats

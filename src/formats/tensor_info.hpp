@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The description of a tensor in a file: name, element type, shape and number of bytes.
+#pragma once
+
+#include <headrace/result.hpp>
+
+#include "formats/element_type.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headrace::formats {
+
+struct TensorInfo {
+  std::string name;
+  const ElementType* type = nullptr;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t bytes = 0;  ///< follows from type and shape
+};
+
+inline constexpr std::size_t most_dimensions = 64;
+
+/// The number of bytes of a tensor of that type and shape.
+///   errors  invalid_argument (too many dimensions or bytes, a last byte that is not full)
+[[nodiscard]] Result<std::uint64_t> tensor_bytes(const ElementType& type,
+                                                 std::span<const std::uint64_t> shape);
+/// "BF16 [4096, 1024]".
+[[nodiscard]] std::string shape_text(const TensorInfo& tensor);
+
+}  // namespace headrace::formats
