@@ -99,7 +99,7 @@ const std::vector<BackendCase>& rows() {
        .variant = "relay",
        .settings = {{"relay_bytes", "0"}, {"inline_bytes", "0"}, {"map", "off"}},
        .abilities = to_peers},
-      {.backend = "tcp", .variant = "", .settings = {{"zero_copy", "no"}}, .abilities = of_tcp},
+      {.backend = "tcp", .variant = "", .settings = {}, .abilities = of_tcp},
       {.backend = "cuda_ipc",
        .variant = "",
        .settings = {},
@@ -130,7 +130,7 @@ const std::vector<BackendCase>& rows() {
        .abilities = of_tcp},
       {.backend = "tcp",
        .variant = "faulty",
-       .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}, {"zero_copy", "yes"}},
+       .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}},
        .abilities = of_tcp},
       // A few bytes a call cut every header at every place; 64 MiB would take them minutes.
       {.backend = "tcp",
