@@ -473,7 +473,7 @@ bool Channel::fill(HostCalls& calls) {
     }
     idle_ = writer_.empty() && !anything_staged();
   }
-  if (gpu_out_ != nullptr) launch_staged(calls);
+  if (gpu_out_ != nullptr) launch_staged();
   return !writer_.empty();
 }
 

@@ -128,7 +128,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   bool stage_answer();
   bool stage_open_part();
   bool stage_write(HostCalls& calls);
-  void launch_staged(HostCalls& calls);
+  void launch_staged();
   bool put_staged(HostCalls& calls);
   bool put_staged_write(HostCalls& calls);
   bool put_staged_answer(HostCalls& calls);

@@ -48,8 +48,6 @@ void HostCalls::flush() {
   if (sent_ > 0) host.count("sent_bytes", std::exchange(sent_, 0));
   if (received_ > 0) host.count("received_bytes", std::exchange(received_, 0));
   if (refused_ > 0) host.count("refused_chunks", std::exchange(refused_, 0));
-  for (const std::string& text : std::exchange(warnings_, {}))
-    link_.context_.log(HEADRACE_LOG_WARN, "{}", text);
   for (const End& end : std::exchange(ends_, {})) host.completed(end.token, end.status, end.text);
   if (std::exchange(deliver_, false)) link_.deliver();
   if (auto loss = std::exchange(loss_, std::nullopt)) link_.lose(loss->status, std::move(loss->why));

@@ -25,7 +25,6 @@ struct Settings {
   std::uint64_t direct_bytes = 0;
   std::uint64_t gpu_ring_bytes = 0;
   std::uint64_t gpu_chunk_bytes = 0;
-  bool courier = false;
   std::chrono::nanoseconds spin{};
   std::chrono::nanoseconds heartbeat_interval{};
   std::chrono::nanoseconds heartbeat_timeout{};

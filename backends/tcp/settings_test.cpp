@@ -71,14 +71,6 @@ TEST(Settings, the_ring_for_gpus_holds_two_of_its_pieces) {
   EXPECT_NE(small.error().message.find("gpu_ring_bytes"), std::string::npos) << small.error().message;
 }
 
-TEST(Settings, the_courier_is_asked_for_by_name) {
-  EXPECT_FALSE(read({}).value().courier);
-  EXPECT_TRUE(read({{"courier", "on"}}).value().courier);
-  const auto other = read({{"courier", "yes"}});
-  ASSERT_FALSE(other);
-  EXPECT_NE(other.error().message.find("on or off"), std::string::npos) << other.error().message;
-}
-
 TEST(Settings, the_secret_is_marked_as_one) {
   for (const headrace_option_v1& row : Settings::rows())
     EXPECT_EQ((row.flags & HEADRACE_OPTION_SECRET) != 0, std::string_view(row.name) == "auth_token")
