@@ -67,10 +67,7 @@ PARTS = {
         Ours("courier", ONE_PAGE, RESIDENT, {"HEADRACE_CUDA_IPC_COURIER": "on"}),
     ],
     "pages": [Ours("default", ["--op", "both", "--page", "4K,16K,64K,256K,1M,16M"], PAGES)],
-    "tcp": [
-        Ours("default", OVER_TCP, [*COPIED, *LAUNCHED]),
-        Ours("courier", OVER_TCP, RESIDENT, {"HEADRACE_TCP_COURIER": "on"}),
-    ],
+    "tcp": [Ours("default", OVER_TCP, [*COPIED, *LAUNCHED])],
     "host": [
         Ours("default", ["--kinds", "vram-dram", *FROM_HOST], HOST),
         Ours("default", ["--kinds", "dram-vram", *FROM_HOST], HOST),

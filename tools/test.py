@@ -54,7 +54,7 @@ ROWS_FOR_MEMORY = [
     "tcp", "tcp_byte_by_byte", "tcp_gpu",
 ]  # fmt: skip
 # These run in `make test-long` alone: rows beside them have the same backend with other settings.
-ROWS_FOR_LONG = ["posix_small_pieces", "tcp_gpu_courier", "tcp_gpu_faulty", "tcp_gpu_small_ring"]
+ROWS_FOR_LONG = ["posix_small_pieces", "tcp_gpu_faulty", "tcp_gpu_small_ring"]
 # Cases about shapes of requests run under the address sanitizer every day, under both in `make test-long`:
 # their threads do the same as those of `random_pages_arrive`.
 SHAPES = [

@@ -1108,18 +1108,8 @@ def tcp(sitting: Sitting) -> bool:
         and whole
     )
     alone = bench(sitting, "--backend", "tcp", "--single", "--page", "4K")
-    carried = bench(
-        sitting,
-        "--backend",
-        "tcp",
-        "--single",
-        "--page",
-        "4K",
-        environment={"HEADRACE_TCP_COURIER": "on"},
-        suffix="/courier",
-    )
     mixed = bench(sitting, "--backend", "tcp", "--streams", "8", "--page", "64K", kinds="vram-dram")
-    return whole and alone and carried and mixed
+    return whole and alone and mixed
 
 
 def tcp_host(sitting: Sitting) -> bool:

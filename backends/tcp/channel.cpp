@@ -24,10 +24,6 @@ constexpr std::size_t inline_message_bytes = 1024;
 // all.
 constexpr std::uint64_t least_window_bytes = 2 << 20;
 constexpr std::uint64_t least_chunk_bytes = 256 * 1024;
-// Payload from here on is sent by reference, if its pieces are so long on the average: a page each costs
-// about what copying it costs if it is much shorter.
-constexpr std::uint64_t share_bytes = 64 * 1024;
-constexpr std::uint64_t share_piece_bytes = 4096;
 // Pieces of memory that one receive is offered. More would be looked at by the kernel and mostly not filled.
 constexpr std::size_t receive_pieces = 256;
 // A caller that polled so recently is about to poll again, and will find what came: the I/O thread leaves it
@@ -222,7 +218,6 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
     case FrameType::ping: {
       const std::scoped_lock lock(link_->mutex_);
       pong_due_ = true;
-      pong_number_ = header.request;
       return {};
     }
     case FrameType::goodbye:
@@ -234,12 +229,7 @@ Result<void> Channel::end(const FrameHeader& header, std::span<const std::byte> 
         retire();
       }
       return {};
-    case FrameType::pong: {
-      const std::scoped_lock lock(link_->mutex_);
-      confirmed_ = std::max(confirmed_, header.request);
-      confirmed_changed_.notify_all();
-      return {};
-    }
+    case FrameType::pong:  // that something was heard is all that it says
     case FrameType::read:
       return {};
   }
@@ -260,7 +250,6 @@ void Channel::unwritable(std::uint64_t at) {
 void Channel::retire() {
   receiving_ = false;
   retired_.store(true);
-  confirmed_changed_.notify_all();
   thread_.deafen(fd_.get());
 }
 
@@ -428,7 +417,7 @@ void Channel::pump(HostCalls& calls, Driver driver, bool writable) {
       return;
     }
     if (round == rounds_of(driver)) break;
-    const FrameWriter::Step step = writer_.flush(*context_.calls, fd_.get(), driver == Driver::io_thread);
+    const FrameWriter::Step step = writer_.flush(*context_.calls, fd_.get());
     if (step.bytes > 0) {
       spoke_.store(true, std::memory_order_relaxed);
       calls.sent(step.bytes);
@@ -484,7 +473,7 @@ bool Channel::fill(HostCalls& calls) {
     }
     idle_ = writer_.empty() && !anything_staged();
   }
-  if (gpu_out_ != nullptr) launch_staged(calls);
+  if (gpu_out_ != nullptr) launch_staged();
   return !writer_.empty();
 }
 
@@ -511,11 +500,11 @@ void Channel::put_control() {
     acknowledgements_.pop_front();
   }
   if (pong_due_ && writer_.fits(frame_header_bytes)) {
-    put_empty(FrameType::pong, pong_number_);
+    put_empty(FrameType::pong);
     pong_due_ = false;
   }
   if (ping_due_ && writer_.fits(frame_header_bytes)) {
-    put_empty(FrameType::ping, asked_);
+    put_empty(FrameType::ping);
     ping_due_ = false;
   }
   if (index_ != 0) return;
@@ -560,7 +549,6 @@ bool Channel::put_answer() {
   const RangeList ranges(answer.header, answer.ranges.data());
   std::uint64_t at = 0;
   bool of_gpu = false;
-  payload_.clear();
   for (std::uint32_t i = 0; i < ranges.size(); ++i) {
     const Range range = ranges[i];
     const auto found = view.find(range, Access::read);
@@ -574,7 +562,7 @@ bool Channel::put_answer() {
       writer_.put(&at, 8);
       break;
     }
-    add_payload(found.region->base + range.offset, range.length);
+    writer_.lend(found.region->base + range.offset, range.length);
     at += range.length;
   }
   if (header.code == 0 &&
@@ -582,7 +570,6 @@ bool Channel::put_answer() {
     writer_.take_back(before);
     return false;
   }
-  if (header.code == 0 && put_payload(at)) answers_shared_ = true;
   answer_ranges_ -= answer.header.ranges;
   answers_.pop_front();
   return true;
@@ -631,7 +618,7 @@ bool Channel::put_chunk() {
   const std::uint32_t ranges = put_ranges(*request, chunk, header);
   std::memcpy(at, &header, sizeof header);
   if (request->is_write()) {
-    put_payload(chunk.bytes);
+    lend_payload();
     writes_.push_back({request, request->wire_id, chunk, ranges});
     write_bytes_ += chunk.bytes;
   } else {
@@ -643,23 +630,9 @@ bool Channel::put_chunk() {
   return true;
 }
 
-void Channel::add_payload(std::byte* at, std::uint64_t bytes) {
-  if (!payload_.empty() &&
-      static_cast<std::byte*>(payload_.back().iov_base) + payload_.back().iov_len == at) {
-    payload_.back().iov_len += bytes;
-  } else if (bytes > 0) {
-    payload_.push_back({at, bytes});
-  }
-}
-
-/// Puts payload_ behind the header. Whether the peer will read it out of our memory.
-bool Channel::put_payload(std::uint64_t bytes) {
-  if (link_->shares() && bytes >= share_bytes && bytes / payload_.size() >= share_piece_bytes) {
-    writer_.share(payload_);
-    return true;
-  }
+/// Puts payload_ behind header and ranges.
+void Channel::lend_payload() {
   for (const iovec& piece : payload_) writer_.lend(piece.iov_base, piece.iov_len);
-  return false;
 }
 
 /// Puts the chunk's ranges, fills in what the header says of them and leaves the local pieces in payload_.
@@ -736,36 +709,10 @@ void Channel::detach(const Region& region) {
   writer_.detach(region.base, region.length);
 }
 
-/// Asks the peer, which answers in order, to say when it has taken what it reads out of our memory. 0: there
-/// is nothing.
-std::uint64_t Channel::ask_for_confirmation(HostCalls& calls) {
-  std::uint64_t number = 0;
-  {
-    const std::scoped_lock lock(link_->mutex_);
-    if (std::exchange(answers_shared_, false)) {
-      ++asked_;
-      ping_due_ = true;
-    }
-    if (confirmed_ >= asked_) return 0;
-    number = asked_;  // which may have been asked for the sake of another region
-  }
-  pump(calls, Driver::caller);
-  return number;
-}
-
-/// False: the peer did not say so in time.
-bool Channel::await_confirmation(std::uint64_t number, std::chrono::nanoseconds patience) {
-  std::unique_lock lock(link_->mutex_);
-  return confirmed_changed_.wait_for(lock, patience, [&] {
-    return confirmed_ >= number || retired_.load() || link_->state_ != Link::State::ready;
-  });
-}
-
 /// Sends what is ready of messages, and a goodbye, if the socket takes it at once.
 bool Channel::say_farewell() {
   if (!sending_ || blocked_ || retired_.load() || mid_frame()) return false;
-  if (!writer_.empty() &&
-      writer_.flush(*context_.calls, fd_.get(), false).result != FrameWriter::Flushed::all)
+  if (!writer_.empty() && writer_.flush(*context_.calls, fd_.get()).result != FrameWriter::Flushed::all)
     return false;
   {
     const std::scoped_lock state(link_->mutex_);
@@ -773,7 +720,7 @@ bool Channel::say_farewell() {
     put_messages();
     if (writer_.fits(frame_header_bytes)) put_empty(FrameType::goodbye);
   }
-  return writer_.flush(*context_.calls, fd_.get(), false).result == FrameWriter::Flushed::all;
+  return writer_.flush(*context_.calls, fd_.get()).result == FrameWriter::Flushed::all;
 }
 
 void Channel::close(bool farewell) {
@@ -800,7 +747,6 @@ void Channel::close(bool farewell) {
   answers_.clear();
   writes_.clear();
   reads_.clear();
-  confirmed_changed_.notify_all();
 }
 
 }  // namespace headrace::tcp

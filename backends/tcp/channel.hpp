@@ -17,8 +17,6 @@
 #include "backends/tcp/regions.hpp"
 #include "base/unique_fd.hpp"
 
-#include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -56,9 +54,6 @@ class Channel final : public Watched, private FrameReader::Handler {
   /// Keeps peers out of a region that is going away: the rest of a write into it is thrown away, the rest of
   /// an answer from it is copied first.
   void detach(const Region& region);
-  /// For answers that the peer may still be reading out of our memory; see ask_for_confirmation.
-  [[nodiscard]] std::uint64_t ask_for_confirmation(HostCalls& calls);
-  [[nodiscard]] bool await_confirmation(std::uint64_t number, std::chrono::nanoseconds patience);
   /// No memory is touched after it; with `farewell` the peer is told, if it can be done at once. The socket
   /// is closed.
   void close(bool farewell);
@@ -133,7 +128,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   bool stage_answer();
   bool stage_open_part();
   bool stage_write(HostCalls& calls);
-  void launch_staged(HostCalls& calls);
+  void launch_staged();
   bool put_staged(HostCalls& calls);
   bool put_staged_write(HostCalls& calls);
   bool put_staged_answer(HostCalls& calls);
@@ -152,8 +147,7 @@ class Channel final : public Watched, private FrameReader::Handler {
   bool put_messages();
   bool put_answer();
   bool put_chunk();
-  void add_payload(std::byte* at, std::uint64_t bytes);
-  bool put_payload(std::uint64_t bytes);
+  void lend_payload();
   void put_empty(FrameType type, std::uint64_t request = 0, std::uint16_t channel = 0);
   std::uint32_t put_ranges(const RemoteRequest& request, const Chunk& chunk, FrameHeader& header);
   void listen_for(std::uint32_t events);
@@ -172,7 +166,7 @@ class Channel final : public Watched, private FrameReader::Handler {
 
   std::mutex send_;
   FrameWriter writer_;
-  std::vector<iovec> payload_;            // of the frame that is being put together
+  std::vector<iovec> payload_;            // of the write that is being put together
   std::uint32_t events_ = 0;              // what epoll listens for
   bool sending_ = true;                   // false: closed
   bool blocked_ = false;                  // the socket is full
@@ -184,10 +178,6 @@ class Channel final : public Watched, private FrameReader::Handler {
   bool idle_ = true;  // nothing to send, and nobody is about to
   bool ping_due_ = false;
   bool pong_due_ = false;
-  std::uint64_t pong_number_ = 0;
-  bool answers_shared_ = false;  // and nothing asked for since that the peer answers after it has read them
-  std::uint64_t asked_ = 0, confirmed_ = 0;
-  std::condition_variable_any confirmed_changed_;
   bool answers_turn_ = false;
   bool reads_turn_ = false;
   std::deque<Acknowledgement> acknowledgements_;

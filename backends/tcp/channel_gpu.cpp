@@ -220,7 +220,6 @@ bool Channel::after_receive() {
            in.lane.oldest().bytes.size() <= context_.settings.direct_bytes;
   };
   if (small() && soon([&] { return in.lane.ended(in.lane.oldest()); })) any = settle() || any;
-  if (auto warning = in.lane.take_warning()) calls_->warn(std::move(*warning));
   landing_.store(in.waits());
   starved_.store(reader_.starved());
   if (landing_.load() || starved_.load()) thread_.look_after(shared_from_this());
@@ -394,11 +393,10 @@ bool Channel::stage_write(HostCalls& calls) {
 }
 
 /// Without the link's lock: others need not wait for the driver.
-void Channel::launch_staged(HostCalls& calls) {
+void Channel::launch_staged() {
   GpuLane& lane = gpu_out_->lane;
   for (const GpuOutgoing::Staged& frame : gpu_out_->staged)
     if (frame.part != nullptr && frame.part->state == GpuPart::State::taken) lane.launch(*frame.part);
-  if (auto warning = lane.take_warning()) calls.warn(std::move(*warning));
 }
 
 /// Puts frames that have been gathered. Whether there were any.

@@ -21,7 +21,7 @@ struct Context {
   Context(plugin::Host the_host, Settings its_settings, gpu::GpuSource source, bool gpus_are_there)
       : host(the_host),
         settings(std::move(its_settings)),
-        gpus(std::move(source), {.courier = {.on = settings.courier}}),
+        gpus(std::move(source), {}),
         gpus_in_sight(gpus_are_there) {}
 
   plugin::Host host;

@@ -106,19 +106,6 @@ ssize_t FaultyCalls::sendmsg(int fd, const msghdr* message, bool more) {
   return n;
 }
 
-ssize_t FaultyCalls::vmsplice(int pipe, const iovec* pieces, std::size_t count) {
-  return real_->vmsplice(pipe, pieces, count);
-}
-
-ssize_t FaultyCalls::splice(int pipe, int fd, std::size_t bytes, bool more) {
-  const Trouble trouble = draw(fd, plan_.short_writes);
-  if (trouble.error != 0) return errno = trouble.error, -1;
-  const ssize_t n =
-      real_->splice(pipe, fd, trouble.limit == 0 ? bytes : std::min<std::size_t>(bytes, trouble.limit), more);
-  carried(fd, n);
-  return n;
-}
-
 ssize_t FaultyCalls::recvmsg(int fd, msghdr* message) {
   const Trouble trouble = draw(fd, plan_.short_reads);
   if (trouble.error != 0) return errno = trouble.error, -1;

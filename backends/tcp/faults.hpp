@@ -38,8 +38,6 @@ class FaultyCalls final : public SocketCalls {
 
   ssize_t sendmsg(int fd, const msghdr* message, bool more) override;
   ssize_t recvmsg(int fd, msghdr* message) override;
-  ssize_t vmsplice(int pipe, const iovec* pieces, std::size_t count) override;
-  ssize_t splice(int pipe, int fd, std::size_t bytes, bool more) override;
   int connect(int fd, const sockaddr* address, socklen_t length) override;
   int accept(int fd, sockaddr* address, socklen_t* length) override;
   void forget(int fd) override;

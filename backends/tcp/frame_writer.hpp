@@ -3,20 +3,16 @@
 // lies.
 //
 // Frames are put in while there is room, then the whole is flushed, over as many calls as the socket wants.
-// Lent payload is copied into the socket. Shared payload goes in by reference, through a pipe (vmsplice,
-// splice): half of the work of sending is saved, and inside a machine the receiver copies straight out of the
-// sender's memory.
+// The socket copies: what has been flushed is not read again.
 #pragma once
 
 #include "backends/tcp/frame.hpp"
-#include "backends/tcp/page_pipe.hpp"
 #include "backends/tcp/socket_calls.hpp"
 
 #include <sys/uio.h>
 
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -35,7 +31,7 @@ class FrameWriter {
     int error = 0;
   };
 
-  [[nodiscard]] bool empty() const noexcept { return next_ == pieces_.size() && piped() == 0; }
+  [[nodiscard]] bool empty() const noexcept { return next_ == pieces_.size(); }
   /// Of the whole batch.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t pieces() const noexcept { return pieces_.size(); }
@@ -49,8 +45,6 @@ class FrameWriter {
   void put(const FrameHeader& header) { put(&header, sizeof header); }
   /// Payload that stays where it is until it has been flushed.
   void lend(const void* bytes, std::size_t count);
-  /// Payload of one frame that stays where it is, and as it is, until the peer has taken it.
-  void share(std::span<const iovec> payload);
   /// Payload that this object keeps.
   void keep(std::string bytes);
 
@@ -63,36 +57,20 @@ class FrameWriter {
   void take_back(const Mark& mark);
 
   /// Sends what there is, in one call or, after a call that took everything it was given, in several.
-  ///   may_share  whether shared payload goes by reference; only from a thread that blocks SIGPIPE
-  Step flush(SocketCalls& calls, int fd, bool may_share);
+  Step flush(SocketCalls& calls, int fd);
 
-  /// Whether the batch has begun to go out and ends within a frame.
-  [[nodiscard]] bool under_way() const noexcept { return !empty() && (next_ > 0 || begun_); }
   /// Copies what it still has to send from [begin, begin + length), so that the memory may go away.
   void detach(const std::byte* begin, std::size_t length);
   void clear();
 
  private:
+  void took(std::size_t bytes);
+
   std::unique_ptr<std::byte[]> head_;
   std::size_t head_capacity_ = 0;
   std::size_t head_size_ = 0;
-  struct Stretch {
-    std::size_t begin, end;  // of pieces_
-  };
-
-  [[nodiscard]] std::uint64_t piped() const noexcept { return pipe_ == nullptr ? 0 : pipe_->bytes(); }
-  [[nodiscard]] const Stretch* next_shared();
-  [[nodiscard]] bool fill_pipe(SocketCalls& calls, const Stretch& shared);
-  void empty_pipe();
-  ssize_t send_copies(SocketCalls& calls, int fd, std::size_t end, bool more, std::size_t& offered);
-  void took(std::size_t bytes);
-
   std::vector<iovec> pieces_;
-  std::vector<Stretch> shared_;  // in order
-  std::unique_ptr<PagePipe> pipe_;
-  bool pipe_tried_ = false;
   std::size_t next_ = 0;
-  bool begun_ = false;  // part of pieces_[next_] is out
   std::uint64_t bytes_ = 0;
   std::vector<std::unique_ptr<std::string>> kept_;
 };

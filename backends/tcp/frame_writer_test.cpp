@@ -31,7 +31,7 @@ TEST(FrameWriter, a_batch_goes_out_in_order_at_once) {
   FrameWriter writer;
   ScriptedCalls calls;
   const std::string expected = fill(writer, lent);
-  const auto step = writer.flush(calls, 0, false);
+  const auto step = writer.flush(calls, 0);
   EXPECT_EQ(step.result, FrameWriter::Flushed::all);
   EXPECT_EQ(step.bytes, expected.size());
   EXPECT_EQ(calls.sent, expected);
@@ -47,10 +47,9 @@ TEST(FrameWriter, a_socket_that_takes_one_byte_a_call_gets_the_same) {
   const std::string expected = fill(writer, lent);
   for (std::size_t i = 0; i + 1 < expected.size(); ++i) {
     calls.steps.push_back({1, 0});
-    EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::blocked) << i;
-    EXPECT_TRUE(writer.under_way());
+    EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::blocked) << i;
   }
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::all);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::all);
   EXPECT_EQ(calls.sent, expected);
 }
 
@@ -60,10 +59,10 @@ TEST(FrameWriter, interruptions_and_full_sockets_lose_nothing) {
   ScriptedCalls calls;
   const std::string expected = fill(writer, lent);
   calls.steps = {{0, EINTR}, {0, EINTR}, {5, 0}, {0, EAGAIN}, {0, ENOBUFS}, {0, EINTR}, {SIZE_MAX, 0}};
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::blocked);
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::blocked);
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::blocked);
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::all);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::blocked);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::blocked);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::blocked);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::all);
   EXPECT_EQ(calls.sent, expected);
 }
 
@@ -72,8 +71,8 @@ TEST(FrameWriter, a_broken_socket_is_told_with_its_errno) {
   ScriptedCalls calls;
   (void)fill(writer, std::string(100, 'z'));
   calls.steps = {{3, 0}, {0, ECONNRESET}};
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::blocked);
-  const auto step = writer.flush(calls, 0, false);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::blocked);
+  const auto step = writer.flush(calls, 0);
   EXPECT_EQ(step.result, FrameWriter::Flushed::failed);
   EXPECT_EQ(step.error, ECONNRESET);
 }
@@ -84,7 +83,7 @@ TEST(FrameWriter, more_than_a_call_can_take_goes_out_in_several) {
   ScriptedCalls calls;
   ASSERT_TRUE(writer.fits(0));
   for (std::size_t i = 0; i < 5000; ++i) writer.lend(lent.data() + i * 3, 2);
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::all);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::all);
   EXPECT_EQ(calls.sent.size(), 10'000U);
   EXPECT_EQ(calls.calls, 5);
 }
@@ -95,11 +94,11 @@ TEST(FrameWriter, memory_that_goes_away_is_copied_first) {
   ScriptedCalls calls;
   const std::string expected = fill(writer, lent);
   calls.steps = {{12, 0}};
-  EXPECT_EQ(writer.flush(calls, 0, false).result,
+  EXPECT_EQ(writer.flush(calls, 0).result,
             FrameWriter::Flushed::blocked);  // within the first lent piece
   writer.detach(reinterpret_cast<const std::byte*>(lent.data()), lent.size());
   lent.assign(100, '!');
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::all);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::all);
   EXPECT_EQ(calls.sent, expected);
 }
 
@@ -115,7 +114,7 @@ TEST(FrameWriter, what_was_put_after_a_mark_can_be_taken_back) {
   writer.take_back(mark);
   writer.put("three", 5);
   EXPECT_EQ(writer.bytes(), 8U);
-  EXPECT_EQ(writer.flush(calls, 0, false).result, FrameWriter::Flushed::all);
+  EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::all);
   EXPECT_EQ(calls.sent, "onethree");
 }
 

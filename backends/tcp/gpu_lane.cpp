@@ -5,7 +5,6 @@
 #include "memory/faultless_copy.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <thread>
 
@@ -170,10 +169,8 @@ void GpuLane::drop_newest() {
 
 void GpuLane::launch(GpuPart& part) {
   part.state = GpuPart::State::running;
-  if (!copy_from_host(part))
-    part.state = GpuPart::State::failed;
-  else if (!hand_to_courier(part))
-    queue(part);
+  if (copy_from_host(part)) return queue(part);
+  part.state = GpuPart::State::failed;
 }
 
 /// In the tracks' streams.
@@ -213,35 +210,6 @@ bool GpuLane::copy_from_host(const GpuPart& part) {
     return false;
   }
   return true;
-}
-
-/// Whether nothing else of the lane is with a GPU.
-bool GpuLane::is_alone(const GpuPart& part) const {
-  return std::ranges::none_of(parts_, [&part](const GpuPart& other) {
-    return &other != &part && other.state == GpuPart::State::running;
-  });
-}
-
-/// A small part that nothing is before goes by the GPU's courier, where there is one: it keeps no order with
-/// the track's stream. False: it does not, take the ordinary way.
-bool GpuLane::hand_to_courier(GpuPart& part) {
-  if (part.moves.size() != 1 || !is_alone(part)) return false;
-  GpuMove& move = part.moves.front();
-  const std::shared_ptr<gpu::Courier>& courier = tracks_[move.track]->gpu->mover->courier;
-  if (courier == nullptr || move.count > gpu::Courier::most_parts) return false;
-  std::array<gpu::Courier::Part, gpu::Courier::most_parts> job;
-  for (std::uint64_t i = 0; i < move.count; ++i)
-    job[i] = {part.sources[move.first + i], part.targets[move.first + i], part.lengths[move.first + i]};
-  const std::span<const gpu::Courier::Part> whole(job.data(), move.count);
-  if (!courier->takes(whole)) return false;
-  move.ticket = courier->post(whole);
-  if (!move.ticket) note_failure_of(*courier);
-  return move.ticket.has_value();
-}
-
-void GpuLane::note_failure_of(gpu::Courier& courier) {
-  if (const auto failure = courier.take_failure())
-    warning_ = fmt::format("{}; small pieces are launched one by one from now on", failure->message);
 }
 
 cuda::Outcome GpuLane::begin(Track& track, const GpuPart& part, const GpuMove& move) {
@@ -293,42 +261,20 @@ cuda::Outcome GpuLane::copy(Track& track, const GpuPart& part, const GpuMove& mo
   return outcome;
 }
 
-/// Of what a stream does, pairs with the release of the kernels' end and of the stream's write: the bytes are
-/// there.
-gpu::Courier::State GpuLane::state_of(const GpuMove& move) {
-  using State = gpu::Courier::State;
-  const Track& track = *tracks_[move.track];
-  if (move.ticket) return track.gpu->mover->courier->look(*move.ticket);
-  return __atomic_load_n(track.word(), __ATOMIC_ACQUIRE) >= move.value ? State::done : State::pending;
-}
-
-/// The courier had left before the part, whose only move this is, and could not be launched anew: nobody has
-/// touched it, and it is queued after all. What it is of the host's was copied when it was launched, and may
-/// be gone.
-void GpuLane::queue_dropped(GpuPart& part) {
-  GpuMove& move = part.moves.front();
-  note_failure_of(*tracks_[move.track]->gpu->mover->courier);
-  move.ticket.reset();
-  queue(part);
+/// Pairs with the release of the kernels' end and of the stream's write: the bytes are there.
+bool GpuLane::done(const GpuMove& move) const {
+  return __atomic_load_n(tracks_[move.track]->word(), __ATOMIC_ACQUIRE) >= move.value;
 }
 
 bool GpuLane::ended(GpuPart& part) {
-  using State = gpu::Courier::State;
   if (part.state != GpuPart::State::running) return part.state != GpuPart::State::taken;
   bool failed = false;
   for (const GpuMove& move : part.moves) {
-    State state = state_of(move);
-    if (state == State::pending) {
-      Track& track = *tracks_[move.track];
-      if (!track.failed && ++track.looks % looks_before_asking == 0) ask(track);
-      if (!track.failed) return false;
-      state = state_of(move);
-    }
-    if (state == State::dropped) {
-      queue_dropped(part);
-      return part.state == GpuPart::State::failed;
-    }
-    failed = state != State::done || failed;
+    if (done(move)) continue;
+    Track& track = *tracks_[move.track];
+    if (!track.failed && ++track.looks % looks_before_asking == 0) ask(track);
+    if (!track.failed) return false;
+    failed = !done(move) || failed;
   }
   part.state = failed ? GpuPart::State::failed : GpuPart::State::done;
   return true;

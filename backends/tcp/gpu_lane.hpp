@@ -10,7 +10,6 @@
 
 #include "backends/tcp/byte_ring.hpp"
 #include "backends/tcp/regions.hpp"
-#include "gpu/courier.hpp"
 #include "gpu/pinned_memory.hpp"
 
 #include <deque>
@@ -38,8 +37,7 @@ struct GpuMove {
   std::size_t track = 0;
   std::uint64_t first = 0;
   std::uint64_t count = 0;
-  std::uint64_t value = 0;                       ///< that the track's word reaches with it; 0: not launched
-  std::optional<gpu::Courier::Ticket> ticket{};  ///< it is a job of the GPU's courier instead
+  std::uint64_t value = 0;  ///< that the track's word reaches with it; 0: not launched
 };
 
 struct GpuPart {
@@ -96,8 +94,6 @@ class GpuLane {
   void drop_newest();  ///< which was not launched
 
   [[nodiscard]] const std::string& fault() const { return fault_; }
-  /// Why small parts are launched one by one though a courier was asked for: once for each GPU.
-  [[nodiscard]] std::optional<std::string> take_warning() { return std::exchange(warning_, std::nullopt); }
 
  private:
   /// The lane's queue on one GPU.
@@ -116,14 +112,10 @@ class GpuLane {
   Result<void> name_tracks(std::span<const Stretch> stretches, std::vector<GpuMove>& moves);
   void write_lists(GpuPart& part, std::span<const Stretch> stretches, std::uint64_t longest);
   [[nodiscard]] bool copy_from_host(const GpuPart& part);
-  [[nodiscard]] bool is_alone(const GpuPart& part) const;
-  [[nodiscard]] bool hand_to_courier(GpuPart& part);
   void queue(GpuPart& part);
-  void queue_dropped(GpuPart& part);
   [[nodiscard]] cuda::Outcome begin(Track& track, const GpuPart& part, const GpuMove& move);
   [[nodiscard]] cuda::Outcome copy(Track& track, const GpuPart& part, const GpuMove& move);
-  [[nodiscard]] gpu::Courier::State state_of(const GpuMove& move);
-  void note_failure_of(gpu::Courier& courier);
+  [[nodiscard]] bool done(const GpuMove& move) const;
   void ask(Track& track);
   [[nodiscard]] cuda::Address mapped(const void* at) const;
 
@@ -135,7 +127,6 @@ class GpuLane {
   std::vector<std::unique_ptr<Track>> tracks_;
   std::deque<GpuPart> parts_;
   std::string fault_;
-  std::optional<std::string> warning_;
 };
 
 }  // namespace headrace::tcp

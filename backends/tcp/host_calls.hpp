@@ -36,7 +36,6 @@ class HostCalls {
   void lose(Status status, std::string why) {
     if (!loss_) loss_ = Loss{status, std::move(why)};
   }
-  void warn(std::string text) { warnings_.push_back(std::move(text)); }
   void sent(std::uint64_t bytes) { sent_ += bytes; }
   void received(std::uint64_t bytes) { received_ += bytes; }
   void refused_chunk() { ++refused_; }
@@ -54,7 +53,6 @@ class HostCalls {
 
   Link& link_;
   std::vector<End> ends_;
-  std::vector<std::string> warnings_;
   std::optional<Loss> loss_;
   bool deliver_ = false;
   std::uint64_t sent_ = 0, received_ = 0, refused_ = 0;

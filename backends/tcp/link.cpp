@@ -12,8 +12,6 @@ namespace {
 // A canceled write waits for the peer's word this long, then the link goes: with the I/O thread's tick less
 // than the second that the contract allows.
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
-// So long it may take the peer to read what lies in its sockets of a region that is going away.
-constexpr std::chrono::seconds take_patience{1};
 
 /// How the posts of a link end that was lost for this reason.
 Code code_for_posts(Code loss) {
@@ -50,8 +48,6 @@ void HostCalls::flush() {
   if (sent_ > 0) host.count("sent_bytes", std::exchange(sent_, 0));
   if (received_ > 0) host.count("received_bytes", std::exchange(received_, 0));
   if (refused_ > 0) host.count("refused_chunks", std::exchange(refused_, 0));
-  for (const std::string& text : std::exchange(warnings_, {}))
-    link_.context_.log(HEADRACE_LOG_WARN, "{}", text);
   for (const End& end : std::exchange(ends_, {})) host.completed(end.token, end.status, end.text);
   if (std::exchange(deliver_, false)) link_.deliver();
   if (auto loss = std::exchange(loss_, std::nullopt)) link_.lose(loss->status, std::move(loss->why));
@@ -217,18 +213,7 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
 }
 
 void Link::detach(const Region& region) {
-  HostCalls calls(*this);
-  std::vector<std::pair<std::shared_ptr<Channel>, std::uint64_t>> asked;
-  for (const auto& channel : channels()) {
-    channel->detach(region);
-    if (const std::uint64_t number = channel->ask_for_confirmation(calls); number != 0)
-      asked.emplace_back(channel, number);
-  }
-  for (const auto& [channel, number] : asked) {
-    if (channel->await_confirmation(number, take_patience)) continue;
-    calls.lose({Code::peer_lost}, "it did not take what it had read of a region that was deregistered");
-    return;
-  }
+  for (const auto& channel : channels()) channel->detach(region);
 }
 
 // ------------------------------------------------------------------ work for channels

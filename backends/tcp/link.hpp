@@ -61,11 +61,6 @@ class Link : public std::enable_shared_from_this<Link> {
   // With mutex_ held.
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
   [[nodiscard]] std::shared_ptr<Channel> claim_awake();
-  /// Whether large payload goes by reference. It saves the sender work and costs the receiver some: a gain
-  /// where both share the cores, as far as this machine's tell.
-  [[nodiscard]] bool shares() const {
-    return context_.settings.zero_copy.value_or(2 * attached_ > context_.settings.cores);
-  }
   [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
   void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
   void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,

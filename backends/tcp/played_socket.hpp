@@ -72,7 +72,7 @@ class PlayedSocket {
     frame.append(reinterpret_cast<const char*>(&range), sizeof range);
     write(frame.data(), frame.size());
   }
-  /// The payload behind a header that was heard by itself.
+  /// The next header by itself, then its payload.
   [[nodiscard]] FrameHeader hear_header() const {
     FrameHeader header;
     read(&header, sizeof header);
@@ -82,13 +82,6 @@ class PlayedSocket {
     std::string bytes(header.payload, '\0');
     read(bytes.data(), bytes.size());
     return bytes;
-  }
-  /// As ping and pong carry it.
-  void say_number(FrameType type, std::uint64_t number) const {
-    FrameHeader header;
-    header.type = type;
-    header.request = number;
-    say(header, {});
   }
   /// To be polled.
   [[nodiscard]] int fd() const { return fd_.get(); }

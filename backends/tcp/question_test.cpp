@@ -48,12 +48,6 @@ class NotedCalls final : public SocketCalls {
     return system_.sendmsg(fd, message, more);
   }
   ssize_t recvmsg(int fd, msghdr* message) override { return system_.recvmsg(fd, message); }
-  ssize_t vmsplice(int pipe, const iovec* pieces, std::size_t count) override {
-    return system_.vmsplice(pipe, pieces, count);
-  }
-  ssize_t splice(int pipe, int fd, std::size_t bytes, bool more) override {
-    return system_.splice(pipe, fd, bytes, more);
-  }
   int connect(int fd, const sockaddr* address, socklen_t length) override {
     return system_.connect(fd, address, length);
   }
@@ -91,8 +85,7 @@ std::vector<std::thread::id> who_begins(headrace_op_v1 op) {
                           {{"listen", "127.0.0.1:0"},
                            {"threads", "2"},
                            {"heartbeat_interval", "60s"},
-                           {"heartbeat_timeout", "100s"},
-                           {"zero_copy", "no"}},
+                           {"heartbeat_timeout", "100s"}},
                           test::PluginHost::Args{});
   const auto info = ConnectionInfo::parse(instance.connection_info());
   const SocketAddress to = info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front();

@@ -50,8 +50,6 @@ class ScriptedCalls final : public SocketCalls {
     }
     return static_cast<ssize_t>(taken);
   }
-  ssize_t vmsplice(int, const iovec*, std::size_t) override { return errno = ENOSYS, -1; }
-  ssize_t splice(int, int, std::size_t, bool) override { return errno = ENOSYS, -1; }
   int connect(int, const sockaddr*, socklen_t) override { return errno = next().error, errno == 0 ? 0 : -1; }
   int accept(int, sockaddr*, socklen_t*) override { return errno = EAGAIN, -1; }
 

@@ -16,7 +16,7 @@
 namespace headrace::tcp {
 namespace {
 
-constexpr std::array<headrace_option_v1, 22> table{{
+constexpr std::array<headrace_option_v1, 20> table{{
     {"listen", "", "list",
      "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
     {"advertise", "", "list",
@@ -34,10 +34,6 @@ constexpr std::array<headrace_option_v1, 22> table{{
      0},
     {"chunk_bytes", "1MiB", "bytes",
      "payload of one frame at most, 4 KiB to 64 MiB: large requests travel in chunks over all sockets", 0, 0},
-    {"zero_copy", "auto", "text",
-     "yes: large pages go into a socket by reference, not copied; no: copied; auto: yes where a link has "
-     "more sockets, both sides counted, than there are cores",
-     0, 0},
     {"window", "8MiB", "bytes", "payload under way on one socket at most, beyond which others take the work",
      0, 0},
     {"direct_bytes", "64KiB", "bytes",
@@ -50,10 +46,6 @@ constexpr std::array<headrace_option_v1, 22> table{{
     {"gpu_chunk_bytes", "1MiB", "bytes",
      "payload that a GPU gathers or unpacks at a time, 4 KiB to 64 MiB: several such pieces are under way in "
      "the ring",
-     0, 0},
-    {"courier", "off", "text",
-     "on: a kernel stays on the GPU, as long as it has work, and gathers and unpacks small pieces without a "
-     "launch for each. It occupies one multiprocessor, and who waits for the whole GPU waits for it",
      0, 0},
     {"spin", "auto", "duration",
      "how long an I/O thread looks for more work before it sleeps; auto: 100us, or none on one or two cores",
@@ -120,19 +112,6 @@ class Reader {
     return value;
   }
 
-  std::optional<bool> yes_or_no(std::string_view name) {
-    const std::string written = text(name);
-    if (written == "auto" || written.empty()) return std::nullopt;
-    if (written != "yes" && written != "no") fail(name, "yes, no or auto is needed");
-    return written == "yes";
-  }
-
-  bool on_or_off(std::string_view name) {
-    const std::string written = text(name);
-    if (written != "on" && written != "off" && !written.empty()) fail(name, "on or off is needed");
-    return written == "on";
-  }
-
   void fail(std::string_view name, std::string_view why) {
     if (!error_)
       error_ = make_error(Code::invalid_argument, "option {} is \"{}\": {}", name,
@@ -179,13 +158,11 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.chunk_bytes = reader.bytes("chunk_bytes", 4096, 64 << 20);
   s.window_bytes = reader.bytes("window", 4096, std::uint64_t{1} << 40);
   s.cores = all_cores;
-  s.zero_copy = reader.yes_or_no("zero_copy");
   s.direct_bytes = reader.bytes("direct_bytes", 0, 1 << 20);
   s.gpu_chunk_bytes = reader.bytes("gpu_chunk_bytes", 4096, 64 << 20);
   s.gpu_ring_bytes = reader.bytes("gpu_ring_bytes", 8192, std::uint64_t{1} << 32);
   if (s.gpu_ring_bytes / 2 < s.gpu_chunk_bytes)
     reader.fail("gpu_ring_bytes", "it must be at least twice gpu_chunk_bytes");
-  s.courier = reader.on_or_off("courier");
   const bool spins = reader.text("spin") != "auto" && !reader.text("spin").empty();
   s.spin = spins ? reader.duration("spin", 0ns) : (all_cores > 2 ? std::chrono::nanoseconds(100us) : 0ns);
   s.heartbeat_interval = reader.duration("heartbeat_interval", 1ms);

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,12 +21,10 @@ struct Settings {
   std::uint64_t socket_buffer_bytes = 0;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t window_bytes = 0;
-  std::optional<bool> zero_copy;  // none: where a link's sockets, of both sides, are more than the cores
   unsigned cores = 1;
   std::uint64_t direct_bytes = 0;
   std::uint64_t gpu_ring_bytes = 0;
   std::uint64_t gpu_chunk_bytes = 0;
-  bool courier = false;
   std::chrono::nanoseconds spin{};
   std::chrono::nanoseconds heartbeat_interval{};
   std::chrono::nanoseconds heartbeat_timeout{};

@@ -34,18 +34,11 @@ TEST(Settings, the_defaults_of_the_table_are_valid) {
 }
 
 TEST(Settings, a_wrong_value_is_refused_with_name_and_value) {
-  const std::vector<std::pair<std::string, std::string>> wrong{{"sockets", "0"},
-                                                               {"sockets", "65"},
-                                                               {"sockets", "two"},
-                                                               {"threads", "-1"},
-                                                               {"chunk_bytes", "1"},
-                                                               {"window", "lots"},
-                                                               {"direct_bytes", "2MiB"},
-                                                               {"spin", "soon"},
-                                                               {"heartbeat_interval", "0"},
-                                                               {"max_pending", "none"},
-                                                               {"heartbeat_timeout", "1s"},
-                                                               {"zero_copy", "maybe"}};
+  const std::vector<std::pair<std::string, std::string>> wrong{
+      {"sockets", "0"},         {"sockets", "65"},          {"sockets", "two"},
+      {"threads", "-1"},        {"chunk_bytes", "1"},       {"window", "lots"},
+      {"direct_bytes", "2MiB"}, {"spin", "soon"},           {"heartbeat_interval", "0"},
+      {"max_pending", "none"},  {"heartbeat_timeout", "1s"}};
   for (const auto& [name, value] : wrong) {
     const auto settings = read({{name, value}});
     ASSERT_FALSE(settings.ok()) << name << "=" << value;
@@ -76,14 +69,6 @@ TEST(Settings, the_ring_for_gpus_holds_two_of_its_pieces) {
   const auto small = read({{"gpu_ring_bytes", "1MiB"}});
   ASSERT_FALSE(small);
   EXPECT_NE(small.error().message.find("gpu_ring_bytes"), std::string::npos) << small.error().message;
-}
-
-TEST(Settings, the_courier_is_asked_for_by_name) {
-  EXPECT_FALSE(read({}).value().courier);
-  EXPECT_TRUE(read({{"courier", "on"}}).value().courier);
-  const auto other = read({{"courier", "yes"}});
-  ASSERT_FALSE(other);
-  EXPECT_NE(other.error().message.find("on or off"), std::string::npos) << other.error().message;
 }
 
 TEST(Settings, the_secret_is_marked_as_one) {

@@ -4,7 +4,6 @@
 
 #include "backends/tcp/peer_memory_access.hpp"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -20,10 +19,6 @@ class SocketCalls {
   /// Never raises SIGPIPE. `more`: the rest follows at once, so that the kernel waits for it.
   virtual ssize_t sendmsg(int fd, const msghdr* message, bool more) = 0;
   virtual ssize_t recvmsg(int fd, msghdr* message) = 0;
-  /// The pages of memory go into a pipe by reference.
-  virtual ssize_t vmsplice(int pipe, const iovec* pieces, std::size_t count) = 0;
-  /// And from there into a socket. May raise SIGPIPE: for threads that block it.
-  virtual ssize_t splice(int pipe, int fd, std::size_t bytes, bool more) = 0;
   virtual int connect(int fd, const sockaddr* address, socklen_t length) = 0;
   virtual int accept(int fd, sockaddr* address, socklen_t* length) = 0;  ///< non-blocking, close-on-exec
   /// A descriptor was closed: what was remembered of it is void.
@@ -40,12 +35,6 @@ class SystemCalls final : public SocketCalls {
   ssize_t recvmsg(int fd, msghdr* message) override {
     const PeerMemoryAccess access;
     return ::recvmsg(fd, message, MSG_DONTWAIT);
-  }
-  ssize_t vmsplice(int pipe, const iovec* pieces, std::size_t count) override {
-    return ::vmsplice(pipe, pieces, count, SPLICE_F_NONBLOCK);
-  }
-  ssize_t splice(int pipe, int fd, std::size_t bytes, bool more) override {
-    return ::splice(pipe, nullptr, fd, nullptr, bytes, SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0U));
   }
   int connect(int fd, const sockaddr* address, socklen_t length) override {
     return ::connect(fd, address, length);

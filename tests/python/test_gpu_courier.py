@@ -16,7 +16,6 @@ from test_gpu import BACKEND, GPUS, MIB, PLACES, STAND_IN, GpuProcess, fill, int
 
 pytestmark = torch_on_gpus(GPUS)
 COURIER = {"HEADRACE_CUDA_IPC_COURIER": "on"}
-TCP_COURIER = {"HEADRACE_TCP_COURIER": "on"}
 SIZE = MIB + 13
 SLOT = 65536
 COUNT = 100
@@ -69,20 +68,6 @@ def test_many_small_requests_in_flight_are_more_than_its_ring_and_all_arrive(pai
             == 250
         )
         assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=[plan]) == ""
-
-
-@pytest.mark.parametrize("place", [PLACES[0], PLACES[2]])
-def test_small_pages_that_go_over_tcp_are_carried_at_both_ends_and_arrive(start, place):
-    device, other, segments = place
-    here = start(unique("here"), device, segments, backends="tcp", environment=TCP_COURIER)
-    there = start(unique("there"), other, segments, backends="tcp", environment=TCP_COURIER)
-    introduce(here, there)
-    for op in ("read", "write"):
-        target, theirs, ours = (here, 1, 2) if op == "read" else (there, 2, 1)
-        _, region = fill(here, there, SIZE)
-        plans = list(small_plans(4, 200))
-        here.ask("storm", op=op, peer=there.name, mine="pages", theirs=region, plans=plans)
-        assert target.ask("check", key="pages", target_seed=theirs, source_seed=ours, plans=plans) == "", op
 
 
 def test_explain_says_who_carries(pair):
