@@ -279,7 +279,7 @@ endfunction()
 
 # examples/*.cpp -> one program each, on the installed surface alone, and a test that runs it.
 function(headrace_add_examples)
-  headrace_glob(sources examples/*.cpp)
+  headrace_glob(sources examples/*.cpp examples/*.c)
   if(NOT TARGET headrace)
     return()
   endif()
@@ -289,6 +289,10 @@ function(headrace_add_examples)
     add_executable(example_${name} ${source})
     add_dependencies(headrace_examples example_${name})
     target_link_libraries(example_${name} PRIVATE headrace headrace_options Threads::Threads)
+    if(HEADRACE_SANITIZE)
+      # As in headrace_add_c_program.
+      set_target_properties(example_${name} PROPERTIES LINKER_LANGUAGE CXX)
+    endif()
     set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY
                                                                          ${PROJECT_BINARY_DIR}/examples)
     headrace_needs_plugins(example_${name})

@@ -201,6 +201,8 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
 }
 if MARKDOWN:
     CHECKS["markdown"] = markdown
+if (TOOLS / "abi.py").exists():
+    CHECKS["abi"] = own("abi.py", "--root")
 if (TOOLS / "check_numbers.py").exists():
     CHECKS["numbers"] = own("check_numbers.py", "--root")
 

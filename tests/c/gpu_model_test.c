@@ -2,6 +2,8 @@
 /* The C API of models whose inputs lie in GPU memory: gpu_model_test FOLDER DEVICE. FOLDER has the packages
  * of tests/support/gpu_models.py, DEVICE is for example "cuda:0". Memory and streams come from the driver:
  * this program does not use torch. */
+#include "check.h"
+
 #include <headrace/c/model.h>
 
 #include <dlfcn.h>
@@ -12,13 +14,6 @@
 #include <string.h>
 #include <threads.h>
 #include <time.h>
-
-static void check(int holds, const char* what, int line) {
-  if (holds) return;
-  fprintf(stderr, "line %d: not so: %s (last error: %s)\n", line, what, headrace_last_error());
-  exit(1);
-}
-#define CHECK(condition) check(condition, #condition, __LINE__)
 
 /* ---------------------------------------------------------------- the driver */
 
@@ -128,7 +123,7 @@ static headrace_tensor tensor_of(address memory, const char* device, uint32_t ra
 static headrace_tensor output_of(const headrace_outputs* outputs, uint64_t index, const char* device) {
   headrace_tensor tensor;
   tensor.struct_size = sizeof tensor;
-  CHECK(headrace_outputs_get(outputs, index, &tensor) == 0);
+  CHECK(headrace_outputs_get(outputs, index, &tensor, fresh()) == 0);
   CHECK(strcmp(tensor.device, device) == 0 && strcmp(tensor.dtype, "float32") == 0);
   return tensor;
 }
@@ -143,14 +138,14 @@ static headrace_model* open_on(const char* folder, const char* name, const char*
   options.struct_size = sizeof options;
   options.device = device;
   headrace_model* model = NULL;
-  CHECK(headrace_model_open(path, &options, &model) == 0);
+  CHECK(headrace_model_open(path, &options, &model, fresh()) == 0);
   return model;
 }
 
 static headrace_model_memory memory_of(const headrace_model* model) {
   headrace_model_memory memory;
   memory.struct_size = sizeof memory;
-  CHECK(headrace_model_get_memory(model, &memory) == 0);
+  CHECK(headrace_model_get_memory(model, &memory, fresh()) == 0);
   return memory;
 }
 
@@ -215,7 +210,7 @@ static void inputs_and_outputs_stay_on_the_gpu(const char* folder, const char* d
   accumulation given = accumulation_on(device);
   headrace_outputs* outputs = NULL;
   for (int run = 1; run <= 3; ++run) {
-    CHECK(headrace_model_run(model, given.tensors, 2, &outputs) == 0);
+    CHECK(headrace_model_run(model, given.tensors, 2, &outputs, fresh()) == 0);
     const headrace_tensor twice = output_of(outputs, 0, device);
     CHECK(twice.rank == 1 && twice.shape[0] == accumulated);
     CHECK(holds_sum(address_of(&twice), 2.0F, (float)run));
@@ -225,10 +220,10 @@ static void inputs_and_outputs_stay_on_the_gpu(const char* folder, const char* d
   const headrace_tensor twice = output_of(outputs, 0, device);
   const headrace_tensor next[2] = {given.tensors[0], twice};
   headrace_outputs* last = NULL;
-  CHECK(headrace_model_run(model, next, 2, &last) == 0);
+  CHECK(headrace_model_run(model, next, 2, &last, fresh()) == 0);
   headrace_model_timing timing;
   timing.struct_size = sizeof timing;
-  CHECK(headrace_model_get_timing(model, &timing) == 0 && timing.runs == 4);
+  CHECK(headrace_model_get_timing(model, &timing, fresh()) == 0 && timing.runs == 4);
   headrace_outputs_free(outputs);
   headrace_model_close(model);
   const headrace_tensor end = output_of(last, 0, device);
@@ -259,7 +254,7 @@ static void a_run_on_a_callers_stream_comes_in_its_order(const char* folder, con
   options.stream = stream;
   options.has_stream = 1;
   headrace_outputs *warm = NULL, *outputs = NULL;
-  CHECK(headrace_model_run_with(model, given.tensors, 2, &options, &warm) ==
+  CHECK(headrace_model_run_with(model, given.tensors, 2, &options, &warm, fresh()) ==
         0); /* loads everything that is loaded once */
   const headrace_tensor first = output_of(warm, 0, device);
   CHECK(holds_sum(address_of(&first), 2.0F, 1.0F)); /* the output is complete when the call returns */
@@ -273,7 +268,7 @@ static void a_run_on_a_callers_stream_comes_in_its_order(const char* folder, con
   CHECK(driver.call_on(stream, wait_at_gate, NULL) == driver_success);
   CHECK(driver.copy_on(given.x, other.x, bytes, stream) == driver_success);
   options.do_not_wait = 1;
-  CHECK(headrace_model_run_with(model, given.tensors, 2, &options, &outputs) == 0);
+  CHECK(headrace_model_run_with(model, given.tensors, 2, &options, &outputs, fresh()) == 0);
   CHECK(driver.ask_stream(stream) == driver_not_ready); /* the run did not wait */
   const headrace_tensor twice = output_of(outputs, 0, device);
   CHECK(driver.copy_on(other.total, address_of(&twice), bytes, stream) == driver_success);
@@ -312,12 +307,12 @@ static void constants_are_replaced_from_gpu_memory(const char* folder, const cha
     held[i] = floats_on_gpu(constants[i].values, count);
     const headrace_tensor value =
         tensor_of(held[i], device, constants[i].rank, constants[i].first, constants[i].second);
-    CHECK(headrace_model_replace_constant(model, constants[i].name, &value) == 0);
+    CHECK(headrace_model_replace_constant(model, constants[i].name, &value, fresh()) == 0);
   }
   const address x = floats_on_gpu(numbers, (size_t)batch * inputs);
   const headrace_tensor input = tensor_of(x, device, 2, batch, inputs);
   headrace_outputs* outputs = NULL;
-  CHECK(headrace_model_run(model, &input, 1, &outputs) == 0 && headrace_outputs_count(outputs) == 3);
+  CHECK(headrace_model_run(model, &input, 1, &outputs, fresh()) == 0 && headrace_outputs_count(outputs) == 3);
   const headrace_tensor logits = output_of(outputs, 0, device), hidden = output_of(outputs, 1, device),
                         same = output_of(outputs, 2, device);
   CHECK(logits.shape[0] == batch && logits.shape[1] == classes && hidden.shape[1] == hidden_units);
@@ -346,10 +341,10 @@ static void memory_of_another_device_is_named(const char* folder, const char* de
   headrace_model* const model = open_on(folder, "mlp", device);
   headrace_outputs* outputs = NULL;
   const headrace_tensor on_host = tensor_of((address)(uintptr_t)numbers, NULL, 2, batch, inputs);
-  CHECK(strcmp(headrace_code_name(headrace_model_run(model, &on_host, 1, &outputs)), "invalid_argument") ==
-        0);
+  CHECK(strcmp(headrace_code_name(headrace_model_run(model, &on_host, 1, &outputs, fresh())),
+               "invalid_argument") == 0);
   snprintf(words, sizeof words, "it is on cpu, and the model runs on %s", device);
-  CHECK(strstr(headrace_last_error(), words) != NULL && outputs == NULL);
+  CHECK(strstr(text(), words) != NULL && outputs == NULL);
   headrace_model_close(model);
 
   char path[4096];
@@ -359,9 +354,10 @@ static void memory_of_another_device_is_named(const char* folder, const char* de
   options.struct_size = sizeof options;
   options.device = "cuda:99";
   headrace_model* none = NULL;
-  CHECK(strcmp(headrace_code_name(headrace_model_open(path, &options, &none)), "not_supported") == 0 &&
+  CHECK(strcmp(headrace_code_name(headrace_model_open(path, &options, &none, fresh())), "not_supported") ==
+            0 &&
         none == NULL);
-  CHECK(strstr(headrace_last_error(), "there is no cuda:99") != NULL);
+  CHECK(strstr(text(), "there is no cuda:99") != NULL);
 }
 
 static void memory_of_the_gpu_is_told(const char* folder, const char* device) {
@@ -371,7 +367,7 @@ static void memory_of_the_gpu_is_told(const char* folder, const char* device) {
   accumulation given = accumulation_on(device);
   const headrace_model_memory before = memory_of(model);
   headrace_outputs* outputs = NULL;
-  CHECK(headrace_model_run(model, given.tensors, 2, &outputs) == 0);
+  CHECK(headrace_model_run(model, given.tensors, 2, &outputs, fresh()) == 0);
   const headrace_model_memory during = memory_of(model);
   CHECK(during.device_bytes >= before.device_bytes + output_bytes);
   headrace_outputs_free(outputs);

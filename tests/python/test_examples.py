@@ -30,6 +30,10 @@ def test_two_peers_exchange_pages():
     assert "prefill: decode says: took pages [200, 3, 77, 142]" in said and "decode: 262144 bytes" in said
 
 
+def test_a_binding_of_the_c_api_reads_pages():
+    assert run("c_api_by_ctypes.py") == "page 7 begins with b'\\x07', page 3 with b'\\x03'\n"
+
+
 def test_partial_metadata_shows_one_region_at_a_time():
     said = run("partial_metadata.py")
     assert "name='layer 2'" in said and "after deregistration:" in said

@@ -1,38 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The C API of models: open a compiled package, read its description, run it. include/headrace/model.hpp
- * explains each call; this header is its form in C.
+ * explains each call; this header is its form in C. include/headrace/c/types.h has the rules.
  *
- * Rules
- *   handles  opaque. Each is freed once, by the function that its maker names. NULL may be freed
- *   errors   a function that can fail returns a code of headrace::Code, 0 when it worked; on failure
- *            headrace_last_error() returns the sentence
- *   structs  begin with struct_size, which the caller sets to sizeof; fields are only ever appended
- *   text     UTF-8 with a zero at its end; returned text lives as long as the handle that it came from
- *   threads  any threads may use a model at once; one thread at a time uses an outputs handle; each thread
- *            has its own last error
+ * Threads: any threads may use a model at once; one thread at a time uses an outputs handle.
  */
 #ifndef HEADRACE_C_MODEL_H
 #define HEADRACE_C_MODEL_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include <headrace/c/types.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define HEADRACE_C_API __attribute__((visibility("default")))
 #define HEADRACE_C_MOST_DIMENSIONS 8
 
 typedef struct headrace_model headrace_model;
 typedef struct headrace_outputs headrace_outputs;
-
-/* The sentence of the last failed call of this thread; "" if none has failed. Valid until the next call that
- * fails. */
-HEADRACE_C_API const char* headrace_last_error(void);
-/* The name of a code: "invalid_argument" for 2. */
-HEADRACE_C_API const char* headrace_code_name(int32_t code);
 
 typedef struct headrace_model_options {
   size_t struct_size;
@@ -47,13 +32,13 @@ typedef struct headrace_model_options {
 /* Opens a package, a `.pt2` file or its unpacked folder. `options` may be NULL. Free with
  * headrace_model_close. */
 HEADRACE_C_API int32_t headrace_model_open(const char* path, const headrace_model_options* options,
-                                           headrace_model** model);
+                                           headrace_model** model, headrace_error** error);
 HEADRACE_C_API void headrace_model_close(headrace_model* model);
 
 /* The description of a package as the JSON object that `headrace inspect` prints. Needs no torch. Free with
- * headrace_text_free. */
-HEADRACE_C_API int32_t headrace_model_inspect(const char* path, const char* model_name, char** json);
-HEADRACE_C_API void headrace_text_free(char* text);
+ * headrace_bytes_free. */
+HEADRACE_C_API int32_t headrace_model_inspect(const char* path, const char* model_name, headrace_bytes** json,
+                                              headrace_error** error);
 
 HEADRACE_C_API uint64_t headrace_model_input_count(const headrace_model* model);
 HEADRACE_C_API uint64_t headrace_model_output_count(const headrace_model* model);
@@ -78,7 +63,7 @@ typedef struct headrace_tensor {
  * earlier run, which are used again. Free with headrace_outputs_free, which is also allowed after the model
  * was closed. */
 HEADRACE_C_API int32_t headrace_model_run(headrace_model* model, const headrace_tensor* inputs,
-                                          uint64_t count, headrace_outputs** outputs);
+                                          uint64_t count, headrace_outputs** outputs, headrace_error** error);
 
 typedef struct headrace_run_options {
   size_t struct_size;
@@ -91,16 +76,26 @@ typedef struct headrace_run_options {
 /* The same with a stream. `options` may be NULL. */
 HEADRACE_C_API int32_t headrace_model_run_with(headrace_model* model, const headrace_tensor* inputs,
                                                uint64_t count, const headrace_run_options* options,
-                                               headrace_outputs** outputs);
+                                               headrace_outputs** outputs, headrace_error** error);
 HEADRACE_C_API void headrace_outputs_free(headrace_outputs* outputs);
 HEADRACE_C_API uint64_t headrace_outputs_count(const headrace_outputs* outputs);
 /* Fills in output `index`. Its memory belongs to `outputs`. */
 HEADRACE_C_API int32_t headrace_outputs_get(const headrace_outputs* outputs, uint64_t index,
-                                            headrace_tensor* tensor);
+                                            headrace_tensor* tensor, headrace_error** error);
 
+/* Copies output `index` into `memory` of `size` bytes in host memory, row-major without gaps, and waits for
+ * it. invalid_argument: `size` differs from the output's size in bytes. */
+HEADRACE_C_API int32_t headrace_outputs_copy(headrace_model* model, const headrace_outputs* outputs,
+                                             uint64_t index, void* memory, uint64_t size,
+                                             headrace_error** error);
+
+/* The weights and buffers of the package as a JSON array of objects: name, dtype, shape. Free with
+ * headrace_bytes_free. */
+HEADRACE_C_API int32_t headrace_model_constants(const headrace_model* model, headrace_bytes** json,
+                                                headrace_error** error);
 /* Replaces the value of a constant. */
 HEADRACE_C_API int32_t headrace_model_replace_constant(headrace_model* model, const char* name,
-                                                       const headrace_tensor* value);
+                                                       const headrace_tensor* value, headrace_error** error);
 
 typedef struct headrace_model_timing {
   size_t struct_size;
@@ -111,7 +106,8 @@ typedef struct headrace_model_timing {
   double run_p50_ns; /* from buckets of powers of two: wrong by a factor of two at most */
   double run_p99_ns;
 } headrace_model_timing;
-HEADRACE_C_API int32_t headrace_model_get_timing(const headrace_model* model, headrace_model_timing* timing);
+HEADRACE_C_API int32_t headrace_model_get_timing(const headrace_model* model, headrace_model_timing* timing,
+                                                 headrace_error** error);
 
 typedef struct headrace_model_memory {
   size_t struct_size;
@@ -122,7 +118,14 @@ typedef struct headrace_model_memory {
   uint64_t device_peak_bytes;
   uint64_t device_used_bytes; /* what all processes together use on it */
 } headrace_model_memory;
-HEADRACE_C_API int32_t headrace_model_get_memory(const headrace_model* model, headrace_model_memory* memory);
+HEADRACE_C_API int32_t headrace_model_get_memory(const headrace_model* model, headrace_model_memory* memory,
+                                                 headrace_error** error);
+
+/* Tries torch on a device: allocates, draws random numbers, multiplies matrices. *json: an array of objects:
+ * name, passed, detail, milliseconds. A device that fails a check is no error of the call. `options`: name,
+ * value, ..., NULL; or NULL. Free with headrace_bytes_free. */
+HEADRACE_C_API int32_t headrace_check_device(const char* device, const char* const* options,
+                                             headrace_bytes** json, headrace_error** error);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C API of agents, compiled as C: two agents of this process, and what they refuse. */
+#include "check.h"
+
+#include <headrace/c/agent.h>
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { pages = 8, page_bytes = 4096 };
+
+#define SIZED(type, name)           \
+  type name;                        \
+  memset(&(name), 0, sizeof(name)); \
+  (name).struct_size = sizeof(name)
+
+static const int64_t ten_seconds = 10000000000;
+
+static headrace_agent* open_agent(const char* name) {
+  const char* backends[] = {"shm", "tcp", "posix", NULL};
+  SIZED(headrace_agent_options, options);
+  options.backends = backends;
+  options.listen = "127.0.0.1:0";
+  headrace_agent* agent = NULL;
+  CHECK(headrace_agent_open(name, &options, &agent, fresh()) == 0);
+  return agent;
+}
+
+static headrace_page_spec uniform(uint32_t region) {
+  SIZED(headrace_page_spec, spec);
+  spec.form = HEADRACE_PAGES_UNIFORM;
+  spec.region = region;
+  spec.page_bytes = page_bytes;
+  spec.count = pages;
+  return spec;
+}
+
+static headrace_page_list* prepare(headrace_agent* agent, const char* peer, uint32_t region) {
+  const headrace_page_spec spec = uniform(region);
+  headrace_page_list* list = NULL;
+  CHECK(headrace_agent_prepare(agent, peer, &spec, &list, fresh()) == 0);
+  CHECK(headrace_page_list_count(list) == pages && headrace_page_list_bytes(list) == pages * page_bytes);
+  return list;
+}
+
+static uint32_t register_bytes(headrace_agent* agent, void* memory, uint64_t length, const char* name) {
+  SIZED(headrace_memory, range);
+  range.address = memory;
+  range.length = length;
+  SIZED(headrace_register_options, options);
+  options.name = name;
+  options.note = "uint8";
+  uint32_t region = 0;
+  CHECK(headrace_agent_register(agent, &range, 1, &options, &region, fresh()) == 0);
+  return region;
+}
+
+static void meet(headrace_agent* agent, headrace_agent* peer) {
+  headrace_bytes* metadata = NULL;
+  CHECK(headrace_agent_export_metadata(peer, NULL, &metadata, fresh()) == 0);
+  SIZED(headrace_import_report, report);
+  CHECK(headrace_agent_import_metadata(agent, headrace_bytes_data(metadata), headrace_bytes_size(metadata),
+                                       &report, fresh()) == 0);
+  CHECK(strcmp(report.peer, headrace_agent_name(peer)) == 0);
+  CHECK(report.incarnation == headrace_agent_incarnation(peer) && report.restarted == 0);
+  headrace_bytes_free(metadata);
+}
+
+/* ---------------------------------------------------------------- what works */
+
+static atomic_int dones, drops, arrived;
+
+static void done(void* context, int32_t code, uint64_t page) {
+  CHECK(context == &dones && code == 0 && page == HEADRACE_NO_SUCH_PAGE);
+  atomic_fetch_add(&dones, 1);
+}
+static void drop(void* context) {
+  (void)context;
+  atomic_fetch_add(&drops, 1);
+}
+static void took(void* context, const char* peer, const void* payload, uint64_t size) {
+  CHECK(context == &arrived && strcmp(peer, "left") == 0 && size == 3 && memcmp(payload, "hi\0", 3) == 0);
+  atomic_fetch_add(&arrived, 1);
+}
+
+/* Waits for the callback thread, for at most ten seconds. */
+static int reaches(atomic_int* value, int wanted) {
+  for (int i = 0; i < 10000 && atomic_load(value) < wanted; ++i) poll(NULL, 0, 1);
+  return atomic_load(value) == wanted;
+}
+
+static headrace_request* make_read(headrace_agent* agent, headrace_page_list* local,
+                                   headrace_page_list* remote) {
+  static const uint32_t to[] = {0, 1, 2}, from[] = {7, 0, 3};
+  SIZED(headrace_request_part, part);
+  part.local = local;
+  part.remote = remote;
+  part.local_index = to;
+  part.remote_index = from;
+  part.count = 3;
+  headrace_request* request = NULL;
+  CHECK(headrace_agent_make_request(agent, HEADRACE_OPERATION_READ, &part, 1, NULL, &request, fresh()) == 0);
+  return request;
+}
+
+static void a_read_moves_the_pages_that_its_indices_name(headrace_agent* left, headrace_agent* right) {
+  static unsigned char mine[pages * page_bytes];
+  uint32_t theirs = 0;
+  void* memory = NULL;
+  SIZED(headrace_register_options, named);
+  named.name = "cache";
+  SIZED(headrace_allocate_options, allocate);
+  allocate.numa_node = allocate.near_gpu = -1;
+  allocate.registration = &named;
+  CHECK(headrace_agent_allocate(right, pages * page_bytes, &allocate, &theirs, &memory, fresh()) == 0);
+  for (int page = 0; page < pages; ++page)
+    memset((char*)memory + (size_t)page * page_bytes, 'a' + page, page_bytes);
+  const uint32_t region = register_bytes(left, mine, sizeof mine, "mine");
+  meet(left, right);
+
+  headrace_page_list* local = prepare(left, NULL, region);
+  headrace_page_list* remote = prepare(left, "right", theirs);
+  headrace_request* request = make_read(left, local, remote);
+  headrace_page_list_free(local);
+  headrace_page_list_free(remote);
+  const headrace_callback callback = {&dones, drop};
+  headrace_request_on_done(request, done, callback);
+  SIZED(headrace_post_options, options);
+  options.notification = "took it";
+  options.notification_size = 7;
+  options.has_notification = 1;
+  options.timeout_ns = ten_seconds;
+  CHECK(headrace_request_post(request, &options, fresh()) == 0);
+  CHECK(headrace_request_wait(request, ten_seconds, fresh()) == 0);
+  CHECK(headrace_request_state(request) == HEADRACE_STATE_DONE);
+  CHECK(mine[0] == 'h' && mine[page_bytes] == 'a' && mine[2 * page_bytes + 4095] == 'd');
+  CHECK(reaches(&dones, 1) && headrace_request_error(request, fresh()) == 0);
+
+  SIZED(headrace_request_times, times);
+  CHECK(headrace_request_get_times(request, &times, fresh()) == 0);
+  CHECK(times.pages == 3 && times.bytes == 3 * page_bytes && times.posts == 1);
+  headrace_bytes* out = NULL;
+  CHECK(headrace_request_parts(request, &out, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(out), "\"peer\":\"right\"") != NULL);
+  CHECK(strstr(headrace_bytes_data(out), "\"state\":\"done\"") != NULL);
+  headrace_bytes_free(out);
+  CHECK(headrace_request_explain(request, &out, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(out), "read of 3 pages") != NULL);
+  headrace_bytes_free(out);
+  SIZED(headrace_cost, cost);
+  CHECK(headrace_request_cost(request, &cost, fresh()) == 0);
+  headrace_request_free(request);
+  CHECK(reaches(&drops, 1));
+
+  headrace_notifications* taken = NULL;
+  CHECK(headrace_agent_wait_notification(right, "left", "took", ten_seconds, &taken, fresh()) == 0);
+  uint64_t size = 0;
+  CHECK(headrace_notifications_count(taken) == 1);
+  CHECK(memcmp(headrace_notifications_payload(taken, 0, &size), "took it", 7) == 0 && size == 7);
+  CHECK(strcmp(headrace_notifications_peer(taken, 0), "left") == 0);
+  CHECK(headrace_notifications_peer(taken, 1) == NULL);
+  headrace_notifications_free(taken);
+
+  headrace_mapping* mapping = NULL;
+  CHECK(headrace_agent_map(left, "right", theirs, -1, ten_seconds, &mapping, fresh()) == 0);
+  CHECK(*(char*)headrace_mapping_address(mapping) == 'a' && headrace_mapping_alive(mapping) == 1);
+  CHECK(headrace_mapping_length(mapping) == pages * page_bytes && headrace_mapping_read_only(mapping) == 0);
+  headrace_mapping_free(mapping);
+}
+
+static void every_form_of_pages_says_the_same(headrace_agent* agent) {
+  static unsigned char memory[pages * page_bytes];
+  const uint32_t region = register_bytes(agent, memory, sizeof memory, NULL);
+  headrace_page rows[2] = {{region, 0, 512}, {region, 8192, 512}};
+  headrace_address_page addresses[2] = {{(uint64_t)(uintptr_t)memory, 512},
+                                        {(uint64_t)(uintptr_t)memory + 8192, 512}};
+  static const int64_t offsets[] = {0, 8192}, length = 512;
+  headrace_page_spec specs[4];
+  memset(specs, 0, sizeof specs);
+  for (int i = 0; i < 4; ++i) {
+    specs[i].struct_size = sizeof specs[i];
+    specs[i].form = i;
+    specs[i].region = region;
+    specs[i].count = 2;
+  }
+  specs[HEADRACE_PAGES_ROWS].rows = rows;
+  specs[HEADRACE_PAGES_ADDRESSES].rows = addresses;
+  specs[HEADRACE_PAGES_COLUMNS].offsets = (headrace_page_column){offsets, 8};
+  specs[HEADRACE_PAGES_COLUMNS].lengths = (headrace_page_column){&length, 0};
+  specs[HEADRACE_PAGES_UNIFORM].stride = 8192;
+  specs[HEADRACE_PAGES_UNIFORM].page_bytes = 512;
+  for (int i = 0; i < 4; ++i) {
+    headrace_page_list* list = NULL;
+    CHECK(headrace_agent_prepare(agent, NULL, &specs[i], &list, fresh()) == 0);
+    CHECK(headrace_page_list_count(list) == 2 && headrace_page_list_bytes(list) == 1024);
+    headrace_page_list_free(list);
+  }
+  headrace_page_spec view = specs[HEADRACE_PAGES_UNIFORM];
+  view.dimensions = 2;
+  view.item_bytes = 2;
+  view.shape[0] = 4, view.shape[1] = 64;
+  view.strides[0] = 256, view.strides[1] = 2;
+  headrace_page_list* list = NULL;
+  CHECK(headrace_agent_prepare(agent, NULL, &view, &list, fresh()) == 0);
+  headrace_page_list_free(list);
+  CHECK(headrace_agent_deregister(agent, &region, 1, ten_seconds, fresh()) == 0);
+}
+
+static void messages_and_lists_cross(headrace_agent* left, headrace_agent* right) {
+  meet(left, right);
+  const headrace_callback callback = {&arrived, NULL};
+  headrace_agent_on_notification(right, took, callback);
+  CHECK(headrace_agent_notify(left, "right", "hi\0", 3, fresh()) == 0);
+  CHECK(reaches(&arrived, 1));
+  headrace_agent_on_notification(right, NULL, (headrace_callback){NULL, NULL});
+
+  headrace_regions* regions = NULL;
+  CHECK(headrace_agent_peer_region(left, "right", "cache", &regions, fresh()) == 0);
+  SIZED(headrace_region, region);
+  CHECK(headrace_regions_get(regions, 0, &region, fresh()) == 0);
+  CHECK(strcmp(region.name, "cache") == 0 && region.length == pages * page_bytes && region.read_only == 0);
+  CHECK(headrace_regions_get(regions, 1, &region, fresh()) == 2);
+  headrace_regions_free(regions);
+  CHECK(headrace_agent_regions(right, &regions, fresh()) == 0 && headrace_regions_count(regions) == 1);
+  headrace_regions_free(regions);
+
+  headrace_bytes* json = NULL;
+  CHECK(headrace_agent_peers(left, &json, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(json), "\"name\":\"right\"") != NULL);
+  headrace_bytes_free(json);
+  CHECK(headrace_agent_backends(left, &json, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(json), "\"name\":\"shm\"") != NULL);
+  headrace_bytes_free(json);
+  CHECK(headrace_agent_telemetry(left, &json, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(json), "\"requests.done\"") != NULL);
+  headrace_bytes_free(json);
+  CHECK(headrace_list_options(NULL, &json, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(json), "tcp.sockets") != NULL);
+  headrace_bytes_free(json);
+}
+
+static void metadata_travels_by_socket(headrace_agent* left, headrace_agent* right) {
+  CHECK(headrace_agent_forget(left, "right", fresh()) == 0);
+  SIZED(headrace_import_report, report);
+  CHECK(headrace_agent_fetch_metadata(left, headrace_agent_listen_address(right), ten_seconds, &report,
+                                      fresh()) == 0);
+  CHECK(strcmp(report.peer, "right") == 0 && report.regions == 1);
+  CHECK(headrace_agent_connect(left, "right", NULL, ten_seconds, fresh()) == 0);
+  CHECK(headrace_agent_metadata_version(right) >= 1);
+}
+
+/* ---------------------------------------------------------------- what is refused */
+
+static void errors_have_code_sentence_and_page(headrace_agent* agent) {
+  headrace_page_spec spec = uniform(77);
+  headrace_page_list* list = NULL;
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &list, fresh()) == 3 && list == NULL);
+  CHECK(headrace_error_code(last_error) == 3 && headrace_error_page(last_error) == 0);
+  CHECK(strstr(text(), "this agent has no region 77") != NULL);
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &list, NULL) == 3);
+  spec.struct_size = 8;
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &list, fresh()) == 2);
+  CHECK(strstr(text(), "struct_size") != NULL);
+  CHECK(headrace_agent_prepare(agent, NULL, NULL, &list, fresh()) == 2);
+  CHECK(strcmp(text(), "spec is NULL") == 0);
+  CHECK(headrace_agent_prepare(NULL, NULL, &spec, &list, fresh()) == 2);
+  spec = uniform(77);
+  spec.form = 9;
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &list, fresh()) == 2);
+  spec.form = HEADRACE_PAGES_ADDRESSES;
+  CHECK(headrace_agent_prepare(agent, "right", &spec, &list, fresh()) == 2);
+  spec.dimensions = 5;
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &list, fresh()) == 2);
+  CHECK(headrace_agent_notify(agent, "nobody", "x", 1, fresh()) == 3);
+  CHECK(strcmp(headrace_code_name(3), "not_found") == 0);
+  headrace_notifications* taken = NULL;
+  CHECK(headrace_agent_wait_notification(agent, NULL, NULL, 1000000, &taken, fresh()) == 5 && taken == NULL);
+}
+
+static void a_refused_registration_drops_what_it_was_to_keep(headrace_agent* agent) {
+  const int before = atomic_load(&drops);
+  SIZED(headrace_memory, nothing);
+  SIZED(headrace_register_options, options);
+  options.keep = &drops;
+  options.drop = drop;
+  uint32_t region = 0;
+  CHECK(headrace_agent_register(agent, &nothing, 1, &options, &region, fresh()) == 2);
+  CHECK(atomic_load(&drops) == before + 1);
+}
+
+static void a_request_needs_indices_on_both_sides(headrace_agent* agent) {
+  static unsigned char memory[pages * page_bytes];
+  const uint32_t region = register_bytes(agent, memory, sizeof memory, NULL);
+  headrace_page_list* list = prepare(agent, NULL, region);
+  static const uint32_t index[] = {0};
+  SIZED(headrace_request_part, part);
+  part.local = list;
+  headrace_request* request = NULL;
+  CHECK(headrace_agent_make_request(agent, 0, &part, 1, NULL, &request, fresh()) == 2);
+  part.remote = list;
+  part.local_index = index;
+  part.count = 1;
+  CHECK(headrace_agent_make_request(agent, 0, &part, 1, NULL, &request, fresh()) == 2);
+  CHECK(strstr(text(), "for both, or for none") != NULL);
+  CHECK(headrace_agent_make_request(agent, 7, &part, 1, NULL, &request, fresh()) == 2 && request == NULL);
+  headrace_page_list_free(list);
+  CHECK(headrace_agent_deregister(agent, &region, 1, ten_seconds, fresh()) == 0);
+}
+
+static void null_may_be_freed_and_asked(void) {
+  headrace_agent_close(NULL);
+  headrace_regions_free(NULL);
+  headrace_mapping_free(NULL);
+  headrace_page_list_free(NULL);
+  headrace_request_free(NULL);
+  headrace_request_cancel(NULL);
+  headrace_notifications_free(NULL);
+  headrace_error_free(NULL);
+  headrace_bytes_free(NULL);
+  CHECK(headrace_regions_count(NULL) == 0 && headrace_mapping_address(NULL) == NULL);
+  CHECK(headrace_error_code(NULL) == 0 && strcmp(headrace_error_message(NULL), "") == 0);
+}
+
+/* A request keeps its agent alive inside: a handle that is freed late calls nothing that is gone. */
+static void a_request_may_be_freed_after_its_agent(void) {
+  static unsigned char memory[pages * page_bytes];
+  headrace_agent* agent = open_agent("alone");
+  const uint32_t region = register_bytes(agent, memory, sizeof memory, NULL);
+  headrace_page_list* local = prepare(agent, NULL, region);
+  headrace_page_list* remote = prepare(agent, "alone", region);
+  headrace_request* request = make_read(agent, local, remote);
+  headrace_agent_close(agent);
+  CHECK(headrace_request_post(request, NULL, fresh()) == 2);
+  headrace_request_free(request);
+  headrace_page_list_free(remote);
+  headrace_page_list_free(local);
+}
+
+int main(void) {
+  headrace_agent* left = open_agent("left");
+  headrace_agent* right = open_agent("right");
+  a_read_moves_the_pages_that_its_indices_name(left, right);
+  every_form_of_pages_says_the_same(left);
+  messages_and_lists_cross(left, right);
+  metadata_travels_by_socket(left, right);
+  errors_have_code_sentence_and_page(left);
+  a_refused_registration_drops_what_it_was_to_keep(left);
+  a_request_needs_indices_on_both_sides(left);
+  null_may_be_freed_and_asked();
+  headrace_agent_close(left);
+  headrace_agent_close(right);
+  a_request_may_be_freed_after_its_agent();
+  (void)fresh();
+  puts("the C API does what it says");
+  return 0;
+}

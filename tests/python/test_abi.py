@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/abi.py finds each change of a C header that breaks what was built before, and lets appends pass."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+HEADER = """\
+#include <stddef.h>
+#include <stdint.h>
+#define HEADRACE_SAMPLE_ABI_MINOR 0u
+#define HEADRACE_SAMPLE_MOST 4
+typedef enum headrace_color { HEADRACE_RED = 0, HEADRACE_BLUE = 1 } headrace_color;
+typedef struct headrace_frozen { uint64_t first; uint32_t second; } headrace_frozen;
+typedef struct headrace_growing {
+  size_t struct_size;
+  uint64_t first; int32_t (*call)(void* context);
+} headrace_growing;
+int32_t headrace_paint(const headrace_growing* what, headrace_color color);
+"""
+
+
+def run(root, *arguments):
+    command = [sys.executable, str(ROOT / "tools" / "abi.py"), "--root", str(root), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(name="tree")
+def described_tree(tmp_path):
+    header = tmp_path / "include" / "headrace" / "c" / "sample.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(HEADER)
+    assert run(tmp_path, "--write") == (0, "")
+    assert run(tmp_path) == (0, "abi: 1 headers, 0 differences\n")
+    return tmp_path, header
+
+
+BREAKS = {
+    "a field in the middle": (
+        "uint64_t first; int32_t (*call)",
+        "uint64_t zeroth; uint64_t first; int32_t (*call)",
+    ),
+    "another type": ("uint64_t first; int32_t (*call)", "int64_t first; int32_t (*call)"),
+    "another signature in a table": ("(*call)(void* context)", "(*call)(void* context, int more)"),
+    "a frozen struct that grows": ("uint32_t second;", "uint32_t second; uint64_t third;"),
+    "another value": ("HEADRACE_BLUE = 1", "HEADRACE_BLUE = 2"),
+    "an enumerator that is gone": (", HEADRACE_BLUE = 1", ""),
+    "another function": ("headrace_color color);", "headrace_color color, int more);"),
+    "a function that is gone": (
+        "int32_t headrace_paint(const headrace_growing* what, headrace_color color);",
+        "",
+    ),
+    "another constant": ("HEADRACE_SAMPLE_MOST 4", "HEADRACE_SAMPLE_MOST 8"),
+}
+
+
+@pytest.mark.parametrize("change", BREAKS)
+def test_a_change_that_is_no_append_fails_and_is_not_written(tree, change):
+    root, header = tree
+    before, after = BREAKS[change]
+    assert before in HEADER
+    header.write_text(HEADER.replace(before, after))
+    for arguments in ([], ["--write"]):
+        code, said = run(root, *arguments)
+        assert code == 1 and "what was built before breaks" in said, said
+    assert run(root, "--break") == (0, "")
+    assert run(root)[0] == 0
+
+
+APPENDS = {
+    "a field at the end": ("(*call)(void* context);", "(*call)(void* context); uint64_t more;"),
+    "an enumerator": ("HEADRACE_BLUE = 1", "HEADRACE_BLUE = 1, HEADRACE_GREEN = 2"),
+    "a function": ("int32_t headrace_paint", "void headrace_wash(void);\nint32_t headrace_paint"),
+    "a constant": (
+        "#define HEADRACE_SAMPLE_MOST 4",
+        "#define HEADRACE_SAMPLE_MOST 4\n#define HEADRACE_SAMPLE_LEAST 1",
+    ),
+    "a minor version": ("HEADRACE_SAMPLE_ABI_MINOR 0u", "HEADRACE_SAMPLE_ABI_MINOR 1u"),
+}
+
+
+@pytest.mark.parametrize("change", APPENDS)
+def test_an_append_fails_until_it_is_written(tree, change):
+    root, header = tree
+    before, after = APPENDS[change]
+    assert before in HEADER
+    header.write_text(HEADER.replace(before, after))
+    code, said = run(root)
+    assert code == 1 and "run tools/abi.py --write" in said and "breaks" not in said, said
+    assert run(root, "--write") == (0, "")
+    assert run(root)[0] == 0
+
+
+def test_a_header_that_is_gone_fails(tree):
+    root, header = tree
+    header.unlink()
+    code, said = run(root)
+    assert code == 1 and "tests/abi/c/sample.h.txt: its header is gone" in said
+
+
+def test_the_headers_of_this_tree_are_described():
+    code, said = run(ROOT)
+    assert code == 0, said
