@@ -63,11 +63,11 @@ class CudaIpcLocal : public test::DirectBackend {
   void* registered(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
     return backend->register_region(region_of(memory, ordinal, flags)).value();
   }
-  Status run(void* handle, std::uint64_t token) {
-    const Status posted = post(handle, token);
+  Status run(void* handle) {
+    const Status posted = post(handle);
     if (!posted.ok()) return posted;
-    while (host.in_flight(token)) backend->progress();
-    return host.last_end(token)->status;
+    while (in_flight(handle)) backend->progress();
+    return end_of(handle).status;
   }
   static bool same(const gpu::DeviceMemory& a, const gpu::DeviceMemory& b) {
     return std::memcmp(reinterpret_cast<void*>(a.address()), reinterpret_cast<void*>(b.address()),
@@ -107,7 +107,7 @@ TEST_F(CudaIpcLocal, moves_scattered_pages_between_two_gpus_both_ways) {
     EXPECT_EQ(backend->cost(args).bytes_per_second, between_gpus.bytes_per_second);
     void* const handle = backend->prepare(args).value();
     ++*reinterpret_cast<unsigned char*>(near.address());
-    EXPECT_EQ(run(handle, args.token), Status{});
+    EXPECT_EQ(run(handle), Status{});
     EXPECT_TRUE(same(near, far));
     backend->release(handle);
   }
@@ -125,7 +125,7 @@ TEST_F(CudaIpcLocal, ends_are_told_once_whoever_looks_and_the_bell_wakes_a_sleep
                             test::uniform_side(remote_handle, 0, 4096, 4096), 1);
   void* const handle = backend->prepare(args).value();
   fake.hold();
-  ASSERT_TRUE(post(handle, args.token).ok());
+  ASSERT_TRUE(post(handle).ok());
   EXPECT_EQ(backend->progress(), 0u);
   EXPECT_EQ(backend->arm(true), 0u);
   fake.release();
@@ -134,10 +134,10 @@ TEST_F(CudaIpcLocal, ends_are_told_once_whoever_looks_and_the_bell_wakes_a_sleep
   EXPECT_EQ(backend->arm(false), 0u);
   EXPECT_EQ(backend->progress(), 1u);
   EXPECT_FALSE(backend->poll(handle));
-  EXPECT_EQ(host.ends(args.token), 1u);
-  ASSERT_TRUE(post(handle, args.token).ok());
+  EXPECT_EQ(ends(handle), 1u);
+  ASSERT_TRUE(post(handle).ok());
   EXPECT_FALSE(backend->poll(handle));
-  EXPECT_EQ(host.ends(args.token), 2u);
+  EXPECT_EQ(ends(handle), 2u);
   EXPECT_TRUE(same(near, far));
   backend->release(handle);
   backend->unload(remote_handle);
@@ -215,7 +215,7 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
       void* const handle = backend->prepare(prepared).value();
       ++host_bytes[777];
       EXPECT_FALSE(same_now());
-      EXPECT_EQ(run(handle, prepared.token), Status{});
+      EXPECT_EQ(run(handle), Status{});
       EXPECT_TRUE(same_now());
       backend->release(handle);
     }
@@ -280,7 +280,7 @@ TEST_F(CudaIpcStaged, host_memory_that_cannot_be_pinned_moves_through_slots_that
     for (int post = 0; post < 5; ++post) {
       ++bytes[777 + static_cast<std::size_t>(post)];
       EXPECT_FALSE(same_now());
-      ASSERT_EQ(run(handle, args.token), Status{});
+      ASSERT_EQ(run(handle), Status{});
       ASSERT_TRUE(same_now());
     }
     backend->release(handle);
@@ -293,13 +293,10 @@ TEST_F(CudaIpcStaged, no_stream_orders_what_threads_copy) {
   const auto driver_of_it = gpu::Device::open(fake.load().value(), 1).value();
   const auto stream = gpu::Stream::make(driver_of_it).value();
   headrace_post_v1 how{};
-  how.struct_size = sizeof how;
   how.stream = stream.handle();
-  host.post_begins(args.token);
-  EXPECT_EQ(backend->post(handle, how).code, Code::not_supported);
-  host.post_refused(args.token);
+  EXPECT_EQ(post(handle, how).code, Code::not_supported);
   EXPECT_FALSE(same_now());
-  EXPECT_EQ(run(handle, args.token), Status{});
+  EXPECT_EQ(run(handle), Status{});
   EXPECT_TRUE(same_now());
   backend->release(handle);
 }
@@ -309,8 +306,8 @@ TEST_F(CudaIpcStaged, a_fault_of_the_gpu_ends_the_post_when_nobody_touches_its_m
   void* const handle = backend->prepare(args).value();
   fake.add_kernel("headrace_move_few", sizeof(headrace_move_few_v1),
                   [](const void*) { return cuda::Outcome::illegal_address; });
-  EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
-  EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_EQ(run(handle).code, Code::backend_failed);
+  EXPECT_THAT(end_of(handle).text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   backend->release(handle);
 }
 
@@ -328,10 +325,10 @@ TEST_F(CudaIpcStaged, memory_that_is_gone_or_may_not_be_written_ends_the_post_an
     const auto args = request(HEADRACE_READ, test::uniform_side(local, 0, 4096, 4096),
                               test::uniform_side(remote_handle, 0, 4096, 4096), 16);
     void* const handle = backend->prepare(args).value();
-    EXPECT_EQ(run(handle, args.token), Status{});
+    EXPECT_EQ(run(handle), Status{});
     ASSERT_EQ(::mprotect(there, length, protection), 0);
-    EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
-    EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("read-only, or was unmapped"));
+    EXPECT_EQ(run(handle).code, Code::backend_failed);
+    EXPECT_THAT(end_of(handle).text, HasSubstr("read-only, or was unmapped"));
     backend->release(handle);
     backend->deregister_region(local);
     ::munmap(there, length);
@@ -347,7 +344,7 @@ TEST_F(CudaIpcUnpinned, host_memory_moves_and_is_not_pinned) {
   const auto args = all_pages(HEADRACE_WRITE);
   void* const handle = backend->prepare(args).value();
   EXPECT_FALSE(same_now());
-  EXPECT_EQ(run(handle, args.token), Status{});
+  EXPECT_EQ(run(handle), Status{});
   EXPECT_TRUE(same_now());
   EXPECT_EQ(fake.calls("cuMemHostRegister"), 0);
   backend->release(handle);
@@ -377,13 +374,9 @@ TEST_F(CudaIpcLocal, a_post_in_the_order_of_a_stream_sees_what_was_queued_before
                             test::uniform_side(remote_handle, 0, 4096, 4096), 1);
   void* const handle = backend->prepare(args).value();
   const auto post_on = [&](cuda::Stream on) {
-    headrace_post_v1 post{};
-    post.struct_size = sizeof post;
-    post.stream = on;
-    host.post_begins(args.token);
-    const Status status = backend->post(handle, post);
-    if (!status.ok()) host.post_refused(args.token);
-    return status;
+    headrace_post_v1 how{};
+    how.stream = on;
+    return post(handle, how);
   };
   fake.hold();
   {
@@ -399,8 +392,8 @@ TEST_F(CudaIpcLocal, a_post_in_the_order_of_a_stream_sees_what_was_queued_before
   }
   EXPECT_EQ(backend->progress(), 0u);
   fake.release();
-  while (host.in_flight(args.token)) backend->progress();
-  EXPECT_EQ(host.last_end(args.token)->status, Status{});
+  while (in_flight(handle)) backend->progress();
+  EXPECT_EQ(end_of(handle).status, Status{});
   const std::vector<unsigned char> expected(4096, 77);
   EXPECT_EQ(std::memcmp(expected.data(), reinterpret_cast<void*>(far.address()), 4096), 0);
   EXPECT_EQ(post_on(other.handle()).code, Code::invalid_argument);
@@ -442,7 +435,7 @@ TEST_F(CudaIpcLocal, remote_pages_on_several_gpus_move_in_one_post) {
   const auto args = request(HEADRACE_READ, test::uniform_side(here, 0, bytes, bytes), remote, pages);
   void* const handle = backend->prepare(args).value();
   const int launches = fake.calls("cuLaunchKernelEx");
-  EXPECT_EQ(run(handle, args.token), Status{});
+  EXPECT_EQ(run(handle), Status{});
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), launches + 1);
   for (std::uint32_t i = 0; i < pages; ++i)
     EXPECT_EQ(std::memcmp(reinterpret_cast<void*>(near.address() + std::uint64_t{i} * bytes),
@@ -514,7 +507,7 @@ TEST_F(CudaIpcLocal, a_captured_request_moves_at_every_replay_what_its_numbers_s
     EXPECT_EQ(backend->check(handle).value(), 3U);
   }
   backend->end_capture(handle);
-  EXPECT_EQ(run(handle, args.token), Status{}) << "it may be posted again";
+  EXPECT_EQ(run(handle), Status{}) << "it may be posted again";
   EXPECT_TRUE(same(near, far)) << "with the pages that it was made with";
   backend->release(handle);
   backend->unload(remote_handle);
@@ -565,9 +558,9 @@ TEST_F(CudaIpcLocal, a_kernels_fault_ends_posts_with_the_drivers_words) {
   void* const handle = backend->prepare(args).value();
   fake.add_kernel("headrace_move_row_pages", sizeof(headrace_move_pages_v1),
                   [](const void*) { return cuda::Outcome::illegal_address; });
-  EXPECT_EQ(run(handle, args.token).code, Code::backend_failed);
-  EXPECT_THAT(host.last_end(args.token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-  EXPECT_EQ(post(handle, args.token).code, Code::backend_failed) << "the context is gone";
+  EXPECT_EQ(run(handle).code, Code::backend_failed);
+  EXPECT_THAT(end_of(handle).text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_EQ(post(handle).code, Code::backend_failed) << "the context is gone";
   backend->release(handle);
   backend->unload(remote_handle);
   backend->deregister_region(there);
@@ -589,17 +582,13 @@ class CudaIpcCourier : public CudaIpcLocal {
     backend->deregister_region(there);
     backend->deregister_region(here);
   }
-  struct Prepared {
-    void* handle;
-    std::uint64_t token;
-  };
   /// Page `page` is written.
-  Prepared prepared(std::uint64_t page, std::uint64_t bytes = 4096) {
+  void* prepared(std::uint64_t page, std::uint64_t bytes = 4096) {
     const auto side = [&](void* region) { return test::uniform_side(region, page * bytes, bytes, bytes); };
     const auto args = request(HEADRACE_WRITE, side(here), side(remote), 1);
     cost_method = backend->cost(args).method;
     handles.push_back(backend->prepare(args).value());
-    return {handles.back(), args.token};
+    return handles.back();
   }
   [[nodiscard]] int couriers() const { return fake.calls("headrace_courier"); }
   [[nodiscard]] int copies() const { return fake.calls("cuMemcpyAsync"); }
@@ -615,10 +604,10 @@ class CudaIpcCourier : public CudaIpcLocal {
 
 TEST_F(CudaIpcCourier, carries_small_posts_one_launch_for_all_and_says_so) {
   for (std::uint64_t page = 0; page < pages; ++page) {
-    const auto [handle, token] = prepared(page);
+    void* const handle = prepared(page);
     EXPECT_THAT(cost_method, HasSubstr("courier"));
-    ASSERT_EQ(run(handle, token), Status{});
-    ASSERT_EQ(run(handle, token), Status{}) << "again";
+    ASSERT_EQ(run(handle), Status{});
+    ASSERT_EQ(run(handle), Status{}) << "again";
   }
   EXPECT_TRUE(same(near, far));
   EXPECT_EQ(couriers(), 1);
@@ -626,44 +615,42 @@ TEST_F(CudaIpcCourier, carries_small_posts_one_launch_for_all_and_says_so) {
 }
 
 TEST_F(CudaIpcCourier, leaves_long_posts_and_those_of_streams_to_launches) {
-  const auto [large, its_token] = prepared(0, pages * 4096);
+  void* const large = prepared(0, pages * 4096);
   EXPECT_THAT(cost_method, testing::Not(HasSubstr("courier")));
-  EXPECT_EQ(run(large, its_token), Status{});
+  EXPECT_EQ(run(large), Status{});
   EXPECT_TRUE(same(near, far));
   EXPECT_EQ(copies(), 1);
   const auto stream = gpu::Stream::make(gpu::Device::open(fake.load().value(), 0).value()).value();
-  const auto [handle, token] = prepared(1);
-  headrace_post_v1 post{};
-  post.struct_size = sizeof post;
-  post.stream = stream.handle();
-  host.post_begins(token);
-  ASSERT_EQ(backend->post(handle, post), Status{});
-  while (host.in_flight(token)) backend->progress();
+  void* const handle = prepared(1);
+  headrace_post_v1 how{};
+  how.stream = stream.handle();
+  ASSERT_EQ(post(handle, how), Status{});
+  while (in_flight(handle)) backend->progress();
   EXPECT_EQ(copies(), 2);
   EXPECT_EQ(couriers(), 0);
 }
 
 TEST_F(CudaIpcCourier, whose_ring_is_full_leaves_the_rest_to_launches) {
-  std::vector<Prepared> all;
+  std::vector<void*> all;
   for (std::uint64_t page = 0; page < pages; ++page) all.push_back(prepared(page));
   fake.hold();
-  for (const auto& [handle, token] : all) ASSERT_EQ(post(handle, token), Status{});
+  for (void* const handle : all) ASSERT_EQ(post(handle), Status{});
   EXPECT_EQ(backend->progress(), 0u);
   fake.release();
-  for (const auto& [handle, token] : all) {
-    while (host.in_flight(token)) backend->progress();
-    EXPECT_EQ(host.last_end(token)->status, Status{});
+  for (void* const handle : all) {
+    while (in_flight(handle)) backend->progress();
+    EXPECT_EQ(end_of(handle).status, Status{});
   }
   EXPECT_TRUE(same(near, far));
   EXPECT_EQ(copies(), 6);
 }
 
 TEST_F(CudaIpcCourier, that_cannot_be_launched_costs_one_warning_and_no_post) {
-  const auto [one, its_token] = prepared(0);
-  const auto [two, other_token] = prepared(1);
+  void* const one = prepared(0);
+  void* const two = prepared(1);
   fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory, 1, 2);
-  EXPECT_EQ(run(one, its_token), Status{});
-  EXPECT_EQ(run(two, other_token), Status{});
+  EXPECT_EQ(run(one), Status{});
+  EXPECT_EQ(run(two), Status{});
   EXPECT_EQ(copies(), 2);
   EXPECT_THAT(host.log(), testing::ElementsAre(HasSubstr("launch the courier on GPU 0")));
   EXPECT_EQ(
@@ -671,40 +658,40 @@ TEST_F(CudaIpcCourier, that_cannot_be_launched_costs_one_warning_and_no_post) {
 }
 
 TEST_F(CudaIpcCourier, that_left_before_a_post_and_cannot_come_back_fails_it) {
-  const auto [handle, token] = prepared(0);
+  void* const handle = prepared(0);
   cuda::add_courier_that_leaves(fake);
   fake.hold();
-  ASSERT_EQ(post(handle, token), Status{});
+  ASSERT_EQ(post(handle), Status{});
   fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
   fake.release();
-  while (host.in_flight(token)) backend->progress();
-  EXPECT_EQ(host.last_end(token)->status.code, Code::backend_failed);
+  while (in_flight(handle)) backend->progress();
+  EXPECT_EQ(end_of(handle).status.code, Code::backend_failed);
   EXPECT_THAT(host.log(), testing::ElementsAre(HasSubstr("launch the courier on GPU 0")));
-  EXPECT_EQ(run(handle, token), Status{}) << "the next goes by launch";
+  EXPECT_EQ(run(handle), Status{}) << "the next goes by launch";
 }
 
 TEST_F(CudaIpcCourier, wakes_a_sleeper_and_comes_back_for_him) {
-  const auto [handle, token] = prepared(0);
+  void* const handle = prepared(0);
   cuda::add_courier_that_leaves(fake);
   fake.hold();
-  ASSERT_EQ(post(handle, token), Status{});
+  ASSERT_EQ(post(handle), Status{});
   EXPECT_EQ(backend->arm(true), 0u);
   cuda::add_reference_courier(fake);  // the next launch is as it should be
   fake.release();
   pollfd bell{backend->descriptor(), POLLIN, 0};
   EXPECT_EQ(::poll(&bell, 1, 10'000), 1);
   EXPECT_EQ(backend->arm(false), 0u);
-  while (host.in_flight(token)) backend->progress();
-  EXPECT_EQ(host.last_end(token)->status, Status{});
+  while (in_flight(handle)) backend->progress();
+  EXPECT_EQ(end_of(handle).status, Status{});
   EXPECT_EQ(couriers(), 2);
 }
 
 TEST_F(CudaIpcCourier, whose_kernel_faults_ends_its_posts_with_the_drivers_words) {
-  const auto [handle, token] = prepared(0);
+  void* const handle = prepared(0);
   fake.add_kernel("headrace_courier", sizeof(headrace_courier_v1),
                   [](const void*) { return cuda::Outcome::illegal_address; });
-  EXPECT_EQ(run(handle, token).code, Code::backend_failed);
-  EXPECT_THAT(host.last_end(token)->text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_EQ(run(handle).code, Code::backend_failed);
+  EXPECT_THAT(end_of(handle).text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
 TEST(CudaIpcCourierOptions, that_make_no_sense_are_refused) {

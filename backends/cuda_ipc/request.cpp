@@ -224,6 +224,7 @@ Status Request::post(const headrace_post_v1& args) {
   }
   if (ordered_by != nullptr && stages_) return {Code::not_supported};  // no stream waits for threads
   stream_ = ordered_by != nullptr ? ordered_by : gpu_->stream.handle();
+  token_ = args.token;
   if (link_ == nullptr) return args.has_message != 0 ? Status{Code::not_supported} : post_local();
   const bool waits = link_->state() == host_link::LinkState::connecting;
   if (!waits && !link_->usable()) return {link_->why_lost().status.code};
@@ -414,7 +415,7 @@ void Request::ended(Outcome outcome) {
                "the courier, which had left before the request, could not be launched anew"};
   }
   if (link_ == nullptr) {
-    instance_.host.completed(args_.token, outcome.status, outcome.text);
+    instance_.host.completed(token_, outcome.status, outcome.text);
     return;
   }
   {
@@ -466,7 +467,7 @@ void Request::tell(const Outcome& outcome) {
   if (client_ != nullptr)
     client_->ended(outcome);
   else
-    instance_.host.completed(args_.token, outcome.status, outcome.text);
+    instance_.host.completed(token_, outcome.status, outcome.text);
 }
 
 /// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be

@@ -144,6 +144,7 @@ class Request final : public host_link::Post {
 
   std::unique_ptr<gpu::GraphMove> captured_;  // while it lies in a graph
 
+  std::uint64_t token_ = 0;  // of the present post
   std::uint64_t look_until_ns_ = 0;
   cuda::Stream stream_ = nullptr;   // that the present post is queued on
   host_link::PostMessage message_;  // unused without a link

@@ -451,6 +451,7 @@ Status FakeBackend::post(void* handle, const headrace_post_v1& args) {
     request->mishap = script_->next_action();
     request->state = RequestState::waiting;
     request->cancel = false;
+    request->token = args.token;
     ++request->post_number;
     request->has_message = args.has_message != 0;
     if (request->has_message) {
@@ -562,7 +563,7 @@ void FakeBackend::end(Lock& lock, std::shared_ptr<Request> request, Status statu
     link->in_flight.erase(request);
     ++link->busy;
   }
-  const std::uint64_t token = request->args.token;
+  const std::uint64_t token = request->token;
   lock.unlock();
   host_.completed(token, status, text);
   lock.lock();

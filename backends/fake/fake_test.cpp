@@ -123,7 +123,7 @@ TEST_P(Faults, a_dropped_post_is_canceled_by_disconnect) {
   request->post();
   ab.disconnect();
   EXPECT_FALSE(request->in_flight());
-  EXPECT_EQ(a->host().last_end(request->token())->status.code, Code::canceled);
+  EXPECT_EQ(a->host().last_end(request->slot())->status.code, Code::canceled);
 }
 
 TEST_P(Faults, a_delayed_post_waits_for_the_hosts_clock) {
@@ -173,9 +173,9 @@ TEST_P(Faults, reordered_posts_end_in_another_order_and_their_messages_do_not) {
   go_wrong("reorder@1");
   std::vector<std::uint64_t> order;
   std::mutex mutex;
-  a->host().on_completed = [&](std::uint64_t token, Status) {
+  a->host().on_completed = [&](std::uint64_t slot, Status) {
     const std::scoped_lock lock(mutex);
-    order.push_back(token);
+    order.push_back(slot);
   };
   const auto first = write(), second = write();
   first->post("first");
@@ -185,7 +185,7 @@ TEST_P(Faults, reordered_posts_end_in_another_order_and_their_messages_do_not) {
   ASSERT_TRUE(world.until([&] { return heard().size() == 2; }));
   EXPECT_EQ(heard(), (std::vector<std::string>{"first", "second"}));
   if (GetParam() != "thread") {  // there the first may have been carried out before the second was posted
-    EXPECT_EQ(order, (std::vector<std::uint64_t>{second->token(), first->token()}));
+    EXPECT_EQ(order, (std::vector<std::uint64_t>{second->slot(), first->slot()}));
   }
 }
 

@@ -60,6 +60,7 @@ struct Request {
   headrace_prepare_v1 args{};
   std::shared_ptr<LinkEnd> link;  ///< null: inside this agent
   RequestState state = RequestState::idle;
+  std::uint64_t token = 0;  ///< of the present post
   std::uint64_t post_number = 0;
   Mishap mishap;
   bool has_message = false;

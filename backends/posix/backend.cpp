@@ -77,7 +77,7 @@ Status PosixBackend::post(void* handle, const headrace_post_v1& args) {
     return {pool.error().code};
   }
   const std::shared_ptr<Job>& job = request_of(handle).job;
-  if (!job->begin()) return {Code::invalid_argument};
+  if (!job->begin(args.token)) return {Code::invalid_argument};
   const std::uint64_t wanted = std::min<std::uint64_t>(job->pieces(), settings_.threads);
   std::uint64_t helpers = 0;
   while (helpers < wanted && (*pool)->submit([job] { job->work(); })) ++helpers;

@@ -98,14 +98,14 @@ class Posix : public test::DirectBackend {
     region.flags = flags;
     return backend->register_region(region).value();
   }
-  test::PostEnd wait(std::uint64_t token) {
-    while (host.in_flight(token)) std::this_thread::yield();
-    return *host.last_end(token);
+  test::PostEnd wait(void* handle) {
+    while (in_flight(handle)) std::this_thread::yield();
+    return end_of(handle);
   }
   test::PostEnd run(const headrace_prepare_v1& args) {
     void* const handle = backend->prepare(args).value();
-    EXPECT_TRUE(post(handle, args.token).ok());
-    test::PostEnd end = wait(args.token);
+    EXPECT_TRUE(post(handle).ok());
+    test::PostEnd end = wait(handle);
     backend->release(handle);
     return end;
   }
@@ -127,8 +127,8 @@ TEST_F(Posix, the_backend_starts_no_thread_before_the_first_post) {
                             test::uniform_side(there, 0, 4096, 4096), 1);
   void* const handle = backend->prepare(args).value();
   EXPECT_EQ(threads(), before);
-  ASSERT_TRUE(post(handle, args.token).ok());
-  EXPECT_TRUE(wait(args.token).status.ok());
+  ASSERT_TRUE(post(handle).ok());
+  EXPECT_TRUE(wait(handle).status.ok());
   EXPECT_EQ(bytes, std::string(4096, 'f'));
   EXPECT_GT(threads(), before);
   backend->release(handle);
@@ -191,18 +191,18 @@ TEST_F(Posix, a_cancel_waits_for_the_chunk_in_flight_and_no_other_begins) {
                             test::uniform_side(there, 0, size, size), 1);
   void* const handle = backend->prepare(args).value();
   calls.hold();
-  ASSERT_TRUE(post(handle, args.token).ok());
+  ASSERT_TRUE(post(handle).ok());
   calls.wait_inside(1);
-  EXPECT_EQ(backend->post(handle, {}).code, Code::invalid_argument) << "the request is in flight";
+  EXPECT_EQ(post(handle).code, Code::invalid_argument) << "the request is in flight";
   backend->cancel(handle);
-  EXPECT_TRUE(host.in_flight(args.token)) << "a read may still write the memory";
+  EXPECT_TRUE(in_flight(handle)) << "a read may still write the memory";
   EXPECT_FALSE(backend->poll(handle));
   calls.let_go();
-  EXPECT_EQ(wait(args.token).status.code, Code::canceled);
+  EXPECT_EQ(wait(handle).status.code, Code::canceled);
   EXPECT_EQ(calls.reads(), 1);
   EXPECT_EQ(bytes.substr(1 << 20), std::string(size - (1 << 20), '.'));
-  ASSERT_TRUE(post(handle, args.token).ok()) << "a canceled request may be posted again";
-  EXPECT_TRUE(wait(args.token).status.ok());
+  ASSERT_TRUE(post(handle).ok()) << "a canceled request may be posted again";
+  EXPECT_TRUE(wait(handle).status.ok());
   EXPECT_EQ(bytes, std::string(size, 'f'));
   backend->release(handle);
   give_back({here, there});
@@ -216,24 +216,20 @@ TEST_F(Posix, a_full_queue_refuses_a_post_and_a_canceled_request_leaves_it_at_on
   void* const there = file(make("f", 64));
   const auto args =
       request(HEADRACE_READ, test::uniform_side(here, 0, 64, 64), test::uniform_side(there, 0, 64, 64), 1);
-  std::vector<std::pair<void*, std::uint64_t>> requests;
-  for (int i = 0; i < 3; ++i) {
-    headrace_prepare_v1 mine = args;
-    mine.token = host.new_token();
-    requests.emplace_back(backend->prepare(mine).value(), mine.token);
-  }
+  std::vector<void*> requests;
+  for (int i = 0; i < 3; ++i) requests.push_back(backend->prepare(args).value());
   calls.hold();
-  ASSERT_TRUE(post(requests[0].first, requests[0].second).ok());
+  ASSERT_TRUE(post(requests[0]).ok());
   calls.wait_inside(1);
-  ASSERT_TRUE(post(requests[1].first, requests[1].second).ok());
-  EXPECT_EQ(post(requests[2].first, requests[2].second).code, Code::would_block);
-  backend->cancel(requests[1].first);
-  EXPECT_EQ(wait(requests[1].second).status.code, Code::canceled) << "no thread has begun the request";
+  ASSERT_TRUE(post(requests[1]).ok());
+  EXPECT_EQ(post(requests[2]).code, Code::would_block);
+  backend->cancel(requests[1]);
+  EXPECT_EQ(wait(requests[1]).status.code, Code::canceled) << "no thread has begun the request";
   calls.let_go();
-  EXPECT_TRUE(wait(requests[0].second).status.ok());
-  while (post(requests[2].first, requests[2].second).code == Code::would_block) std::this_thread::yield();
-  EXPECT_TRUE(wait(requests[2].second).status.ok());
-  for (const auto& [handle, token] : requests) backend->release(handle);
+  EXPECT_TRUE(wait(requests[0]).status.ok());
+  while (post(requests[2]).code == Code::would_block) std::this_thread::yield();
+  EXPECT_TRUE(wait(requests[2]).status.ok());
+  for (void* const handle : requests) backend->release(handle);
   give_back({here, there});
 }
 
@@ -243,20 +239,18 @@ TEST_F(Posix, the_backend_is_destroyed_with_canceled_and_released_requests_in_it
   std::string bytes(64, '.');
   void* const here = memory(bytes);
   void* const there = file(make("f", 64));
-  const auto first =
+  const auto args =
       request(HEADRACE_READ, test::uniform_side(here, 0, 64, 64), test::uniform_side(there, 0, 64, 64), 1);
-  void* const running = backend->prepare(first).value();
-  headrace_prepare_v1 second = first;
-  second.token = host.new_token();
-  void* const waiting = backend->prepare(second).value();
+  void* const running = backend->prepare(args).value();
+  void* const waiting = backend->prepare(args).value();
   calls.hold();
-  ASSERT_TRUE(post(running, first.token).ok());
+  ASSERT_TRUE(post(running).ok());
   calls.wait_inside(1);
-  ASSERT_TRUE(post(waiting, second.token).ok());
+  ASSERT_TRUE(post(waiting).ok());
   backend->cancel(waiting);
   backend->release(waiting);
   calls.let_go();
-  EXPECT_TRUE(wait(first.token).status.ok());
+  EXPECT_TRUE(wait(running).status.ok());
   backend->release(running);
   give_back({here, there});
   backend.reset();

@@ -23,17 +23,18 @@ std::uint64_t Job::pieces() const {
   return args_.bytes / piece_bytes_ + most_stretches(args_) / runs_a_piece + 1;
 }
 
-bool Job::begin() {
+bool Job::begin(std::uint64_t token) {
   {
     const std::scoped_lock lock(mutex_);
     if (posted_) return false;
+    token_ = token;
     stopping_ = false;
     failure_.reset();
     cursor_.emplace(args_, piece_bytes_);
     posted_ = !cursor_->done();
     if (posted_) return true;
   }
-  host_.completed(args_.token, {});
+  host_.completed(token, {});
   return true;
 }
 
@@ -51,14 +52,16 @@ void Job::work() {
 }
 
 void Job::cancel() {
+  std::uint64_t token = 0;
   {
     const std::scoped_lock lock(mutex_);
     if (!posted_) return;
     stopping_ = true;
     if (under_way_ > 0) return;  // the last active thread ends it
     posted_ = false;
+    token = token_;
   }
-  host_.completed(args_.token, {Code::canceled});
+  host_.completed(token, {Code::canceled});
 }
 
 std::size_t Job::claim(std::span<PageRun> runs) {
@@ -98,6 +101,7 @@ std::optional<Job::Failure> Job::move(std::span<const PageRun> runs) const {
 
 void Job::give_back(std::optional<Failure> failure) {
   Failure end;
+  std::uint64_t token = 0;
   {
     const std::scoped_lock lock(mutex_);
     --under_way_;
@@ -105,13 +109,14 @@ void Job::give_back(std::optional<Failure> failure) {
     if (failure_) stopping_ = true;
     if (under_way_ > 0 || (!stopping_ && !cursor_->done())) return;
     posted_ = false;
+    token = token_;
     if (failure_) {
       end = *std::move(failure_);
     } else if (!cursor_->done()) {
       end.status.code = Code::canceled;
     }
   }
-  host_.completed(args_.token, end.status, end.text);
+  host_.completed(token, end.status, end.text);
 }
 
 }  // namespace headrace::posix

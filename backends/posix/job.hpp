@@ -27,7 +27,7 @@ class Job {
   [[nodiscard]] std::uint64_t pieces() const;
 
   /// Starts a post. Completes it at once if there is nothing to move. False: a post is in flight already.
-  [[nodiscard]] bool begin();
+  [[nodiscard]] bool begin(std::uint64_t token);
   /// Undoes `begin`. False: a thread has begun, and the post will be completed.
   [[nodiscard]] bool take_back();
   /// Moves pieces until none is left.
@@ -55,7 +55,8 @@ class Job {
 
   std::mutex mutex_;  // guards what follows; never held while a file or the host is called
   bool posted_ = false;
-  bool stopping_ = false;  // canceled, or a piece has failed
+  std::uint64_t token_ = 0;  // of the present post
+  bool stopping_ = false;    // canceled, or a piece has failed
   unsigned under_way_ = 0;
   std::optional<PageCursor> cursor_;
   std::optional<Failure> failure_;

@@ -99,6 +99,7 @@ Status Request::post(const headrace_post_v1& args) {
     if (!waits && !link_->usable()) return {link_->why_lost().status.code};
     if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   }
+  token_ = args.token;
   stopped_.store(false, std::memory_order_relaxed);
   if (waits) {
     begin_waiting();
@@ -385,7 +386,7 @@ void Request::finish(Outcome outcome, bool counted) {
   const std::shared_ptr<Link> counting = counted ? link_ : nullptr;
   if (link_ != nullptr) message_.end(*link_, outcome);
   if (counting != nullptr) counting->remove_active(this);
-  instance_.host.completed(args_.token, outcome.status, outcome.text);
+  instance_.host.completed(token_, outcome.status, outcome.text);
   if (counting != nullptr) counting->post_finished();
 }
 

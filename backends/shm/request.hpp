@@ -77,6 +77,7 @@ class Request final : public host_link::Post {
   const std::uint64_t chunk_bytes_;  ///< at most; less where pages are tiny, since each costs by itself
   bool paths_known_ = false;         // of all remote regions
 
+  std::uint64_t token_ = 0;  // of the present post
   std::atomic<bool> stopped_{false};
   std::atomic<std::uint32_t> helping_{0};    // threads of the pool that are at it
   std::atomic<std::uint64_t> helped_ns_{0};  // when the last of them left, or the post began

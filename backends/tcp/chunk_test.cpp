@@ -21,8 +21,7 @@ struct Shape {
     side.regions = regions;
     side.region_count = 1;
     side.page_bytes = side.stride_bytes = page_bytes;
-    request = {sizeof request,     1,     HEADRACE_READ, 0,      nullptr, count,
-               count * page_bytes, &side, &side,         nullptr};
+    request = {sizeof request, HEADRACE_READ, 0, nullptr, count, count * page_bytes, &side, &side, nullptr};
   }
   void own_lengths(std::vector<std::uint64_t> all) {
     lengths = std::move(all);

@@ -116,6 +116,7 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
       request.message = outbox_.add(channel, std::move(message), OutMessage::State::waiting);
     }
     request.posted = true;
+    request.token = args.token;
     request.canceling = false;
     request.wire_id = next_wire_id_++;
     request.next = skip_empty_pages(request.args, {0, 0});
@@ -348,7 +349,7 @@ void Link::end(RemoteRequest& request, HostCalls& calls, Status status, std::str
   }
   posted_.erase(&request);
   request.posted = false;
-  calls.completed(request.args.token, status, std::move(text));
+  calls.completed(request.token, status, std::move(text));
 }
 
 /// A message may have become ready: socket 0 takes it.
@@ -440,7 +441,7 @@ void Link::end_all(HostCalls& calls, Status status, const std::string& text) {
   for (RemoteRequest* request : std::exchange(posted_, {})) {
     request->message = nullptr;
     request->posted = false;
-    calls.completed(request->args.token, request->canceling ? Status{Code::canceled} : status, text);
+    calls.completed(request->token, request->canceling ? Status{Code::canceled} : status, text);
   }
   outbox_.clear();
   inbox_.clear();

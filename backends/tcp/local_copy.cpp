@@ -50,6 +50,7 @@ struct LocalRequest::Job {
   const headrace_prepare_v1 args;
   std::mutex mutex;
   bool posted = false;
+  std::uint64_t token = 0;  // of the present post
   bool canceled = false;
   Status failure;  // of the post, and its text
   std::string why;
@@ -73,6 +74,7 @@ struct LocalRequest::Job {
     auto copied = copy(args, chunk);
     Status status;
     std::string text;
+    std::uint64_t ended = 0;
     {
       const std::scoped_lock lock(mutex);
       if (!copied && failure.ok()) {
@@ -81,6 +83,7 @@ struct LocalRequest::Job {
       }
       if (--pieces_under_way > 0 || anything_left()) return true;
       posted = false;
+      ended = token;
       if (!failure.ok()) {
         status = failure;
         text = std::move(why);
@@ -88,7 +91,7 @@ struct LocalRequest::Job {
         status.code = Code::canceled;
       }
     }
-    context.host.completed(args.token, status, text);
+    context.host.completed(ended, status, text);
     return true;
   }
 };
@@ -105,12 +108,13 @@ Status LocalRequest::post(const headrace_post_v1& how) {
     const std::scoped_lock lock(job_->mutex);
     if (job_->posted) return {Code::invalid_argument};
     job_->posted = !nothing;
+    job_->token = how.token;
     job_->canceled = false;
     job_->failure = {};
     job_->next = begin;
   }
   if (nothing) {
-    context_.host.completed(args.token, {});
+    context_.host.completed(how.token, {});
     return {};
   }
   if (args.bytes <= inline_bytes) {
@@ -146,14 +150,16 @@ Status LocalRequest::post(const headrace_post_v1& how) {
 bool LocalRequest::poll() { return job_->work(); }
 
 void LocalRequest::cancel() {
+  std::uint64_t token = 0;
   {
     const std::scoped_lock lock(job_->mutex);
     if (!job_->posted || job_->canceled) return;
     job_->canceled = true;
     if (job_->pieces_under_way > 0) return;  // the last copier ends it
     job_->posted = false;
+    token = job_->token;
   }
-  context_.host.completed(args.token, {Code::canceled});
+  context_.host.completed(token, {Code::canceled});
 }
 
 }  // namespace headrace::tcp

@@ -61,7 +61,8 @@ class RemoteRequest final : public Request {
   const std::shared_ptr<const gpu::WorkingGpu> gpu;  ///< null: the local side is host memory
 
   bool posted = false;
-  bool cut_all = false;  // no chunk is left to be cut
+  std::uint64_t token = 0;  // of the present post
+  bool cut_all = false;     // no chunk is left to be cut
   bool canceling = false;
   std::uint64_t cancel_ns = 0;
   std::uint64_t wire_id = 0;      // of this post

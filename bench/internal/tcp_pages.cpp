@@ -215,6 +215,7 @@ struct Slot {
   headrace_side_v1 local{}, remote{};
   headrace_prepare_v1 prepare{};
   void* request = nullptr;
+  std::uint64_t number = 0;  // the token of its posts: one is in flight at a time
   std::uint64_t posts = 0;
 };
 
@@ -251,6 +252,7 @@ int main(int argc, char** argv) {
   std::vector<std::unique_ptr<Slot>> slots;
   for (std::uint64_t s = 0; s < slots_wanted; ++s) {
     auto slot = std::make_unique<Slot>();
+    slot->number = s;
     const auto part = [&](const auto& order) {
       return std::vector<std::uint32_t>(order.begin() + static_cast<std::ptrdiff_t>(s * request_pages),
                                         order.begin() + static_cast<std::ptrdiff_t>((s + 1) * request_pages));
@@ -267,7 +269,6 @@ int main(int argc, char** argv) {
       one->stride_bytes = one->page_bytes = plan.page_bytes;
     }
     slot->prepare = {sizeof(headrace_prepare_v1),
-                     s,
                      plan.write ? HEADRACE_WRITE : HEADRACE_READ,
                      0,
                      link,
@@ -283,6 +284,7 @@ int main(int argc, char** argv) {
   const auto post = [&](Slot& slot) {
     headrace_post_v1 args{};
     args.struct_size = sizeof args;
+    args.token = slot.number;
     args.post_number = ++slot.posts;
     args.deadline_ns = UINT64_MAX;
     if (side.backend->post(side.instance, slot.request, &args).code != 0) die("post refused");

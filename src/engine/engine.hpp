@@ -146,7 +146,7 @@ class Engine final : public HostEvents, public std::enable_shared_from_this<Engi
     std::string explanation;
   };
   /// Ranks the backends that can carry the plan, and prepares on the first that takes it.
-  Result<Choice> choose(const RequestPlan& plan, const std::vector<FailedPath>& without, std::uint64_t token,
+  Result<Choice> choose(const RequestPlan& plan, const std::vector<FailedPath>& without,
                         headrace_side_v1& local_side, headrace_side_v1& remote_side);
   /// What a request that was prepared on this path is expected to cost.
   headrace_cost_v1 cost_on(const Path& path, const RequestPlan& plan, headrace_side_v1 local_side,

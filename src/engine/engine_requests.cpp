@@ -187,8 +187,7 @@ Result<PageList::State::Handles> Engine::remote_handles(const PageList::State& l
 }
 
 Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector<FailedPath>& without,
-                                      std::uint64_t token, headrace_side_v1& local_side,
-                                      headrace_side_v1& remote_side) {
+                                      headrace_side_v1& local_side, headrace_side_v1& remote_side) {
   std::string reasons;  // a line for each backend that does not carry it
   const auto note = [&](const BackendInstance& backend, const std::string& why) {
     reasons += fmt::format("\n  not {}: {}", backend.name(), why);
@@ -197,7 +196,6 @@ Result<Engine::Choice> Engine::choose(const RequestPlan& plan, const std::vector
 
   headrace_prepare_v1 args{};
   args.struct_size = sizeof args;
-  args.token = token;
   args.op = static_cast<std::int32_t>(plan.op);
   args.count = plan.count;
   args.bytes = plan.bytes;

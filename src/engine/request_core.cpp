@@ -45,8 +45,7 @@ RequestCore::~RequestCore() {
 
 Result<void> RequestCore::bind() {
   release_path();
-  auto choice =
-      engine_->choose(plan_, tried_, reinterpret_cast<std::uint64_t>(this), local_side_, remote_side_);
+  auto choice = engine_->choose(plan_, tried_, local_side_, remote_side_);
   if (!choice) return std::move(choice).error();
   const std::unique_lock lock(path_mutex_);
   path_ = std::move(choice->path);
@@ -173,6 +172,7 @@ Status RequestCore::start(Entry entry) {
       }
       headrace_post_v1 args{};
       args.struct_size = sizeof args;
+      args.token = reinterpret_cast<std::uint64_t>(this);
       args.post_number = posts_.load(std::memory_order_relaxed);
       args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
       const bool carries_message =

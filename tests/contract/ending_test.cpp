@@ -198,7 +198,7 @@ TEST_P(Endings, disconnect_ends_every_post_before_it_returns) {
     for (const auto& large : requests) {
       EXPECT_FALSE(large->request.in_flight());
       EXPECT_EQ(large->request.ends(), 1U);
-      const auto end = pair.a->host().last_end(large->request.token());
+      const auto end = pair.a->host().last_end(large->request.slot());
       ASSERT_TRUE(end);
       EXPECT_TRUE(one_of(end->status.code, {Code::ok, Code::canceled}));
       rounds.saw(end->status.code == Code::canceled);
@@ -293,8 +293,8 @@ TEST_P(Endings, host_functions_are_called_without_a_lock) {
       changed.notify_all();
     }
   });
-  pair.a->host().on_completed = [&](std::uint64_t token, Status) {
-    if (token == first.token() && once_completed++ == 0) hand_over();
+  pair.a->host().on_completed = [&](std::uint64_t slot, Status) {
+    if (slot == first.slot() && once_completed++ == 0) hand_over();
     ++left_completed;
   };
   pair.b->host().on_received = [&](const HostMessage&) {

@@ -227,7 +227,7 @@ TEST_P(Faults, keep_no_post_from_its_end_when_the_link_is_closed) {
       EXPECT_FALSE(one->request.in_flight());
       EXPECT_LE(one->request.ends(), 1U);
       ended += one->request.ends();
-      const auto end = pair.a->host().last_end(one->request.token());
+      const auto end = pair.a->host().last_end(one->request.slot());
       if (!end) continue;
       EXPECT_TRUE(
           one_of(end->status.code, {Code::ok, Code::canceled, Code::peer_lost, Code::backend_failed}));

@@ -260,7 +260,7 @@ TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
       ASSERT_TRUE(
           world.until([&] { return !request->in_flight(); }, std::chrono::nanoseconds(soon.remaining_ns())))
           << world.describe();
-      EXPECT_TRUE(one_of(a->host().last_end(request->token())->status.code,
+      EXPECT_TRUE(one_of(a->host().last_end(request->slot())->status.code,
                          {Code::ok, Code::canceled, Code::backend_failed, Code::peer_lost}));
     }
     b->signal(SIGCONT);

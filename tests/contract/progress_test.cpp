@@ -135,7 +135,7 @@ TEST_P(Progress, an_end_wakes_an_initiator_that_sleeps_armed) {
       pair.a->arm(false);
     }
     ASSERT_FALSE(request.in_flight()) << world.describe();
-    ASSERT_TRUE(pair.a->host().last_end(request.token())->status.ok());
+    ASSERT_TRUE(pair.a->host().last_end(request.slot())->status.ok());
   }
   EXPECT_TRUE(slept > 0 || !must_sleep) << "the initiator never slept while a post was in flight";
 }

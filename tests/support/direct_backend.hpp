@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -33,7 +34,6 @@ class DirectBackend : public ::testing::Test {
     remote_view_ = remote_side_.view();
     headrace_prepare_v1 args{};
     args.struct_size = sizeof args;
-    args.token = host.new_token();
     args.op = op;
     args.count = count;
     args.bytes = count * local_side_.page_bytes;
@@ -41,21 +41,30 @@ class DirectBackend : public ::testing::Test {
     args.remote = &remote_view_;
     return args;
   }
-  Status post(void* handle, std::uint64_t token) {
-    headrace_post_v1 args{};
+  Status post(void* request, headrace_post_v1 args = {}) {
     args.struct_size = sizeof args;
-    host.post_begins(token);
-    const Status status = backend->post(handle, args);
-    if (!status.ok()) host.post_refused(token);
+    args.token = host.post_begins(slot(request));
+    const Status status = backend->post(request, args);
+    if (!status.ok()) host.post_refused(args.token);
     return status;
   }
+  [[nodiscard]] bool in_flight(void* request) { return host.in_flight(slot(request)); }
+  [[nodiscard]] std::uint64_t ends(void* request) { return host.ends(slot(request)); }
+  /// Of the last post, which has ended.
+  [[nodiscard]] PostEnd end_of(void* request) { return host.last_end(slot(request)).value(); }
 
   PluginHost host{{}};
   std::unique_ptr<plugin::Backend> backend;
 
  private:
+  std::uint64_t slot(void* request) {
+    const auto at = slots_.find(request);
+    return at != slots_.end() ? at->second : slots_.emplace(request, host.new_slot()).first->second;
+  }
+
   PageSide local_side_, remote_side_;
   headrace_side_v1 local_view_{}, remote_view_{};
+  std::map<void*, std::uint64_t> slots_;  // in the host, of the requests
 };
 
 }  // namespace headrace::test

@@ -18,6 +18,12 @@ Status status_of(headrace_status_v1 status) {
 
 PluginHost& self(void* context) { return *static_cast<PluginHost*>(context); }
 
+constexpr unsigned slot_bits = 32;
+std::uint64_t slot_of(std::uint64_t token) { return token & ((1ULL << slot_bits) - 1); }
+std::string words(std::uint64_t token) {
+  return fmt::format("{} of slot {}", token >> slot_bits, slot_of(token));
+}
+
 }  // namespace
 
 PluginHost::PluginHost(Args args)
@@ -86,40 +92,38 @@ PluginHost::PluginHost(Args args)
 
 PluginHost::~PluginHost() = default;
 
-std::uint64_t PluginHost::new_token() {
+std::uint64_t PluginHost::new_slot() {
   const std::scoped_lock lock(mutex_);
-  posts_[next_token_];
-  return next_token_++;
+  slots_.emplace_back();
+  return slots_.size() - 1;
 }
 
-void PluginHost::post_begins(std::uint64_t token) {
+std::uint64_t PluginHost::post_begins(std::uint64_t slot) {
   const std::scoped_lock lock(mutex_);
-  posts_[token].in_flight = true;
+  const std::uint64_t token = (++slots_.at(slot).posts << slot_bits) | slot;
+  slots_[slot].in_flight.insert(token);
+  return token;
 }
 
 void PluginHost::post_refused(std::uint64_t token) {
   const std::scoped_lock lock(mutex_);
-  Post& post = posts_[token];
-  if (!post.in_flight) broken(fmt::format("post {} was refused, yet `completed` was called for it", token));
-  post.in_flight = false;
+  if (slots_.at(slot_of(token)).in_flight.erase(token) == 0)
+    broken(fmt::format("post {} was refused, yet `completed` was called for it", words(token)));
 }
 
-bool PluginHost::in_flight(std::uint64_t token) const {
+bool PluginHost::in_flight(std::uint64_t slot) const {
   const std::scoped_lock lock(mutex_);
-  const auto found = posts_.find(token);
-  return found != posts_.end() && found->second.in_flight;
+  return !slots_.at(slot).in_flight.empty();
 }
 
-std::optional<PostEnd> PluginHost::last_end(std::uint64_t token) const {
+std::optional<PostEnd> PluginHost::last_end(std::uint64_t slot) const {
   const std::scoped_lock lock(mutex_);
-  const auto found = posts_.find(token);
-  return found != posts_.end() ? found->second.last : std::nullopt;
+  return slots_.at(slot).last;
 }
 
-std::uint64_t PluginHost::ends(std::uint64_t token) const {
+std::uint64_t PluginHost::ends(std::uint64_t slot) const {
   const std::scoped_lock lock(mutex_);
-  const auto found = posts_.find(token);
-  return found != posts_.end() ? found->second.ends : 0;
+  return slots_.at(slot).ends;
 }
 
 std::uint64_t PluginHost::new_link(std::string peer_name, std::uint64_t peer_incarnation) {
@@ -175,8 +179,9 @@ std::vector<std::string> PluginHost::log() const {
 
 void PluginHost::instance_is_gone() {
   const std::scoped_lock lock(mutex_);
-  for (const auto& [token, post] : posts_)
-    if (post.in_flight) broken(fmt::format("post {} was accepted and never completed", token));
+  for (const Slot& slot : slots_)
+    for (const std::uint64_t token : slot.in_flight)
+      broken(fmt::format("post {} was accepted and never completed", words(token)));
   gone_ = true;
 }
 
@@ -192,8 +197,9 @@ std::string PluginHost::describe() const {
     text +=
         fmt::format("; link {} with {}{}{}{}", token, link.peer_name, link.was_accepted ? ", accepted" : "",
                     link.ready ? ", ready" : "", link.lost ? ", lost: " + link.lost_text : "");
-  for (const auto& [token, post] : posts_)
-    if (post.in_flight) text += fmt::format("; post {} in flight after {} ends", token, post.ends);
+  for (const Slot& slot : slots_)
+    for (const std::uint64_t token : slot.in_flight)
+      text += fmt::format("; post {} in flight after {} ends", words(token), slot.ends);
   for (const std::string& rule : broken_) text += "; broken rule: " + rule;
   return text;
 }
@@ -208,19 +214,17 @@ void PluginHost::completed(std::uint64_t token, Status status, std::string_view 
   {
     const std::scoped_lock lock(mutex_);
     may_be_called("completed");
-    const auto found = posts_.find(token);
-    if (found == posts_.end()) {
-      broken(fmt::format("`completed` was called with token {}, which no request has", token));
+    if (slot_of(token) >= slots_.size()) {
+      broken(fmt::format("`completed` was called with token {}, which no post has", token));
       return;
     }
-    Post& post = found->second;
-    if (!post.in_flight)
-      broken(fmt::format("`completed` was called for post {}, which is not in flight", token));
-    post.in_flight = false;
-    ++post.ends;
-    post.last = PostEnd{status, std::string(text)};
+    Slot& slot = slots_[slot_of(token)];
+    if (slot.in_flight.erase(token) == 0)
+      broken(fmt::format("`completed` was called for post {}, which is not in flight", words(token)));
+    ++slot.ends;
+    slot.last = PostEnd{status, std::string(text)};
   }
-  if (on_completed) on_completed(token, status);
+  if (on_completed) on_completed(slot_of(token), status);
   bell_.signal();
 }
 

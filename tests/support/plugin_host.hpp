@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,14 +65,15 @@ class PluginHost {
   [[nodiscard]] const headrace_host_v1* table() const { return &table_; }
   [[nodiscard]] const Args& args() const { return args_; }
 
-  // Posts. The harness calls these before the entry, so that a completion inside `post` finds its post.
-  [[nodiscard]] std::uint64_t new_token();
-  void post_begins(std::uint64_t token);
+  // Posts. A request has a slot; the token of a post is its slot and a number that no other post has. The
+  // harness calls these before the entry, so that a completion inside `post` finds its post.
+  [[nodiscard]] std::uint64_t new_slot();
+  [[nodiscard]] std::uint64_t post_begins(std::uint64_t slot);  ///< returns the token
   void post_refused(
       std::uint64_t token);  ///< the entry did not return ok: no completion may have come or may come
-  [[nodiscard]] bool in_flight(std::uint64_t token) const;
-  [[nodiscard]] std::optional<PostEnd> last_end(std::uint64_t token) const;  ///< none: never completed
-  [[nodiscard]] std::uint64_t ends(std::uint64_t token) const;
+  [[nodiscard]] bool in_flight(std::uint64_t slot) const;
+  [[nodiscard]] std::optional<PostEnd> last_end(std::uint64_t slot) const;  ///< none: never completed
+  [[nodiscard]] std::uint64_t ends(std::uint64_t slot) const;               ///< of all its posts
 
   // Links.
   [[nodiscard]] std::uint64_t new_link(std::string peer_name,
@@ -89,7 +91,7 @@ class PluginHost {
   /// Called inside the host functions of the same name, without the host's lock. Set them before traffic
   /// begins.
   std::function<void(const HostMessage&)> on_received;
-  std::function<void(std::uint64_t token, Status)> on_completed;
+  std::function<void(std::uint64_t slot, Status)> on_completed;
   std::function<void(const HostLink&)> on_accepted;
   std::function<void()> on_log;
 
@@ -106,8 +108,9 @@ class PluginHost {
   [[nodiscard]] std::string describe() const;
 
  private:
-  struct Post {
-    bool in_flight = false;
+  struct Slot {
+    std::uint64_t posts = 0;
+    std::set<std::uint64_t> in_flight;  // tokens; two while the backend refuses the second
     std::uint64_t ends = 0;
     std::optional<PostEnd> last;
   };
@@ -129,9 +132,8 @@ class PluginHost {
 
   mutable std::mutex mutex_;
   bool gone_ = false;
-  std::uint64_t next_token_ = 1;
-  std::uint64_t next_link_ = 1'000'001;  // different from every token of a post, so that a mix-up is noticed
-  std::map<std::uint64_t, Post> posts_;
+  std::uint64_t next_link_ = 1'000'001;  // less than every token of a post, so that a mix-up is noticed
+  std::vector<Slot> slots_;
   std::map<std::uint64_t, HostLink> links_;
   std::vector<HostMessage> messages_;
   std::map<std::string, std::uint64_t> counters_;

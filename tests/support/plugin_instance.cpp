@@ -167,13 +167,13 @@ void Link::send(World& world, std::uint32_t channel, std::string_view bytes) con
 Request::Request(Instance& instance, headrace_op_v1 op, const Link* link, PageSide local, PageSide remote,
                  std::uint64_t count, std::optional<headrace_page_grid_v1> grid)
     : instance_(instance),
+      slot_(instance.host().new_slot()),
       local_(std::move(local)),
       remote_(std::move(remote)),
       local_view_(local_.view()),
       remote_view_(remote_.view()),
       grid_(grid) {
   args_.struct_size = sizeof(args_);
-  args_.token = instance.host().new_token();
   args_.op = op;
   args_.connection = link != nullptr ? link->connection() : nullptr;
   args_.count = count;
@@ -217,9 +217,11 @@ Status Request::try_post(const std::string* message, std::uint32_t channel) {
     post.message = {copy.data(), copy.size()};
   }
   PluginHost& host = instance_.host();
-  host.post_begins(args_.token);
+  post.token = host.post_begins(slot_);
+  const std::uint64_t token = post.token;
   const Status status = from_c(instance_.table().post(instance_.handle(), handle_, &post));
-  if (!status.ok()) host.post_refused(args_.token);
+  if (!status.ok()) host.post_refused(token);
+  std::fill_n(reinterpret_cast<unsigned char*>(&post), sizeof(post), 0xa5);
   return status;
 }
 
@@ -244,13 +246,13 @@ PostEnd Request::wait() {
     return !in_flight();
   });
   if (!ended) throw std::runtime_error("a post did not end: " + instance_.world().describe());
-  return instance_.host().last_end(args_.token).value();
+  return instance_.host().last_end(slot_).value();
 }
 
 void Request::cancel() { instance_.table().cancel(instance_.handle(), handle_); }
 std::int32_t Request::poll() { return instance_.table().poll(instance_.handle(), handle_); }
-bool Request::in_flight() const { return instance_.host().in_flight(args_.token); }
-std::uint64_t Request::ends() const { return instance_.host().ends(args_.token); }
+bool Request::in_flight() const { return instance_.host().in_flight(slot_); }
+std::uint64_t Request::ends() const { return instance_.host().ends(slot_); }
 
 // ----------------------------------------------------------------------------------------------------
 // instances

@@ -176,7 +176,8 @@ class Request {
   [[nodiscard]] std::uint64_t ends() const;
   /// For entries of the table that this class does not call.
   [[nodiscard]] void* handle() const { return handle_; }
-  [[nodiscard]] std::uint64_t token() const { return args_.token; }
+  /// Where the host keeps the posts of this request.
+  [[nodiscard]] std::uint64_t slot() const { return slot_; }
   [[nodiscard]] std::uint64_t bytes() const { return args_.bytes; }
   [[nodiscard]] const headrace_prepare_v1& args() const { return args_; }
 
@@ -184,6 +185,7 @@ class Request {
   void post_until_taken(const std::string* message, std::uint32_t channel);
 
   Instance& instance_;
+  const std::uint64_t slot_;
   PageSide local_, remote_;
   headrace_side_v1 local_view_{}, remote_view_{};
   std::optional<headrace_page_grid_v1> grid_;

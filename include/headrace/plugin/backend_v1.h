@@ -181,8 +181,8 @@ typedef struct headrace_host_v1 {
   uint64_t (*now_ns)(void* context); /* the host's clock; tests set it by hand */
   void (*count)(void* context, const char* counter, uint64_t amount);
 
-  /* Ends the post of the request with `token`: exactly once for each accepted post, from any thread, also
-   * from inside `post`. Afterwards the backend touches neither side's memory. `text` may be NULL. */
+  /* Ends the post with `token`: exactly once for each accepted post, from any thread, also from inside
+   * `post`. Afterwards the backend touches neither side's memory. `text` may be NULL. */
   void (*completed)(void* context, uint64_t token, headrace_status_v1 status, const char* text,
                     size_t length);
 
@@ -312,8 +312,7 @@ typedef struct headrace_page_grid_v1 {
 
 typedef struct headrace_prepare_v1 {
   size_t struct_size;
-  uint64_t token; /* for host->completed */
-  int32_t op;     /* headrace_op_v1 */
+  int32_t op; /* headrace_op_v1 */
   uint32_t reserved;
   void* connection; /* NULL: the remote side is this agent too */
   uint64_t count;   /* pages on each side; page i of one has the length of page i of the other */
@@ -328,6 +327,7 @@ typedef struct headrace_prepare_v1 {
 
 typedef struct headrace_post_v1 {
   size_t struct_size;
+  uint64_t token;       /* of this post alone, for host->completed */
   uint64_t post_number; /* counts the posts of this request from 1 */
   uint64_t deadline_ns; /* on the host's clock; UINT64_MAX: none. For information: the host cancels at it */
   int32_t has_message;
