@@ -2,6 +2,7 @@
 #include "formats/npz.hpp"
 
 #include "base/errors.hpp"
+#include "formats/names.hpp"
 #include "formats/npy.hpp"
 #include "formats/zip_records.hpp"
 
@@ -124,6 +125,9 @@ Result<MemberInfo> current_member(const Archive& archive) {
     return make_error(Code::corrupt, "npz: a member's name has {} bytes; the limit is {}",
                       member.zip.size_filename, longest_npz_name);
   member.name.assign(name.data(), member.zip.size_filename);
+  if (has_control_character(member.name))
+    return make_error(Code::corrupt, "npz: the name {} of a member has a control character",
+                      name_text(member.name));
   std::vector<std::byte> extra(std::min<std::size_t>(member.zip.size_file_extra, most_extra));
   if (::unzGetCurrentFileInfo64(archive.handle(), nullptr, nullptr, 0, extra.data(), extra.size(), nullptr,
                                 0) != UNZ_OK)

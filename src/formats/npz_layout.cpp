@@ -124,6 +124,7 @@ void put_at(std::span<std::byte> file, std::uint64_t offset, const std::string& 
 }  // namespace
 
 Result<NpzLayout> NpzLayout::plan(std::span<const TensorInfo> tensors) {
+  HEADRACE_TRY_VOID(check_tensors(tensors));
   NpzLayout layout;
   std::uint64_t at = 0, directory = 0;
   for (const TensorInfo& tensor : tensors) {

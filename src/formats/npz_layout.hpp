@@ -10,7 +10,7 @@ namespace headrace::formats {
 /// The layout of an archive whose members are uncompressed.
 class NpzLayout {
  public:
-  ///   errors  invalid_argument (a type that NumPy lacks, a name that is too long)
+  ///   errors  invalid_argument (a type that NumPy lacks, a name that is too long), those of check_tensors
   static Result<NpzLayout> plan(std::span<const TensorInfo> tensors);
 
   [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }

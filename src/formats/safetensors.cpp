@@ -2,11 +2,13 @@
 #include "formats/safetensors.hpp"
 
 #include "base/errors.hpp"
+#include "formats/names.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 
 namespace headrace::formats {
@@ -30,11 +32,13 @@ struct Member {
   Json value;
 };
 
-/// The members in their order; nullopt if the text is not a JSON object, or if an object has a key twice.
-std::optional<std::vector<Member>> parse(std::string_view text, std::string& twice) {
+/// The members in their order.
+///   errors  corrupt (the text is not a JSON object, or an object has a key twice)
+Result<std::vector<Member>> parse(std::string_view text) {
   std::vector<Member> members;
   std::vector<std::set<std::string>> keys;
   std::string name;
+  std::optional<std::string> twice;
   // A complete member leaves the document: the parser compares each key with all members of its object, and
   // goes through them again when one of them ends, which for n tensors makes n * n steps.
   const auto take = [&](int depth, Json::parse_event_t event, Json& value) {
@@ -51,7 +55,8 @@ std::optional<std::vector<Member>> parse(std::string_view text, std::string& twi
     return false;
   };
   const Json json = Json::parse(text.begin(), text.end(), take, false);
-  if (!json.is_object() || !twice.empty()) return std::nullopt;
+  if (twice) return corrupt("the header has {} twice", name_text(*twice));
+  if (!json.is_object()) return corrupt("the header is not JSON");
   return members;
 }
 
@@ -71,19 +76,11 @@ Result<std::string_view> header_text(std::span<const std::byte> file, std::uint6
   return text;
 }
 
-Result<std::vector<Member>> header_members(std::string_view text) {
-  std::string twice;
-  auto members = parse(text, twice);
-  if (!twice.empty()) return corrupt("the header has \"{}\" twice", twice);
-  if (!members) return corrupt("the header is not JSON");
-  return std::move(*members);
-}
-
 Result<std::map<std::string, std::string>> read_metadata(const Json& json) {
   if (!json.is_object()) return corrupt("{} is not an object", metadata_key);
   std::map<std::string, std::string> metadata;
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) return corrupt("{} has \"{}\", which is not text", metadata_key, key);
+    if (!value.is_string()) return corrupt("{} has {}, which is not text", metadata_key, name_text(key));
     metadata[key] = value.get<std::string>();
   }
   return metadata;
@@ -102,6 +99,7 @@ bool numbers(const Json& json, std::vector<std::uint64_t>& out) {
 Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, std::uint64_t data_begin,
                                     std::uint64_t data_bytes) {
   SafetensorsEntry entry;
+  if (has_control_character(name)) return corrupt("the name {} has a control character", name_text(name));
   entry.info.name = name;
   if (!json.is_object()) return corrupt("tensor \"{}\" is not described by an object", name);
   const auto dtype = json.find("dtype"), shape = json.find("shape"), offsets = json.find("data_offsets");
@@ -109,7 +107,8 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, s
     return corrupt("tensor \"{}\" lacks dtype, shape or data_offsets", name);
   entry.info.type = element_type(dtype->get<std::string>());
   if (entry.info.type == nullptr || !entry.info.type->safetensors)
-    return corrupt("tensor \"{}\" has the type {}, which is not supported", name, dtype->get<std::string>());
+    return corrupt("tensor \"{}\" has the type {}, which is not supported", name,
+                   name_text(dtype->get<std::string>()));
   std::vector<std::uint64_t> range;
   if (!numbers(*shape, entry.info.shape))
     return corrupt("tensor \"{}\" has a shape that is not a list of lengths", name);
@@ -132,7 +131,7 @@ Result<SafetensorsEntry> read_entry(const std::string& name, const Json& json, s
 
 Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std::uint64_t file_bytes) {
   HEADRACE_TRY(text, header_text(file, file_bytes));
-  HEADRACE_TRY(members, header_members(text));
+  HEADRACE_TRY(members, parse(text));
 
   SafetensorsHeader header;
   header.bytes = length_bytes + text.size();
@@ -164,7 +163,7 @@ Result<SafetensorsHeader> read_safetensors(std::span<const std::byte> file, std:
 std::map<std::string, std::string> safetensors_metadata(std::span<const std::byte> header) {
   const auto text = header_text(header, header.size());
   if (!text) return {};
-  const auto members = header_members(*text);
+  const auto members = parse(*text);
   if (!members) return {};
   const auto found = std::find_if(members->begin(), members->end(),
                                   [](const Member& member) { return member.name == metadata_key; });
@@ -175,6 +174,7 @@ std::map<std::string, std::string> safetensors_metadata(std::span<const std::byt
 
 Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
                                       const std::map<std::string, std::string>& metadata) {
+  HEADRACE_TRY_VOID(check_tensors(tensors));
   // At the end of the list: an ordered object compares a new key with all that it has.
   Json::object_t members;
   if (!metadata.empty()) members.emplace_back(metadata_key, metadata);

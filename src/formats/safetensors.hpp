@@ -30,7 +30,8 @@ struct SafetensorsHeader {
 [[nodiscard]] std::map<std::string, std::string> safetensors_metadata(std::span<const std::byte> header);
 
 /// The header, with its length, of a file that holds the tensors one after the other.
-///   errors  invalid_argument (a name that is not UTF-8 or occurs twice, a type that the format lacks)
+///   errors  invalid_argument (a name that is not UTF-8 or occurs twice, a type that the format lacks), those
+///           of check_tensors
 [[nodiscard]] Result<std::string> write_safetensors(std::span<const TensorInfo> tensors,
                                                     const std::map<std::string, std::string>& metadata);
 

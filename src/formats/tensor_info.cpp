@@ -2,6 +2,7 @@
 #include "formats/tensor_info.hpp"
 
 #include "base/errors.hpp"
+#include "formats/names.hpp"
 
 #include <fmt/ranges.h>
 
@@ -24,6 +25,20 @@ Result<std::uint64_t> tensor_bytes(const ElementType& type, std::span<const std:
     return make_error(Code::invalid_argument, "shape [{}] of {} does not fill its last byte",
                       fmt::join(shape, ", "), type.name);
   return bits / 8;
+}
+
+Result<std::uint64_t> check_tensors(std::span<const TensorInfo> tensors) {
+  std::uint64_t all = 0;
+  for (const TensorInfo& tensor : tensors) {
+    if (has_control_character(tensor.name))
+      return make_error(Code::invalid_argument, "the name of tensor {} has a control character",
+                        name_text(tensor.name));
+    if (__builtin_add_overflow(all, tensor.bytes, &all) || all > most_file_bytes)
+      return make_error(Code::invalid_argument,
+                        "tensor \"{}\" of {} bytes is too large for the file: the limit of all is {} bytes",
+                        tensor.name, tensor.bytes, most_file_bytes);
+  }
+  return all;
 }
 
 std::string shape_text(const TensorInfo& tensor) {

@@ -22,11 +22,17 @@ struct TensorInfo {
 };
 
 inline constexpr std::size_t most_dimensions = 64;
+/// A quarter of what 64 bits can count: no offset in a file wraps, whatever comes between the tensors.
+inline constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 62;
 
 /// The number of bytes of a tensor of that type and shape.
 ///   errors  invalid_argument (too many dimensions or bytes, a last byte that is not full)
 [[nodiscard]] Result<std::uint64_t> tensor_bytes(const ElementType& type,
                                                  std::span<const std::uint64_t> shape);
+/// The number of bytes of all tensors of a file that is to be written.
+///   errors  invalid_argument (they exceed most_file_bytes; a name has a control character): with the
+///           tensor's name
+[[nodiscard]] Result<std::uint64_t> check_tensors(std::span<const TensorInfo> tensors);
 /// "BF16 [4096, 1024]".
 [[nodiscard]] std::string shape_text(const TensorInfo& tensor);
 

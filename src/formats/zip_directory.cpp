@@ -2,6 +2,7 @@
 #include "formats/zip_directory.hpp"
 
 #include "base/hash.hpp"
+#include "formats/names.hpp"
 #include "formats/zip_records.hpp"
 
 #include <algorithm>
@@ -17,8 +18,10 @@ using zip::number_at;
 constexpr std::size_t most_comment = 0xFFFF;
 constexpr std::uint64_t most_directory = std::uint64_t{64} << 20, most_members = 100'000;
 
-Error damaged(std::string_view what) {
-  return make_error(Code::corrupt, "its table of contents is damaged: {}", what);
+template <class... Args>
+Error damaged(fmt::format_string<Args...> what, Args&&... args) {
+  return make_error(Code::corrupt, "its table of contents is damaged: {}",
+                    fmt::format(what, std::forward<Args>(args)...));
 }
 
 struct End {
@@ -33,11 +36,11 @@ Result<std::optional<End>> read_end64(std::uint64_t end_offset, const ZipDirecto
   if (number_at<std::uint32_t>(locator, 0) != zip::locator_mark) return std::optional<End>();
   const auto at = number_at<std::uint64_t>(locator, 8);
   if (at > end_offset || end_offset - at < zip::end64_bytes)
-    return damaged("its 64-bit end lies outside the file");
+    return damaged("its 64-bit end at {} does not end before {}", at, end_offset);
   std::array<std::byte, zip::end64_bytes> record;
   HEADRACE_TRY_VOID(reader(at, record));
   if (number_at<std::uint32_t>(record, 0) != zip::end64_mark)
-    return damaged("its 64-bit end is not where it should be");
+    return damaged("its 64-bit end is not at {}, where it should be", at);
   return std::optional(End{number_at<std::uint64_t>(record, 32), number_at<std::uint64_t>(record, 40),
                            number_at<std::uint64_t>(record, 48)});
 }
@@ -74,9 +77,7 @@ Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reade
 
 /// Whether a name stays inside the folder to which it is unpacked.
 bool is_safe(std::string_view name) {
-  if (name.empty() || name.front() == '/' || name.find('\0') != std::string_view::npos ||
-      name.find('\\') != std::string_view::npos)
-    return false;
+  if (name.empty() || name.front() == '/' || name.find('\\') != std::string_view::npos) return false;
   for (std::size_t begin = 0; begin <= name.size();) {
     const std::size_t end = std::min(name.find('/', begin), name.size());
     if (name.substr(begin, end - begin) == "..") return false;
@@ -91,7 +92,7 @@ Result<void> take_zip64(std::span<const std::byte> extra, ZipMember& member, std
   if (!field) return {};
   for (std::uint64_t* number : {&member.bytes, &packed, &member.header_offset}) {
     if (*number != zip::in_zip64) continue;
-    if (field->size() < 8) return damaged("a 64-bit number is missing");
+    if (field->size() < 8) return damaged("a 64-bit number of member {} is missing", name_text(member.name));
     *number = number_at<std::uint64_t>(*field, 0);
     field = field->subspan(8);
   }
@@ -101,7 +102,7 @@ Result<void> take_zip64(std::span<const std::byte> extra, ZipMember& member, std
 /// Reads one entry and moves `rest` to the position after it.
 Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t directory_offset) {
   if (rest.size() < zip::entry_bytes || number_at<std::uint32_t>(rest, 0) != zip::entry_mark)
-    return damaged("an entry is missing");
+    return damaged("an entry is missing in its last {} bytes", rest.size());
   const auto flags = number_at<std::uint16_t>(rest, 8);
   const auto method = number_at<std::uint16_t>(rest, 10);
   ZipMember member;
@@ -112,9 +113,12 @@ Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t dir
   const std::size_t name_bytes = number_at<std::uint16_t>(rest, 28);
   const std::size_t extra_bytes = number_at<std::uint16_t>(rest, 30);
   const std::size_t whole = zip::entry_bytes + name_bytes + extra_bytes + number_at<std::uint16_t>(rest, 32);
-  if (whole > rest.size()) return damaged("an entry is cut off");
+  if (whole > rest.size()) return damaged("an entry of {} bytes is cut off after {}", whole, rest.size());
   member.name.assign(reinterpret_cast<const char*>(rest.data()) + zip::entry_bytes, name_bytes);
-  if (!is_safe(member.name)) return damaged("a member's name leads outside");
+  if (has_control_character(member.name))
+    return damaged("the name {} of a member has a control character", name_text(member.name));
+  if (!is_safe(member.name))
+    return damaged("the name {} of a member leads out of the folder", name_text(member.name));
   HEADRACE_TRY_VOID(take_zip64(rest.subspan(zip::entry_bytes + name_bytes, extra_bytes), member, packed));
   rest = rest.subspan(whole);
   if ((flags & zip::encrypted_flag) != 0)
@@ -124,9 +128,11 @@ Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t dir
         Code::not_supported,
         "its member {} is compressed, and torch reads only stored members: pack it again with `zip -0`",
         member.name);
-  if (packed != member.bytes) return damaged("a stored member has two lengths");
+  if (packed != member.bytes)
+    return damaged("its stored member {} has two lengths, {} and {}", member.name, packed, member.bytes);
   if (member.header_offset > directory_offset || member.bytes > directory_offset - member.header_offset)
-    return damaged("a member lies outside the file");
+    return damaged("its member {} of {} bytes at {} does not end before {}", member.name, member.bytes,
+                   member.header_offset, directory_offset);
   return member;
 }
 
@@ -135,9 +141,9 @@ Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t dir
 Result<ZipDirectory> ZipDirectory::read(std::uint64_t file_bytes, const Reader& reader) {
   HEADRACE_TRY(end, find_end(file_bytes, reader));
   if (end.offset > file_bytes || end.bytes > file_bytes - end.offset)
-    return damaged("it lies outside the file");
+    return damaged("{} bytes at {} lie outside the file of {}", end.bytes, end.offset, file_bytes);
   if (end.bytes > most_directory || end.members > most_members || end.members * zip::entry_bytes > end.bytes)
-    return damaged("it claims to be larger than it can be");
+    return damaged("{} members in {} bytes are more than it can have", end.members, end.bytes);
   std::vector<std::byte> bytes(static_cast<std::size_t>(end.bytes));
   HEADRACE_TRY_VOID(reader(end.offset, bytes));
   ZipDirectory directory{file_bytes, hash64(bytes), {}};
@@ -145,7 +151,7 @@ Result<ZipDirectory> ZipDirectory::read(std::uint64_t file_bytes, const Reader& 
   std::set<std::string> names;
   for (std::uint64_t i = 0; i < end.members; ++i) {
     HEADRACE_TRY(member, read_entry(rest, end.offset));
-    if (!names.insert(member.name).second) return damaged("two members have one name");
+    if (!names.insert(member.name).second) return damaged("two members have one name, {}", member.name);
     directory.members.push_back(std::move(member));
   }
   return directory;
@@ -158,14 +164,17 @@ const ZipMember* ZipDirectory::find(std::string_view name) const {
 
 Result<std::uint64_t> ZipDirectory::data_offset(const ZipMember& member, const Reader& reader) const {
   std::array<std::byte, zip::local_bytes> header;
-  if (file_bytes - member.header_offset < zip::local_bytes) return damaged("a member lies outside the file");
+  const auto outside = [&] {
+    return damaged("its member {} of {} bytes at {} lies outside the file of {}", member.name, member.bytes,
+                   member.header_offset, file_bytes);
+  };
+  if (file_bytes - member.header_offset < zip::local_bytes) return outside();
   HEADRACE_TRY_VOID(reader(member.header_offset, header));
   if (number_at<std::uint32_t>(header, 0) != zip::local_mark)
     return make_error(Code::corrupt, "its member {} is not where its table of contents says", member.name);
   const std::uint64_t offset = member.header_offset + zip::local_bytes +
                                number_at<std::uint16_t>(header, 26) + number_at<std::uint16_t>(header, 28);
-  if (offset > file_bytes || member.bytes > file_bytes - offset)
-    return damaged("a member lies outside the file");
+  if (offset > file_bytes || member.bytes > file_bytes - offset) return outside();
   return offset;
 }
 

@@ -16,7 +16,7 @@
 namespace headrace::formats {
 
 struct ZipMember {
-  std::string name;  ///< "model/data/x.so"; never absolute, never with ".."
+  std::string name;  ///< "model/data/x.so"; never absolute, without ".." and control characters
   std::uint64_t bytes = 0;
   std::uint32_t crc = 0;
   std::uint64_t header_offset = 0;  ///< of its local header

@@ -35,5 +35,18 @@ TEST(NpzLayout, ATypeThatNumpyLacksIsRefused) {
   EXPECT_THAT(layout.error().message, HasSubstr(".safetensors"));
 }
 
+TEST(NpzLayout, TensorsWhoseBytesWrapAreRefusedWithTheName) {
+  const std::vector<TensorInfo> tensors(5, named_tensor("big", "U8", {std::uint64_t{1} << 60}));
+  const auto layout = NpzLayout::plan(tensors);
+  ASSERT_FALSE(layout.ok());
+  EXPECT_EQ(layout.code(), Code::invalid_argument);
+  EXPECT_THAT(layout.error().message, HasSubstr("tensor \"big\" of 1152921504606846976 bytes is too large"));
+}
+
+TEST(NpzLayout, ANameWithAControlCharacterIsNotWritten) {
+  const auto layout = NpzLayout::plan(std::vector{named_tensor("a\x7f", "U8", {1})});
+  EXPECT_THAT(layout.error().message, HasSubstr(R"(the name of tensor "a\x7f" has a control character)"));
+}
+
 }  // namespace
 }  // namespace headrace::formats

@@ -111,6 +111,16 @@ TEST_F(Npz, AMemberThatIsNoArrayIsRefusedWithItsName) {
   EXPECT_THAT(TensorFile::open(path()).error().message, HasSubstr("readme.txt"));
 }
 
+TEST(NpzBytes, ANameWithAControlCharacterIsRefusedWithTheName) {
+  for (const auto& [name, shown] :
+       {std::pair(std::string("a\0b.npy", 7), R"("a\x00b.npy")"), {"a\x1b[2J.npy", R"("a\x1b[2J.npy")"}}) {
+    const auto arrays = read_bytes(zip64_archive(name, write_npy(named_tensor("a", "U8", {0}))));
+    ASSERT_FALSE(arrays.ok());
+    EXPECT_EQ(arrays.code(), Code::corrupt);
+    EXPECT_THAT(arrays.error().message, HasSubstr(shown));
+  }
+}
+
 TEST_F(Npz, AMemberWithFewerElementsThanItsShapeIsRefused) {
   zipFile zip = ::zipOpen64(path().c_str(), APPEND_STATUS_CREATE);
   add(zip, "a.npy", write_npy(named_tensor("a", "U8", {3})) + "xy", false);

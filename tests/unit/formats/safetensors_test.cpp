@@ -89,6 +89,18 @@ INSTANTIATE_TEST_SUITE_P(
                 R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
                 1),
             "twice"},
+        Hostile{
+            "empty_name_twice",
+            file_of(
+                R"({"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                1),
+            "twice"},
+        Hostile{"nul_in_a_name",
+                file_of(R"({"a\u0000b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+                R"(the name "a\x00b" has a control character)"},
+        Hostile{"escape_in_a_name",
+                file_of(R"({"a\u001b[2J":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+                R"("a\x1b[2J")"},
         Hostile{"not_an_object", file_of(R"({"t":3})", 0), "not described by an object"},
         Hostile{"no_shape", one(R"("dtype":"U8","data_offsets":[0,1])", 1), "lacks"},
         Hostile{"unknown_type", one(R"("dtype":"X9","shape":[1],"data_offsets":[0,1])", 1), "X9"},
@@ -125,6 +137,23 @@ TEST(Safetensors, ATypeThatTheFormatLacksIsRefused) {
   const auto header = write_safetensors(std::vector{named_tensor("c", "C128", {1})}, {});
   ASSERT_FALSE(header.ok());
   EXPECT_THAT(header.error().message, HasSubstr(".npz"));
+}
+
+TEST(Safetensors, TensorsWhoseBytesWrapAreRefusedWithTheName) {
+  const std::vector tensors{
+      named_tensor("a", "U8", {std::uint64_t{1} << 60}), named_tensor("b", "U8", {std::uint64_t{1} << 60}),
+      named_tensor("c", "U8", {std::uint64_t{1} << 60}), named_tensor("d", "U8", {std::uint64_t{1} << 60}),
+      named_tensor("e", "U8", {std::uint64_t{1} << 60})};
+  EXPECT_TRUE(write_safetensors(std::span(tensors).first(4), {}).ok());
+  const auto header = write_safetensors(tensors, {});
+  ASSERT_FALSE(header.ok());
+  EXPECT_EQ(header.code(), Code::invalid_argument);
+  EXPECT_THAT(header.error().message, HasSubstr("tensor \"e\" of 1152921504606846976 bytes is too large"));
+}
+
+TEST(Safetensors, ANameWithAControlCharacterIsNotWritten) {
+  const auto header = write_safetensors(std::vector{named_tensor("a\n", "U8", {1})}, {});
+  EXPECT_THAT(header.error().message, HasSubstr(R"(the name of tensor "a\x0a" has a control character)"));
 }
 
 TEST(Safetensors, ANameThatIsNotUtf8IsRefused) {

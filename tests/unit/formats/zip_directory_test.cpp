@@ -96,6 +96,27 @@ TEST(ZipDirectory, a_name_that_leads_out_of_the_folder_is_refused) {
   EXPECT_TRUE(read_directory(zip_archive({{"a..b/c", "x"}})));
 }
 
+TEST(ZipDirectory, a_refused_name_is_shown_without_its_control_characters) {
+  const auto refusal = [](const std::string& name) {
+    return read_directory(zip_archive({{name, "x"}})).error().message;
+  };
+  EXPECT_THAT(refusal("../x"), HasSubstr("the name \"../x\" of a member leads out of the folder"));
+  EXPECT_THAT(refusal(std::string("a\0b", 3)), HasSubstr(R"("a\x00b" of a member has a control character)"));
+  EXPECT_THAT(refusal("a\x1b[2J"), HasSubstr(R"("a\x1b[2J" of a member has a control character)"));
+}
+
+TEST(ZipDirectory, a_length_that_would_wrap_is_refused_with_its_values) {
+  // The entry's length of 2^32 - 2 is without a 64-bit field; offset and length together exceed the file.
+  std::string file = zip_archive({{"a", "hello"}});
+  const std::size_t entry = file.find("PK\x01\x02");
+  for (const std::size_t length : {entry + 20, entry + 24}) file.replace(length, 4, "\xfe\xff\xff\xff");
+  EXPECT_THAT(read_directory(file).error().message, HasSubstr("its member a of 4294967294 bytes at 0"));
+  // An end record whose directory begins at 2^32 - 2.
+  file = zip_archive({{"a", "hello"}});
+  file.replace(file.size() - 6, 4, "\xfe\xff\xff\xff");
+  EXPECT_THAT(read_directory(file).error().message, HasSubstr("bytes at 4294967294 lie outside the file"));
+}
+
 TEST(ZipDirectory, two_members_of_one_name_are_refused) {
   EXPECT_THAT(read_directory(zip_archive({{"a", "1"}, {"a", "2"}})).error().message,
               HasSubstr("two members have one name"));
