@@ -10,6 +10,10 @@
 
 namespace headrace {
 
+namespace engine {
+class Transfer;
+}
+
 enum class Op : std::int32_t {
   read = 0,   ///< local <- remote
   write = 1,  ///< local -> remote
@@ -113,9 +117,9 @@ struct CostEstimate {
 ///   threads  any; post and set_indices from one thread at a time
 class Request {
  public:
-  struct State;
   Request() = default;
-  explicit Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  /// By the agent. The deleter of `transfer` cancels.
+  explicit Request(std::shared_ptr<engine::Transfer> transfer) : transfer_(std::move(transfer)) {}
 
   /// Starts the request and returns. A small request on a mapped or attached path is done when this returns.
   ///   errors  invalid_argument (posted already; the stream is of another GPU), would_block (a queue is full:
@@ -178,10 +182,10 @@ class Request {
   /// The peer's name, or this agent's own; of several parts all names, with commas.
   [[nodiscard]] HEADRACE_API std::string_view peer() const;
 
-  [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
+  [[nodiscard]] explicit operator bool() const noexcept { return transfer_ != nullptr; }
 
  private:
-  std::shared_ptr<State> state_;
+  std::shared_ptr<engine::Transfer> transfer_;
 };
 
 }  // namespace headrace

@@ -61,9 +61,9 @@ Result<engine::EngineSettings> engine_settings(std::string name, const Options& 
   HEADRACE_TRY(capacity, core.integer("inbox_capacity"));
   if (capacity < 1)
     return make_error(Code::invalid_argument, "option inbox_capacity is {}: at least 1 is needed", capacity);
-  settings.inbox_capacity = static_cast<std::size_t>(capacity);
+  settings.inbox.messages = static_cast<std::size_t>(capacity);
   HEADRACE_TRY(inbox_bytes, core.bytes("inbox_bytes"));
-  settings.inbox_bytes = inbox_bytes;
+  settings.inbox.bytes = inbox_bytes;
   HEADRACE_TRY(check, core.boolean("check"));
   settings.check_overlap = check;
   return settings;
@@ -117,20 +117,20 @@ std::uint64_t Agent::incarnation() const { return impl_->engine->incarnation(); 
 // --- memory
 
 Result<Region> Agent::register_memory(const MemoryRange& range, const RegisterOptions& options) {
-  HEADRACE_TRY(regions, impl_->engine->register_regions({&range, 1}, options, {}));
+  HEADRACE_TRY(regions, impl_->engine->regions().add({&range, 1}, options, {}));
   return std::move(regions.front());
 }
 
 Result<std::vector<Region>> Agent::register_memory(std::span<const MemoryRange> ranges,
                                                    const RegisterOptions& options) {
-  return impl_->engine->register_regions(ranges, options, {});
+  return impl_->engine->regions().add(ranges, options, {});
 }
 
 Result<void> Agent::deregister(RegionId region, Timeout timeout) {
-  return impl_->engine->deregister({&region, 1}, timeout);
+  return impl_->engine->regions().deregister({&region, 1}, timeout);
 }
 Result<void> Agent::deregister(std::span<const RegionId> regions, Timeout timeout) {
-  return impl_->engine->deregister(regions, timeout);
+  return impl_->engine->regions().deregister(regions, timeout);
 }
 
 namespace {
@@ -169,49 +169,49 @@ Result<Region> Agent::allocate(std::size_t length_bytes, const AllocateOptions& 
   range.length_bytes = length_bytes;
   range.writable = options.writable;
   const int fd = allocation->fd();
-  HEADRACE_TRY(regions, impl_->engine->register_regions({&range, 1}, options.registration, {fd, allocation}));
+  HEADRACE_TRY(regions, impl_->engine->regions().add({&range, 1}, options.registration, {fd, allocation}));
   return std::move(regions.front());
 }
 
 Result<std::shared_ptr<std::byte>> Agent::storage(RegionId region) const {
-  return impl_->engine->storage(region);
+  return impl_->engine->regions().storage(region);
 }
 
 Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout, int device) {
-  HEADRACE_TRY(state, impl_->engine->map(peer, region, timeout, device));
+  HEADRACE_TRY(state, impl_->engine->mappings().map(peer, region, timeout, device));
   return Mapping(std::move(state));
 }
 
-std::vector<Region> Agent::regions() const { return impl_->engine->regions(); }
+std::vector<Region> Agent::regions() const { return impl_->engine->regions().list(); }
 
 // --- peers and metadata
 
 Result<std::string> Agent::export_metadata(const ExportOptions& options) const {
-  HEADRACE_TRY(metadata, impl_->engine->export_metadata(options));
+  HEADRACE_TRY(metadata, impl_->engine->regions().exported(options));
   return wire::encode(metadata);
 }
 
-std::uint64_t Agent::metadata_version() const { return impl_->engine->regions_version(); }
+std::uint64_t Agent::metadata_version() const { return impl_->engine->regions().version(); }
 
 Result<ImportReport> Agent::import_metadata(std::string_view bytes) {
   HEADRACE_TRY_VOID(impl_->engine->usable());
   auto metadata = wire::decode(bytes);
   if (!metadata) return std::move(metadata).error().within("import metadata");
-  return impl_->engine->import(std::move(*metadata));
+  return impl_->engine->peers().import(std::move(*metadata));
 }
 
-std::vector<PeerInfo> Agent::peers() const { return impl_->engine->peers(); }
+std::vector<PeerInfo> Agent::peers() const { return impl_->engine->peers().list(); }
 Result<std::vector<Region>> Agent::peer_regions(std::string_view peer) const {
-  return impl_->engine->peer_regions(peer);
+  return impl_->engine->peers().regions_of(peer);
 }
 Result<Region> Agent::peer_region(std::string_view peer, std::string_view region_name) const {
-  return impl_->engine->peer_region(peer, region_name);
+  return impl_->engine->peers().region_of(peer, region_name);
 }
 Result<void> Agent::connect(std::string_view peer, Timeout timeout,
                             const std::vector<std::string>& backends) {
-  return impl_->engine->connect(peer, timeout, backends);
+  return impl_->engine->peers().connect(peer, timeout, backends);
 }
-Result<void> Agent::forget(std::string_view peer) { return impl_->engine->forget(peer); }
+Result<void> Agent::forget(std::string_view peer) { return impl_->engine->peers().forget(peer); }
 
 // --- pages and requests
 
@@ -225,51 +225,55 @@ Result<PageList> list_of(Result<engine::PageListState> state) {
 }  // namespace
 
 Result<PageList> Agent::prepare(std::span<const AddressPage> pages) {
-  return list_of(impl_->engine->prepare_addresses(pages));
+  return list_of(impl_->engine->lists().prepare_addresses(pages));
 }
 Result<PageList> Agent::prepare(std::span<const Page> pages) {
-  return list_of(impl_->engine->prepare_pages({}, true, pages));
+  return list_of(impl_->engine->lists().prepare_pages(engine::Side::local(), pages));
 }
 Result<PageList> Agent::prepare(const UniformPages& pages) {
-  return list_of(impl_->engine->prepare_uniform({}, true, pages));
+  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::local(), pages));
 }
 Result<PageList> Agent::prepare(const RegionPages& pages) {
-  return list_of(impl_->engine->prepare_region({}, true, pages));
+  return list_of(impl_->engine->lists().prepare_region(engine::Side::local(), pages));
 }
 Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages) {
-  return list_of(impl_->engine->prepare_pages(peer, false, pages));
+  return list_of(impl_->engine->lists().prepare_pages(engine::Side::remote(peer), pages));
 }
 Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages) {
-  return list_of(impl_->engine->prepare_uniform(peer, false, pages));
+  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::remote(peer), pages));
 }
 Result<PageList> Agent::prepare(std::string_view peer, const RegionPages& pages) {
-  return list_of(impl_->engine->prepare_region(peer, false, pages));
+  return list_of(impl_->engine->lists().prepare_region(engine::Side::remote(peer), pages));
 }
 Result<PageList> Agent::prepare(std::span<const AddressPage> pages, const PageView& view) {
-  return list_of(impl_->engine->prepare_addresses(pages, &view));
+  return list_of(impl_->engine->lists().prepare_addresses(pages, &view));
 }
 Result<PageList> Agent::prepare(std::span<const Page> pages, const PageView& view) {
-  return list_of(impl_->engine->prepare_pages({}, true, pages, &view));
+  return list_of(impl_->engine->lists().prepare_pages(engine::Side::local(), pages, &view));
 }
 Result<PageList> Agent::prepare(const UniformPages& pages, const PageView& view) {
-  return list_of(impl_->engine->prepare_uniform({}, true, pages, &view));
+  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::local(), pages, &view));
 }
 Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages, const PageView& view) {
-  return list_of(impl_->engine->prepare_pages(peer, false, pages, &view));
+  return list_of(impl_->engine->lists().prepare_pages(engine::Side::remote(peer), pages, &view));
 }
 Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages, const PageView& view) {
-  return list_of(impl_->engine->prepare_uniform(peer, false, pages, &view));
+  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::remote(peer), pages, &view));
 }
 
 std::uint64_t PageList::count() const { return state_->count; }
 std::uint64_t PageList::bytes() const { return state_->bytes; }
 std::string_view PageList::peer() const { return state_->peer; }
 
-Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine, engine::RequestPlan plan);
-Result<Request> make_public_request(const std::shared_ptr<engine::Engine>& engine,
-                                    std::vector<engine::RequestPlan> plans);
-
 namespace {
+
+/// Shared by the copies of one Request. The last copy cancels what is in flight, which lives on until its
+/// memory is quiet.
+Request handle_of(std::shared_ptr<engine::Transfer> transfer) {
+  engine::Transfer* const address = transfer.get();
+  return Request(std::shared_ptr<engine::Transfer>(
+      address, [held = std::move(transfer)](engine::Transfer* last) { last->cancel(); }));
+}
 
 engine::RequestPlan plan_for(Op op, const PageList& local, const PageList& remote,
                              const RequestOptions& options) {
@@ -296,10 +300,9 @@ Result<engine::RequestPlan> plan_of_all(Op op, const PageList& local, const Page
 }
 
 template <class Index>
-Result<engine::RequestPlan> plan_of_some(const std::shared_ptr<engine::Engine>& engine, Op op,
-                                         const PageList& local, std::span<const Index> local_index,
-                                         const PageList& remote, std::span<const Index> remote_index,
-                                         const RequestOptions& options) {
+Result<engine::RequestPlan> plan_of_some(engine::Engine& engine, Op op, const PageList& local,
+                                         std::span<const Index> local_index, const PageList& remote,
+                                         std::span<const Index> remote_index, const RequestOptions& options) {
   if (local_index.size() != remote_index.size()) {
     return make_error(
         Code::invalid_argument,
@@ -311,24 +314,25 @@ Result<engine::RequestPlan> plan_of_some(const std::shared_ptr<engine::Engine>& 
                       "the request has no pages: give at least one index on each side");
   auto plan = plan_for(op, local, remote, options);
   plan.count = local_index.size();
-  plan.local_index = engine->index_pool().take(plan.count);
+  plan.local_index = engine.requests().index_pool().take(plan.count);
   HEADRACE_TRY_VOID(copy_indices(local_index, plan.local->count, "local", plan.local_index));
-  plan.remote_index = engine->index_pool().take(plan.count);
+  plan.remote_index = engine.requests().index_pool().take(plan.count);
   HEADRACE_TRY_VOID(copy_indices(remote_index, plan.remote->count, "remote", plan.remote_index));
   return plan;
 }
 
 template <class Index>
-Result<Request> make_indexed(const std::shared_ptr<engine::Engine>& engine, Op op, const PageList& local,
+Result<Request> make_indexed(engine::Engine& engine, Op op, const PageList& local,
                              std::span<const Index> local_index, const PageList& remote,
                              std::span<const Index> remote_index, const RequestOptions& options) {
-  HEADRACE_TRY_VOID(engine->usable());
+  HEADRACE_TRY_VOID(engine.usable());
   HEADRACE_TRY(plan, plan_of_some(engine, op, local, local_index, remote, remote_index, options));
-  return make_public_request(engine, std::move(plan));
+  HEADRACE_TRY(core, engine.requests().make(std::move(plan)));
+  return handle_of(std::move(core));
 }
 
-Result<engine::RequestPlan> plan_of(const std::shared_ptr<engine::Engine>& engine, Op op,
-                                    const RequestPart& part, const RequestOptions& options) {
+Result<engine::RequestPlan> plan_of(engine::Engine& engine, Op op, const RequestPart& part,
+                                    const RequestOptions& options) {
   if (part.local_index.data() == nullptr && part.remote_index.data() == nullptr)
     return plan_of_all(op, part.local, part.remote, options);
   return plan_of_some(engine, op, part.local, part.local_index, part.remote, part.remote_index, options);
@@ -339,7 +343,8 @@ Result<engine::RequestPlan> plan_of(const std::shared_ptr<engine::Engine>& engin
 Result<Request> Agent::make_request(Op op, const PageList& local, const PageList& remote,
                                     const RequestOptions& options) {
   HEADRACE_TRY(plan, plan_of_all(op, local, remote, options));
-  return make_public_request(impl_->engine, std::move(plan));
+  HEADRACE_TRY(core, impl_->engine->requests().make(std::move(plan)));
+  return handle_of(std::move(core));
 }
 
 Result<Request> Agent::make_request(Op op, std::span<const RequestPart> parts,
@@ -347,64 +352,67 @@ Result<Request> Agent::make_request(Op op, std::span<const RequestPart> parts,
   HEADRACE_TRY_VOID(impl_->engine->usable());
   std::vector<engine::RequestPlan> plans;
   for (const RequestPart& part : parts) {
-    auto plan = plan_of(impl_->engine, op, part, options);
+    auto plan = plan_of(*impl_->engine, op, part, options);
     if (!plan)
       return std::move(plan).error().within(fmt::format("part {} of {}", plans.size(), parts.size()));
     plans.push_back(std::move(*plan));
   }
-  return make_public_request(impl_->engine, std::move(plans));
+  HEADRACE_TRY(transfer, impl_->engine->requests().make_of_parts(std::move(plans)));
+  return handle_of(std::move(transfer));
 }
 
 Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index,
                                     const PageList& remote, std::span<const std::uint32_t> remote_index,
                                     const RequestOptions& options) {
-  return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
+  return make_indexed(*impl_->engine, op, local, local_index, remote, remote_index, options);
 }
 
 Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int32_t> local_index,
                                     const PageList& remote, std::span<const std::int32_t> remote_index,
                                     const RequestOptions& options) {
-  return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
+  return make_indexed(*impl_->engine, op, local, local_index, remote, remote_index, options);
 }
 
 Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int64_t> local_index,
                                     const PageList& remote, std::span<const std::int64_t> remote_index,
                                     const RequestOptions& options) {
-  return make_indexed(impl_->engine, op, local, local_index, remote, remote_index, options);
+  return make_indexed(*impl_->engine, op, local, local_index, remote, remote_index, options);
 }
 
 // --- notifications
 
 Result<void> Agent::notify(std::string_view peer, std::string_view payload) {
-  return impl_->engine->notify(peer, payload);
+  return impl_->engine->notifications().send(peer, payload);
 }
 
 std::vector<Notification> Agent::take_notifications(const NotificationFilter& filter) {
   engine::Engine& engine = *impl_->engine;
   if (!engine.usable()) return {};
-  if (engine.inbox().empty()) (void)engine.progress().poll();
-  return engine.inbox().take(filter);
+  engine::Inbox& inbox = engine.notifications().inbox();
+  if (inbox.empty()) (void)engine.progress().poll();
+  return inbox.take(filter);
 }
 
 Result<Notification> Agent::wait_notification(Timeout timeout, const NotificationFilter& filter) {
   engine::Engine& engine = *impl_->engine;
-  HEADRACE_TRY_VOID(engine.usable());
+  const engine::Call call(engine.calls());
+  HEADRACE_TRY_VOID(call.admitted());
   std::optional<Notification> taken;
-  const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
-  if (engine.progress().wait(
-          [&] { return taken || (taken = engine.inbox().take_one(filter)) || !engine.usable(); }, deadline) &&
-      taken)
-    return *std::move(taken);
-  HEADRACE_TRY_VOID(engine.usable());
-  return make_error(Code::timed_out,
-                    "no notification{}{} came in time: wait again, or check that the peer is alive",
-                    filter.peer.empty() ? "" : " of peer ", filter.peer);
+  const auto came = [&] {
+    return taken || (taken = engine.notifications().inbox().take_one(filter)) || engine.calls().closed();
+  };
+  if (!engine.progress().wait(came, engine.progress().deadline_in(timeout)))
+    return make_error(Code::timed_out,
+                      "no notification{}{} came in time: wait again, or check that the peer is alive",
+                      filter.peer.empty() ? "" : " of peer ", filter.peer);
+  if (taken) return *std::move(taken);
+  return engine.calls().closed_meanwhile();
 }
 
 void Agent::on_notification(std::function<void(Notification)> taken) {
-  impl_->engine->on_notification(std::move(taken));
+  impl_->engine->notifications().on_notification(std::move(taken));
 }
-Result<int> Agent::notification_fd() { return impl_->engine->inbox().descriptor(); }
+Result<int> Agent::notification_fd() { return impl_->engine->notifications().inbox().descriptor(); }
 
 // --- backends and telemetry
 
@@ -429,7 +437,7 @@ void tell_abilities(const engine::BackendInstance& instance, BackendInfo& info) 
 
 std::vector<BackendInfo> Agent::backends() const {
   std::vector<BackendInfo> infos;
-  for (const engine::BackendInstance* instance : impl_->engine->backends()) {
+  for (const engine::BackendInstance* instance : impl_->engine->backends().all()) {
     BackendInfo info = impl_->set->describe(impl_->set->plugins().find(instance->name()));
     tell_abilities(*instance, info);
     infos.push_back(std::move(info));
@@ -464,7 +472,7 @@ Result<void> ask_instance(const engine::EngineSettings& settings, const BackendS
   HEADRACE_TRY(engine, engine::Engine::open(settings, Logger::process_default()));
   auto opened = open_backend(*engine, set, found, {});
   if (opened) {
-    tell_abilities(*engine->backends().front(), info);
+    tell_abilities(*engine->backends().all().front(), info);
   }
   engine->close();
   return opened;

@@ -48,19 +48,19 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
 }
 
 Exchange::~Exchange() {
-  engine_.on_regions_changed({});
+  engine_.regions().on_changed({});
   watch_.reset();
   server_.reset();
 }
 
 Result<std::string> Exchange::export_bytes(const ExportOptions& options) const {
-  HEADRACE_TRY(metadata, engine_.export_metadata(options));
+  HEADRACE_TRY(metadata, engine_.regions().exported(options));
   return wire::encode(metadata);
 }
 
 Result<ImportReport> Exchange::import_bytes(std::string_view bytes) {
   HEADRACE_TRY(metadata, wire::decode(bytes));
-  return engine_.import(std::move(metadata));
+  return engine_.peers().import(std::move(metadata));
 }
 
 Result<ImportReport> Exchange::fetch(const std::string& address, Deadline deadline,
@@ -96,7 +96,7 @@ Result<void> Exchange::publish(const ExportOptions& options, const std::string& 
     const std::lock_guard lock(mutex_);
     published_[label] = options;
   }
-  engine_.on_regions_changed([this] { publish_again(); });
+  engine_.regions().on_changed([this] { publish_again(); });
   return {};
 }
 
@@ -172,14 +172,14 @@ void Exchange::on_event(const metadata::StoreEvent& event) {
     if (auto bytes = store_->fetch(event.name, *label, Deadline::after(store_patience)))
       (void)import_bytes(*bytes);
   } else if (label) {
-    for (const PeerInfo& peer : engine_.peers())
-      if (peer.name == event.name && !peer.connected) (void)engine_.forget(event.name);
+    for (const PeerInfo& peer : engine_.peers().list())
+      if (peer.name == event.name && !peer.connected) (void)engine_.peers().forget(event.name);
   }
   if (!tell) return;
   const auto kind = event.kind == metadata::StoreEvent::Kind::joined    ? PeerEvent::Kind::joined
                     : event.kind == metadata::StoreEvent::Kind::updated ? PeerEvent::Kind::updated
                                                                         : PeerEvent::Kind::left;
-  engine_.callback([tell = std::move(tell), told = PeerEvent{kind, event.name}] { tell(told); });
+  engine_.callbacks().push([tell = std::move(tell), told = PeerEvent{kind, event.name}] { tell(told); });
 }
 
 Result<void> Exchange::watch(std::function<void(const PeerEvent&)> event) {

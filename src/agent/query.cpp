@@ -3,6 +3,7 @@
 #include <headrace/agent.hpp>
 
 #include "agent/agent_impl.hpp"
+#include "engine/local_region.hpp"
 
 #include <fmt/ranges.h>
 #include <msgpack.hpp>
@@ -77,13 +78,14 @@ Result<std::optional<Known>> read_answer(const std::string& bytes, const std::st
 }  // namespace
 
 Result<std::optional<Known>> Agent::query(const MemoryRange& what, const std::string& backend) {
-  HEADRACE_TRY_VOID(impl_->engine->usable());
+  const engine::Call call(impl_->engine->calls());
+  HEADRACE_TRY_VOID(call.admitted());
   if (what.kind == MemoryKind::dram || what.kind == MemoryKind::vram)
     return make_error(Code::invalid_argument,
                       "a query asks whether a file, block device or object exists, not about {}: set the "
                       "range's kind and path",
                       kind_name(what.kind));
-  const std::vector<engine::BackendInstance*> all = impl_->engine->backends();
+  const std::vector<engine::BackendInstance*> all = impl_->engine->backends().all();
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const auto* instance) { return instance->name() == backend; });
   if (found == all.end()) {

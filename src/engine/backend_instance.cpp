@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend_instance.hpp"
 
-#include "base/clock.hpp"
 #include "base/errors.hpp"
 
 #include <array>
@@ -72,7 +71,7 @@ void BackendInstance::fill_host(const InstanceArgs& args) {
   host_.log = [](void* c, int32_t level, const char* text, size_t n) {
     self(c).events_.log(self(c).name_, level, {text, n});
   };
-  host_.now_ns = [](void*) { return headrace::now_ns(); };
+  host_.now_ns = [](void* c) { return self(c).clock_.now_ns(); };
   host_.count = [](void* c, const char* counter, uint64_t amount) { self(c).events_.count(counter, amount); };
   host_.completed = [](void* c, uint64_t token, headrace_status_v1 status, const char* text, size_t n) {
     const Telling inside;
@@ -100,7 +99,7 @@ void BackendInstance::fill_host(const InstanceArgs& args) {
 
 Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_backend_v1* table,
                                                                const InstanceArgs& args, HostEvents& events) {
-  std::unique_ptr<BackendInstance> made(new BackendInstance(table, table->name, events));
+  std::unique_ptr<BackendInstance> made(new BackendInstance(table, table->name, events, *args.clock));
   made->fill_host(args);
   std::vector<headrace_setting_v1> settings;
   settings.reserve(args.settings.size());
@@ -121,10 +120,12 @@ Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_ba
   return made;
 }
 
-BackendInstance::~BackendInstance() {
-  if (instance_ == nullptr) return;
-  while (turn_.test_and_set(std::memory_order_acquire))
-    std::this_thread::yield();  // destroy never runs beside progress
+BackendInstance::~BackendInstance() { end(); }
+
+void BackendInstance::end() {
+  if (instance_ == nullptr || ended_.exchange(true)) return;
+  // The turn is kept: destroy never runs beside progress, and no progress comes after it.
+  while (turn_.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
   table_->destroy(instance_);
 }
 
@@ -264,8 +265,10 @@ std::uint32_t BackendInstance::progress() {
 
 std::uint32_t BackendInstance::arm(bool on) {
   if (table_->arm == nullptr) return 0;
-  while (turn_.test_and_set(std::memory_order_acquire))
+  while (turn_.test_and_set(std::memory_order_acquire)) {
+    if (ended_.load()) return 0;
     std::this_thread::yield();  // a pass of progress is short
+  }
   const std::uint32_t arrived = table_->arm(instance_, on ? 1 : 0);
   turn_.clear(std::memory_order_release);
   return arrived;

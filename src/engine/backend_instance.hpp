@@ -6,6 +6,8 @@
 #include <headrace/plugin/backend_v1.h>
 #include <headrace/result.hpp>
 
+#include "engine/steady_clock.hpp"
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -15,10 +17,12 @@
 
 namespace headrace::engine {
 
+inline constexpr std::size_t max_backends = 16;  ///< of one agent: the bits of a region's mask on the wire
+
 class BackendInstance;
 
 /// What an instance tells us. Called from any thread, also from inside a call to the instance:
-/// implementations call no entry of any backend and no code of the caller's, they note what is to be done.
+/// implementations call no entry of any backend and no code of the caller's. They queue what is to be done.
 class HostEvents {
  public:
   virtual ~HostEvents() = default;
@@ -41,6 +45,7 @@ struct InstanceArgs {
   std::uint32_t pool_threads = 1;
   std::string runtime_dir;
   std::vector<std::pair<std::string, std::string>> settings;  ///< resolved, every row of the table
+  const Clock* clock = &steady_clock;                         ///< outlives the instance
 };
 
 class BackendInstance {
@@ -94,25 +99,31 @@ class BackendInstance {
   /// How many replays have ended.
   Result<std::uint64_t> check(void* request);
 
-  /// One pass of progress, unless another thread is in it. `arm` takes the same turn.
+  /// One pass of progress, unless another thread is in it. `arm` takes the same turn. After `end` both do
+  /// nothing.
   std::uint32_t progress();
   std::uint32_t arm(bool on);
+  /// Destroys what the table made. Every handle has been returned; threads that run progress may come later.
+  void end();
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
  private:
-  BackendInstance(const headrace_backend_v1* table, std::string name, HostEvents& events)
-      : table_(table), name_(std::move(name)), events_(events) {}
+  BackendInstance(const headrace_backend_v1* table, std::string name, HostEvents& events, const Clock& clock)
+      : table_(table), name_(std::move(name)), events_(events), clock_(clock) {}
   void fill_host(const InstanceArgs& args);
 
   const headrace_backend_v1* table_;
   std::string name_;
   HostEvents& events_;
+  const Clock& clock_;
   std::string agent_name_;
   headrace_host_v1 host_{};
   headrace_info_v1 info_{};
   void* instance_ = nullptr;
   int descriptor_ = -1;
-  std::atomic_flag turn_ = ATOMIC_FLAG_INIT;  // held by the thread that is in progress() or arm()
+  std::atomic_flag turn_ =
+      ATOMIC_FLAG_INIT;  // held by the thread that is in progress() or arm(), and after end()
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace headrace::engine

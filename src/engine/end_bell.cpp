@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/end_bell.hpp"
 
-#include "engine/engine.hpp"
-#include "engine/transfer.hpp"
-
 namespace headrace::engine {
 
-void EndBell::on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state,
-                      std::uint64_t post) {
+void EndBell::on_done(std::function<void(Status)> done, const PostLife& life) {
   const std::lock_guard lock(mutex_);
   done_ = std::move(done);
-  set_in_ = post;
   listened_to_.store(done_ != nullptr || event_fd_.has_value());
-  set_after_end_ = has_ended(state.load());
+  const PostLife::Now now = life.now();
+  set_in_ = now.post;
+  set_after_end_ = has_ended(now.state);
 }
 
 Result<int> EndBell::event_fd() {
@@ -25,15 +22,16 @@ Result<int> EndBell::event_fd() {
   return event_fd_->fd();
 }
 
-void EndBell::ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to,
-                   std::uint64_t post) {
-  auto done = listened_to_.load() ? listener() : nullptr;  // now: who sees the end may ask for another
-  state.store(to);
-  // Looked at once more, after the end (both seq_cst): whoever began to listen meanwhile and saw none relies
-  // on being told.
+void EndBell::ring(CallbackQueue& callbacks, Progress& progress, Status status, PostLife& life,
+                   RequestState to) {
+  auto done = listened_to_.load() ? listener() : nullptr;  // now: a caller that sees the end may set another
+  const std::uint64_t post = life.post();
+  life.set(to);
+  // Looked at once more, after the end (both seq_cst): a caller that began to listen meanwhile and saw no end
+  // relies on being told.
   if (listened_to_.load()) ring_late(done, post);
-  if (done) engine.callback([done = std::move(done), status] { done(status); });
-  engine.progress().event();
+  if (done) callbacks.push([done = std::move(done), status] { done(status); });
+  progress.event();
 }
 
 std::function<void(Status)> EndBell::listener() {
@@ -41,7 +39,7 @@ std::function<void(Status)> EndBell::listener() {
   return done_;
 }
 
-/// What is told once the end can be seen. `done`: who listened before. By now another post may be under way,
+/// What is told once the end can be seen. `done`: the listener before. By now another post may be under way,
 /// and listened to.
 void EndBell::ring_late(std::function<void(Status)>& done, std::uint64_t post) {
   const std::lock_guard lock(mutex_);

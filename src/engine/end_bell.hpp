@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who hears of a request's end besides those who wait for it: a callback, and a descriptor.
+// Who hears of a request's end besides the threads that wait for it: a callback, and a descriptor.
 #pragma once
 
 #include <headrace/request.hpp>
 
 #include "base/event_fd.hpp"
+#include "engine/callback_queue.hpp"
+#include "engine/post_life.hpp"
+#include "engine/progress.hpp"
 
 #include <atomic>
 #include <functional>
@@ -13,18 +16,15 @@
 
 namespace headrace::engine {
 
-class Engine;
-
 class EndBell {
  public:
-  /// `state`: the one that `ring` is given; `post`: the number of the present post, or of the last. Who has
-  /// not seen the end is told of it, however close it is.
-  void on_done(std::function<void(Status)> done, const std::atomic<RequestState>& state, std::uint64_t post);
+  /// `life`: the one that `ring` is given. A caller that has not seen the end is told of it, however close it
+  /// is.
+  void on_done(std::function<void(Status)> done, const PostLife& life);
   Result<int> event_fd();
-  /// The moment at which an end can be seen: `state` becomes `to`, then all are told. From any thread, also
+  /// The moment at which an end can be seen: the state becomes `to`, then all are told. From any thread, also
   /// inside a backend's call.
-  void ring(Engine& engine, Status status, std::atomic<RequestState>& state, RequestState to,
-            std::uint64_t post);
+  void ring(CallbackQueue& callbacks, Progress& progress, Status status, PostLife& life, RequestState to);
 
  private:
   [[nodiscard]] std::function<void(Status)> listener();

@@ -1,140 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and ending an engine, and what backends tell it.
 #include "engine/engine.hpp"
 
 #include "base/random.hpp"
-#include "base/utf8.hpp"
 #include "engine/copy_pool.hpp"
 #include "wire/agent_message.hpp"
 
-#include <algorithm>
 #include <thread>
+#include <variant>
 
 namespace headrace::engine {
 
-Engine::Engine(EngineSettings settings, Logger& logger)
-    : settings_(std::move(settings)),
-      incarnation_(random_u64() | 1),
-      logger_(logger),
-      log_(logger, "engine"),
-      telemetry_(clock_),
-      counters_(telemetry_),
-      inbox_(settings_.inbox_capacity, settings_.inbox_bytes) {}
+// ------------------------------------------------------------------ opening and closing
 
-Result<std::shared_ptr<Engine>> Engine::open(EngineSettings settings, Logger& logger) {
-  std::shared_ptr<Engine> engine(new Engine(std::move(settings), logger));
-  HEADRACE_TRY(progress, Progress::open());
-  engine->progress_ = std::move(progress);
+Result<std::shared_ptr<Engine>> Engine::open(EngineSettings settings, Logger& logger, const Clock& clock) {
+  HEADRACE_TRY(progress, Progress::open(clock));
+  std::shared_ptr<Engine> engine(new Engine(std::move(settings), logger, clock, std::move(progress)));
+  engine->this_ = engine;
   engine->progress_->start();
   return engine;
 }
 
-Engine::~Engine() { close(); }
-
-Result<void> Engine::usable() const {
-  if (fork_guard_.forked())
-    return make_error(Code::invalid_argument,
-                      "agent {} was opened before this process was forked: open one of its own in the child",
-                      settings_.name);
-  if (closed_.load(std::memory_order_acquire))
-    return make_error(Code::invalid_argument, "agent {} is closed: open another", settings_.name);
-  return {};
+Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
+               std::unique_ptr<Progress> progress)
+    : settings_(std::move(settings)),
+      self_{settings_.name, random_u64() | 1},
+      logger_(logger),
+      log_(logger, "engine"),
+      telemetry_(clock),
+      counters_(telemetry_),
+      callbacks_(std::make_unique<CallbackQueue>()),
+      progress_(std::move(progress)),
+      calls_(settings_.name),
+      links_(*progress_, telemetry_, log_),
+      peers_(self_, calls_, backends_, links_, *progress_, telemetry_, log_),
+      mappings_(this_, calls_, backends_, links_, peers_, *progress_),
+      revocation_(calls_, links_, mappings_, own_flights_, *progress_),
+      regions_(self_, calls_, backends_, revocation_, *progress_, *callbacks_),
+      lists_(self_, calls_, regions_, peers_),
+      paths_(backends_, regions_, lists_, links_),
+      notifications_(self_, calls_, backends_, links_, peers_, *progress_, *callbacks_, counters_, log_,
+                     settings_.inbox),
+      requests_(this_,
+                {calls_, *progress_, *callbacks_, counters_, log_, links_, lists_, paths_, notifications_,
+                 revocation_, requests_, own_flights_},
+                settings_.check_overlap) {
+  links_.watch(mappings_);
+  links_.watch(revocation_);
 }
 
-bool Engine::usable_status(Status& status) const {
-  if (!fork_guard_.forked() && !closed_.load(std::memory_order_acquire)) return true;
-  status = {Code::invalid_argument};
-  return false;
+Engine::~Engine() {
+  close();
+  if (!calls_.forked()) backends_.end();  // while all that they may call is there
+}
+
+Result<void> Engine::add_backend(const FoundBackend& found,
+                                 std::vector<std::pair<std::string, std::string>> settings) {
+  const Call call(calls_);
+  HEADRACE_TRY_VOID(call.admitted());
+  InstanceArgs args;
+  args.agent_name = self_.name;
+  args.incarnation = self_.incarnation;
+  args.pool_threads = static_cast<std::uint32_t>(copy_pool_threads());
+  args.runtime_dir = settings_.runtime_dir;
+  args.settings = std::move(settings);
+  args.clock = &progress_->clock();
+  HEADRACE_TRY(opened, backends_.open(found, args, *this));
+  return progress_->add(*opened);
 }
 
 void Engine::close() {
-  if (closed_.exchange(true)) return;
-  if (forked()) {  // the child has neither our threads nor any business with our peers
-    for (auto& backend : backends_) (void)backend.release();
-    (void)progress_.release();
-    (void)callbacks_.release();
-    return;
-  }
-  std::vector<std::shared_ptr<RequestCore>> requests;
-  {
-    const std::lock_guard lock(requests_mutex_);
-    for (RequestCore* core : requests_)
-      if (auto alive = core->weak_from_this().lock()) requests.push_back(std::move(alive));
-  }
-  for (const auto& core : requests) core->cancel();
-  for (const auto& core : requests) core->close();
-  requests.clear();
-
-  const auto goodbye = wire::encode(wire::AgentMessage{wire::Goodbye{}});
-  std::vector<std::shared_ptr<Link>> links;
-  {
-    const std::unique_lock lock(peers_mutex_);
-    for (const auto& [token, link] : links_) links.push_back(link);
-  }
-  for (const auto& link : links) {
-    if (const GatePass pass(link->gate());
-        pass && link->connection() != nullptr && link->state() == LinkState::ready) {
-      (void)link->backend().notify(link->connection(), HEADRACE_CHANNEL_AGENT, *goodbye);
-    }
-    link->close();
-    drop_link(link);
-  }
-  end_what_was_let_go();
-  // A thread that waits for one of the requests polls the instances until it sees that the request has ended.
-  const bool instances_are_idle = progress_->let_waiters_return(Deadline::after(std::chrono::seconds(5)));
-  progress_->stop();
-  callbacks_->close();
-  std::vector<std::shared_ptr<LocalRegion>> regions;
-  {
-    const std::unique_lock lock(regions_mutex_);
-    regions_.for_each(
-        [&](std::uint32_t, const std::shared_ptr<LocalRegion>& region) { regions.push_back(region); });
-  }
-  for (const auto& region : regions) give_back(*region);
-  const std::unique_lock lock(backends_mutex_);
-  bool mapped = false;
-  {
-    const std::shared_lock peers(peers_mutex_);
-    for (const auto& mapping : mappings_) mapped = mapped || !mapping.expired();
-  }
-  // Else the last mapping or request takes the engine, and so the instances, along.
-  if (!mapped && instances_are_idle) backends_.clear();
-}
-
-void Engine::defer(std::function<void()> work) { progress_->at(0, std::move(work)); }
-
-void Engine::let_go_later(std::function<void()> end) {
-  {
-    const std::lock_guard lock(let_go_mutex_);
-    if (!nobody_drives_) return defer(std::move(end));
-  }
-  end();
-}
-
-/// While somebody still drives: a request that was let go of has its backend's to give back. Those that
-/// others hold have not.
-void Engine::end_what_was_let_go() {
-  const auto some_are_left = [this] {
-    const std::lock_guard lock(requests_mutex_);
-    return std::ranges::any_of(requests_, [](RequestCore* core) { return core->weak_from_this().expired(); });
-  };
-  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-  while (some_are_left() && !deadline.expired()) {
-    (void)progress_->poll();
+  if (!calls_.shut()) return;
+  if (calls_.forked()) return abandon();
+  while (!calls_.empty()) {
+    progress_->event();  // a call that waits sees that the agent is closed
     std::this_thread::yield();
   }
-  {
-    const std::lock_guard lock(let_go_mutex_);
-    nobody_drives_ = true;
-  }
-  (void)progress_->poll();
+  requests_.cancel_all();
+  links_.close();
+  const bool quiet = requests_.release_all();
+  requests_.end_what_was_let_go();
+  // A thread that waits for one of the requests polls the instances until it sees that the request has ended.
+  (void)progress_->let_waiters_return(progress_->deadline_in(std::chrono::seconds(5)));
+  progress_->stop();
+  callbacks_->close();
+  regions_.close();
+  // Else the last mapping or request takes the engine, and so the instances, along.
+  if (quiet && !mappings_.any()) backends_.end();
 }
 
-std::shared_ptr<Link> Engine::link_of(std::uint64_t token) const {
-  const std::shared_lock lock(peers_mutex_);
-  const auto at = links_.find(token);
-  return at != links_.end() ? at->second : nullptr;
+/// A forked child has none of our threads, and the sockets are its parent's.
+void Engine::abandon() {
+  backends_.abandon();
+  (void)progress_.release();
+  (void)callbacks_.release();
 }
+
+// ------------------------------------------------------------------ what backends tell us
 
 void Engine::completed(std::uint64_t token, Status status, std::string_view text) {
   reinterpret_cast<RequestCore*>(token)->completed(status, text);
@@ -142,94 +103,37 @@ void Engine::completed(std::uint64_t token, Status status, std::string_view text
 
 std::uint64_t Engine::accepted(BackendInstance& from, void* connection, std::string_view peer,
                                std::uint64_t incarnation) {
-  if (closed_.load()) return 0;
-  if (peer.empty() || !is_utf8(peer)) {
-    log_.warn("refused a link over {} from an agent whose name is empty or not UTF-8", from.name());
-    return 0;
-  }
-  if (peer == settings_.name && incarnation != incarnation_) {
-    log_.warn("refused a link over {} from another agent that is called {} too: names must be unique",
-              from.name(), peer);
-    return 0;
-  }
-  const auto life = life_of(peer, incarnation);
-  const auto link = add_link(life, from, connection);
-  log_.info("peer {} connected over {}", peer, from.name());
-  progress_->event();
-  return link->token();
+  return peers_.accepted(from, connection, peer, incarnation);
 }
 
 void Engine::link_event(std::uint64_t token, headrace_link_event_v1 event, Status status,
                         std::string_view text) {
-  const auto link = link_of(token);
-  if (!link) return;
-  const auto life = link->life();
-  const std::string peer = life ? life->name : "?";
-  if (event == HEADRACE_LINK_READY) {
-    link->set_ready();
-    if (life) life->out_of_reach.store(false);
-    log_.info("connected to peer {} over {}", peer, link->backend().name());
-  } else {
-    link->set_lost(status, text);
-    log_.info("link to peer {} over {} is lost, {}: {}", peer, link->backend().name(), code_name(status.code),
-              text);
-    telemetry_.event("engine",
-                     fmt::format("link to {} over {} lost: {}", peer, link->backend().name(), text));
-    if (life) {
-      const std::unique_lock lock(life->mutex);
-      life->detail = std::string(link->backend().name()) + ": " + std::string(text);
-      if (status.code == Code::peer_lost) life->out_of_reach.store(true);
-    }
-    // Nobody tells us any more when the peer revokes what is mapped over this link.
-    end_mappings([&](const MappingRow& row) { return row.link == link; });
-    close_link_later(link);
-  }
-  progress_->event();
+  links_.event(token, event, status, text);
 }
 
 void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_view bytes) {
-  const auto link = link_of(token);
+  const auto link = links_.find(token);
   const auto life = link ? link->life() : nullptr;
   if (!life) return;
-  if (channel == HEADRACE_CHANNEL_AGENT) {
-    defer([this, link, message = std::string(bytes)] { agent_message(link, message); });
-    return;
-  }
-  if (channel != HEADRACE_CHANNEL_USER) return;
-  const auto message = wire::decode_user_message(bytes);
+  if (channel == HEADRACE_CHANNEL_USER) notifications_.received(*life, bytes);
+  if (channel == HEADRACE_CHANNEL_AGENT)
+    progress_->defer([this, link, message = std::string(bytes)] { agent_message(link, message); });
+}
+
+void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view bytes) {
+  auto message = wire::decode_agent_message(bytes);
+  const auto life = link->life();
+  if (!life) return;
   if (!message) {
-    log_.warn("dropped a message of peer {}: {}", life->name, message.error().message);
-    return;
+    log_.warn("dropped an agent's message of peer {}: {}", life->name, message.error().message);
+  } else if (auto* revoke = std::get_if<wire::Revoke>(&*message)) {
+    revocation_.asked(link, revoke->sequence, std::move(revoke->ranges));
+  } else if (const auto* revoked = std::get_if<wire::Revoked>(&*message)) {
+    revocation_.answered(*link, revoked->sequence);
+  } else if (std::holds_alternative<wire::Goodbye>(*message)) {
+    log_.info("peer {} says goodbye", life->name);
+    peers_.end_life(*life, Fate::left, fmt::format("peer {} has closed its agent", life->name));
   }
-  counters_.notifications_received.add(1);
-  if (!inbox_.put({life->incarnation, message->request, message->post_number},
-                  {life->name, std::string(message->payload)})) {
-    counters_.notifications_dropped.add(1);
-    log_.error(
-        "dropped a notification of peer {}: {} messages or {} bytes wait already (options inbox_capacity, "
-        "inbox_bytes); take them",
-        life->name, settings_.inbox_capacity, settings_.inbox_bytes);
-    return;
-  }
-  hand_over_notifications();
-  progress_->event();
-}
-
-/// Gives what waits to the caller's callback, if there is one, on the callback thread.
-void Engine::hand_over_notifications() {
-  const std::lock_guard lock(on_notification_mutex_);
-  if (!on_notification_) return;
-  callbacks_->push([this, taken = on_notification_] {
-    for (Notification& n : inbox_.take({})) taken(std::move(n));
-  });
-}
-
-void Engine::on_notification(std::function<void(Notification)> taken) {
-  {
-    const std::lock_guard lock(on_notification_mutex_);
-    on_notification_ = std::move(taken);
-  }
-  hand_over_notifications();
 }
 
 bool Engine::submit(void (*function)(void*), void* argument) {

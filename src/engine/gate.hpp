@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that go in and out of something that will be closed: after `close` nobody is inside and nobody gets
+// Calls that go in and out of an object that will be closed: after `close` no call is inside and none gets
 // in.
 #pragma once
 
@@ -18,11 +18,15 @@ class Gate {
     return false;
   }
   void leave() noexcept { state_.fetch_sub(1); }
-  /// Lets nobody in any more and waits for those inside; they are inside a backend's call, which never waits
+  /// Refuses further calls and returns whether it was open. Those inside may still run.
+  bool shut() noexcept { return (state_.fetch_or(closed_bit) & closed_bit) == 0; }
+  /// Whether no call is inside.
+  [[nodiscard]] bool empty() const noexcept { return (state_.load() & ~closed_bit) == 0; }
+  /// Refuses further calls and waits for those inside; they are inside a backend's call, which never waits
   /// for a peer. Must not be called from inside.
   void close() noexcept {
-    state_.fetch_or(closed_bit);
-    while ((state_.load() & ~closed_bit) != 0) std::this_thread::yield();
+    (void)shut();
+    while (!empty()) std::this_thread::yield();
   }
   [[nodiscard]] bool closed() const noexcept { return (state_.load() & closed_bit) != 0; }
 

@@ -6,7 +6,7 @@ namespace headrace::engine {
 void Link::set_connection(void* connection) {
   connection_.store(connection);
   if (!gate_.closed()) return;
-  gate_.close();  // again, for its wait: who came in before may be using the connection
+  gate_.close();  // again, for its wait: a call that came in before may be using the connection
   if (void* const left = connection_.exchange(nullptr); left != nullptr) backend_.disconnect(left);
 }
 
@@ -57,18 +57,15 @@ Result<void*> Link::load(std::uint32_t region_id, const headrace_remote_region_v
   return loaded;
 }
 
-void Link::unload(std::span<const wire::IdRange> ranges) {
+void Link::unload(std::span<const IdRange> ranges) {
   const std::unique_lock nobody_prepares(handles_mutex_);
   std::vector<void*> dropped;
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(remotes_, [&](const auto& entry) {
-      for (const wire::IdRange& range : ranges) {
-        if (entry.first - range.first >= range.count) continue;
-        dropped.push_back(entry.second);
-        return true;
-      }
-      return false;
+      if (!contains(ranges, entry.first)) return false;
+      dropped.push_back(entry.second);
+      return true;
     });
   }
   for (void* const remote : dropped) backend_.unload(remote);

@@ -5,61 +5,18 @@
 
 #include "engine/backend_instance.hpp"
 #include "engine/gate.hpp"
-#include "wire/metadata.hpp"
+#include "engine/id_ranges.hpp"
+#include "engine/in_flight.hpp"
 
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <span>
 #include <unordered_map>
-#include <utility>
 
 namespace headrace::engine {
 
-class RequestCore;
 struct PeerLife;
-
-/// The posts that are running over a link (or, for transfers to oneself, over an instance). Posting takes
-/// this lock and no other, so that one peer's traffic cannot hold up another's.
-class InFlight {
- public:
-  /// `slot` is the core's own: where it stands here while it flies.
-  void insert(std::shared_ptr<RequestCore> core, std::size_t& slot) {
-    const std::lock_guard lock(mutex_);
-    slot = flights_.size();
-    flights_.push_back({std::move(core), &slot});
-  }
-  /// Takes it out again; empty if it is out already.
-  std::shared_ptr<RequestCore> take(std::size_t& slot) {
-    const std::lock_guard lock(mutex_);
-    if (slot == landed) return nullptr;
-    const std::size_t at = std::exchange(slot, landed);
-    std::shared_ptr<RequestCore> core = std::move(flights_[at].core);
-    if (at + 1 != flights_.size()) {
-      flights_[at] = std::move(flights_.back());
-      *flights_[at].slot = at;
-    }
-    flights_.pop_back();
-    return core;
-  }
-  [[nodiscard]] std::vector<std::shared_ptr<RequestCore>> all() const {
-    const std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<RequestCore>> cores;
-    cores.reserve(flights_.size());
-    for (const Flight& flight : flights_) cores.push_back(flight.core);
-    return cores;
-  }
-
-  static constexpr std::size_t landed = ~std::size_t{0};
-
- private:
-  struct Flight {
-    std::shared_ptr<RequestCore> core;
-    std::size_t* slot;
-  };
-  mutable std::mutex mutex_;
-  std::vector<Flight> flights_;
-};
 
 enum class LinkState : std::uint32_t { connecting, ready, lost };
 
@@ -92,12 +49,12 @@ class Link {
   /// The peer's region for this link, loaded at first use. The gate must be held.
   Result<void*> load(std::uint32_t region_id, const headrace_remote_region_v1& region);
   /// Drops the handles of these regions; no post uses them any more. The gate must be held.
-  void unload(std::span<const wire::IdRange> ranges);
-  /// Held shared by whoever prepares with loaded handles, exclusively by `unload`: a handle is not given back
-  /// under a call that takes it.
+  void unload(std::span<const IdRange> ranges);
+  /// Held shared by a thread that prepares with loaded handles, exclusively by `unload`: a handle is not
+  /// given back under a call that takes it.
   std::shared_mutex& handles_mutex() { return handles_mutex_; }
 
-  /// Ends it: nobody uses the connection when this returns; every post on it has been completed.
+  /// Ends it: no call uses the connection when this returns; every post on it has been completed.
   void close();
 
  private:

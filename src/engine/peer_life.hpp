@@ -67,6 +67,12 @@ struct PeerLife {
     const std::shared_lock lock(mutex);
     return links;
   }
+  /// What the peer's instance of this backend says about one of its regions.
+  [[nodiscard]] std::string public_data_of(std::uint32_t region, const BackendInstance& backend) const {
+    const std::shared_lock lock(mutex);
+    return std::string(
+        regions.public_data(region, static_cast<std::uint32_t>(backend_number(backend.name()))));
+  }
   /// The peer's number for a backend of that name, or -1. `mutex` must be held.
   [[nodiscard]] int backend_number(std::string_view backend) const {
     for (std::size_t i = 0; i < backends.size(); ++i)

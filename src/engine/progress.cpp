@@ -44,18 +44,20 @@ void Timers::run_due(std::uint64_t now_ns) {
   }
 }
 
-Result<std::unique_ptr<Progress>> Progress::open(std::chrono::nanoseconds net) {
+Result<std::unique_ptr<Progress>> Progress::open(const Clock& clock, std::chrono::nanoseconds net) {
   HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(bell, EventFd::create());
   UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   if (!timer) return os_error(errno, "make a timer");
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, bell_key));
   HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN, timer_key));
-  return std::unique_ptr<Progress>(new Progress(std::move(epoll), std::move(bell), std::move(timer), net));
+  return std::unique_ptr<Progress>(
+      new Progress(clock, std::move(epoll), std::move(bell), std::move(timer), net));
 }
 
-Progress::Progress(Epoll epoll, EventFd bell, UniqueFd timer, std::chrono::nanoseconds net)
-    : net_(net), epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {}
+Progress::Progress(const Clock& clock, Epoll epoll, EventFd bell, UniqueFd timer,
+                   std::chrono::nanoseconds net)
+    : clock_(clock), net_(net), epoll_(std::move(epoll)), bell_(std::move(bell)), timer_(std::move(timer)) {}
 
 Progress::~Progress() { stop(); }
 
@@ -88,14 +90,14 @@ void Progress::stop() {
 
 bool Progress::let_waiters_return(Deadline deadline) {
   while (waiters_.load() > 0) {
-    if (deadline.expired()) return false;
+    if (deadline.expired(clock_)) return false;
     event();
     std::this_thread::yield();
   }
   return true;
 }
 
-std::uint32_t Progress::poll() { return poll_at(now_ns()); }
+std::uint32_t Progress::poll() { return poll_at(clock_.now_ns()); }
 
 std::uint32_t Progress::poll_at(std::uint64_t now_ns) {
   last_poll_ns_.store(now_ns, std::memory_order_relaxed);
@@ -112,7 +114,7 @@ std::uint32_t Progress::progress_all() {
 }
 
 std::uint32_t Progress::poll(BackendInstance& instance) {
-  const std::uint64_t now = now_ns();
+  const std::uint64_t now = clock_.now_ns();
   if (others_are_due(now)) return poll_at(now);
   last_poll_ns_.store(now, std::memory_order_relaxed);
   if (now >= timers_.next_ns()) timers_.run_due(now);
@@ -219,7 +221,7 @@ bool Progress::sleep_as_driver(const std::function<bool()>& done, Deadline deadl
 void Progress::run() {
   const auto others_drive = [this] {
     return stop_.load() != 0 || waiters_.load() > 0 ||
-           now_ns() - last_poll_ns_.load(std::memory_order_relaxed) < user_polls_ns;
+           clock_.now_ns() - last_poll_ns_.load(std::memory_order_relaxed) < user_polls_ns;
   };
   while (stop_.load() == 0) {
     if (others_drive()) {
@@ -237,7 +239,7 @@ void Progress::run() {
 /// A turn of the progress thread. Needs driver_.
 void Progress::drive() {
   const std::uint64_t polled = last_poll_ns_.load(std::memory_order_relaxed);
-  timers_.run_due(now_ns());
+  timers_.run_due(clock_.now_ns());
   if (progress_all() > 0) return;
   // A user that polls by itself does not need peers to ring: only sleep armed when nobody has polled
   // meanwhile.

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who drives the backends, and where threads sleep.
+// Which thread runs the progress of the backends, and how threads sleep.
 //
 // Any thread that polls or waits drives all instances itself, one thread at a time per instance. A thread
 // that has to sleep becomes the one *driver*: it arms the instances and sleeps in epoll on their descriptors,
-// so that a message wakes the very thread that wants it; further waiters sleep on a futex and are woken at
-// each event. The progress thread is the driver while nobody waits or polls, and steps aside when somebody
-// comes.
+// so that a message wakes the very thread that waits for it. Further waiters sleep on a futex and are woken
+// at each event. The progress thread is the driver while no other thread waits or polls.
 #pragma once
 
 #include "base/clock.hpp"
@@ -20,15 +19,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 namespace headrace::engine {
 
-inline constexpr std::size_t max_backends =
-    16;  ///< of one agent: the bits of a region's backend mask on the wire
-
-/// Functions to be run at a time, by whoever drives.
+/// Functions to be run at a time, by the thread that drives.
 class Timers {
  public:
   using Id = std::uint64_t;
@@ -46,8 +43,10 @@ class Timers {
 
 class Progress {
  public:
-  /// `net`: how long a waiter that found the driver's seat taken trusts that it will hear when it is free.
-  static Result<std::unique_ptr<Progress>> open(std::chrono::nanoseconds net = std::chrono::milliseconds(2));
+  /// Waits, timers and deadlines are by `clock`, which outlives this object. `net`: how long a waiter that
+  /// found another thread driving sleeps at most without an event.
+  static Result<std::unique_ptr<Progress>> open(const Clock& clock,
+                                                std::chrono::nanoseconds net = std::chrono::milliseconds(2));
   ~Progress();
 
   /// The instance must outlive this object. Calls must not overlap; exhausted after max_backends.
@@ -88,12 +87,12 @@ class Progress {
     for (std::uint32_t helped = 0;;) {
       const bool helps = help();
       if (came()) return true;
-      now = now_ns();
+      now = clock_.now_ns();
       if (!helps ||
           ++helped % help_between_polls == 0) {  // others' work, timers and deadlines do not wait for ours
         const bool busy = poll_at(now) > 0;
         if (came()) return true;
-        if (busy) now = now_ns(), spin_until = now + spin_ns;
+        if (busy) now = clock_.now_ns(), spin_until = now + spin_ns;
       }
       if (now >= deadline.point_ns()) return false;
       if (helps) {
@@ -106,7 +105,7 @@ class Progress {
       }
       if (std::exchange(spun, false)) spins_.in_vain();
       sleep([&] { return done(); }, deadline);
-      spin_until = now = now_ns();  // woken for something: one pass, then sleep again
+      spin_until = now = clock_.now_ns();  // woken for something: one pass, then sleep again
       if (done()) return true;
       if (now >= deadline.point_ns()) return false;
     }
@@ -122,9 +121,19 @@ class Progress {
   /// Makes the driver look again: a new timer, work without a descriptor.
   void wake();
   void at(std::uint64_t at_ns, std::function<void()> function);
+  /// Runs `work` soon, on a thread that drives, outside every backend's call.
+  void defer(std::function<void()> work) { at(0, std::move(work)); }
+  /// The same `wait` from now on.
+  void after(std::chrono::nanoseconds wait, std::function<void()> work) {
+    at(Deadline::after(wait, clock_).point_ns(), std::move(work));
+  }
+  [[nodiscard]] const Clock& clock() const { return clock_; }
+  [[nodiscard]] Deadline deadline_in(const std::optional<std::chrono::nanoseconds>& timeout) const {
+    return timeout ? Deadline::after(*timeout, clock_) : Deadline::never();
+  }
 
  private:
-  Progress(Epoll epoll, EventFd bell, UniqueFd timer, std::chrono::nanoseconds net);
+  Progress(const Clock& clock, Epoll epoll, EventFd bell, UniqueFd timer, std::chrono::nanoseconds net);
 
   static constexpr std::uint32_t help_between_polls = 64;
   static constexpr std::uint64_t most_undriven_ns =
@@ -133,7 +142,7 @@ class Progress {
   /// A thread that waits: while there is one, the progress thread steps aside.
   class Waiting {
    public:
-    explicit Waiting(Progress& p) : now_ns(headrace::now_ns()), p_(p) { p_.waiter_came(); }
+    explicit Waiting(Progress& p) : now_ns(p.clock_.now_ns()), p_(p) { p_.waiter_came(); }
     ~Waiting() { p_.waiter_left(now_ns); }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -160,6 +169,7 @@ class Progress {
   std::uint32_t progress_all();
   std::uint32_t arm_all(bool on);
 
+  const Clock& clock_;
   const std::chrono::nanoseconds net_;
   Epoll epoll_;
   EventFd bell_;

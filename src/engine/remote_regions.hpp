@@ -3,15 +3,17 @@
 // load in a few ms.
 #pragma once
 
+#include <headrace/plugin/backend_v1.h>
 #include <headrace/memory.hpp>
 
-#include "wire/metadata.hpp"
+#include "engine/id_ranges.hpp"
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,9 +25,19 @@ struct RemoteRegion {
   std::uint16_t backends = 0;  ///< bit b: the peer's backend number b has it
   std::uint8_t kind = 0;
   bool writable = true;
-};
 
-using wire::IdRange;
+  /// As a backend loads it. `public_data` is used by the result.
+  [[nodiscard]] headrace_remote_region_v1 to_c(std::uint32_t id, std::string_view public_data) const {
+    headrace_remote_region_v1 c{};
+    c.struct_size = sizeof c;
+    c.region_id = id;
+    c.kind = kind;
+    c.address = address;
+    c.length = length;
+    c.public_data = {public_data.data(), public_data.size()};
+    return c;
+  }
+};
 
 /// Not locked: its owner does that.
 class RemoteRegions {

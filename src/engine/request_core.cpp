@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/request_core.hpp"
 
-#include "engine/engine.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
+#include "engine/notifications.hpp"
+#include "engine/requests.hpp"
+#include "engine/revocation.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -11,11 +15,9 @@ namespace {
 
 constexpr std::size_t message_header_bytes = 16;  // request and post number (docs/wire.md)
 constexpr std::size_t longest_notification = 65536;
-constexpr std::uint64_t canceling_limit_ns = 1'000'000'000;  // then the connection goes
-constexpr std::uint64_t full_queue_ns = 100'000;  // until a path whose queue was full is asked again
-
-// How a plugin is told of the default stream.
-void* const default_stream = reinterpret_cast<void*>(std::uintptr_t{1});  // NOLINT(performance-no-int-to-ptr)
+constexpr auto canceling_limit = std::chrono::seconds(1);  // then the connection goes
+constexpr auto full_queue_wait =
+    std::chrono::microseconds(100);  // until a path whose queue was full is asked again
 
 /// What a failure is about. The code stands beside the message wherever an error is shown: here are the
 /// words.
@@ -24,32 +26,50 @@ std::string words(Status status, std::string_view text) {
   return status.os_error != 0 ? os_error_text(status.os_error) : std::string(code_sentence(status.code));
 }
 
+Error not_in_graph() {
+  return make_error(Code::invalid_argument,
+                    "the request lies in no graph: post it on a stream that is being captured");
+}
+
 }  // namespace
 
-RequestCore::RequestCore(std::shared_ptr<Engine> engine, RequestPlan plan, std::uint64_t id)
-    : engine_(std::move(engine)), plan_(std::move(plan)), id_(id) {}
+// ------------------------------------------------------------------ making and releasing
 
-std::shared_ptr<RequestCore> RequestCore::make(std::shared_ptr<Engine> engine, RequestPlan plan,
+std::shared_ptr<RequestCore> RequestCore::make(std::shared_ptr<const void> engine,
+                                               const RequestContext& context, RequestPlan plan,
                                                std::uint64_t id) {
-  return {new RequestCore(std::move(engine), std::move(plan), id),
-          [](RequestCore* core) { core->engine_->let_go(core); }};
+  return {new RequestCore(std::move(engine), context, std::move(plan), id),
+          [](RequestCore* core) { core->context_.requests.let_go(core); }};
+}
+
+RequestCore::RequestCore(std::shared_ptr<const void> engine, const RequestContext& context, RequestPlan plan,
+                         std::uint64_t id)
+    : Transfer(std::move(engine), context), plan_(std::move(plan)), id_(id) {
+  shape_ = {plan_.op, plan_.count, plan_.bytes, plan_.remote->peer};
 }
 
 RequestCore::~RequestCore() {
-  if (engine_->forked()) return;  // the backend's hold on it is the parent's
+  if (context_.calls.forked()) {  // the backend's hold on it is the parent's
+    (void)graph_.release();
+    return;
+  }
   release_path();
-  engine_->forget_request(*this);  // last: an engine that closes waits for those that are still known
-  engine_->index_pool().give(std::move(plan_.local_index));
-  engine_->index_pool().give(std::move(plan_.remote_index));
+  context_.requests.forget(*this, plan_);  // last: an engine that closes waits for those that are still known
+}
+
+void RequestCore::belong_to(Whole& whole, std::size_t number) {
+  whole_ = &whole;
+  number_ = number;
 }
 
 Result<void> RequestCore::bind() {
+  const Call call(context_.calls);
+  HEADRACE_TRY_VOID(call.admitted());
   release_path();
-  auto choice = engine_->choose(plan_, tried_, local_side_, remote_side_);
-  if (!choice) return std::move(choice).error();
+  HEADRACE_TRY(choice, context_.paths.choose(plan_, tried_, sides_));
   const std::unique_lock lock(path_mutex_);
-  path_ = std::move(choice->path);
-  explanation_ = std::move(choice->explanation);
+  path_ = std::move(choice.path);
+  explanation_ = std::move(choice.explanation);
   return {};
 }
 
@@ -59,14 +79,16 @@ void RequestCore::release_path() {
   path_ = Path{};
 }
 
-void RequestCore::belong_to(Whole& whole, std::size_t number) {
-  whole_ = &whole;
-  number_ = number;
+bool RequestCore::release() {
+  if (!ended()) return false;
+  release_path();
+  return true;
 }
 
+// ------------------------------------------------------------------ posting
+
 Status RequestCore::refusal(const PostOptions* options) const {
-  Status refused;
-  if (!engine_->usable_status(refused)) return refused;
+  if (const Status unusable = context_.calls.status(); !unusable.ok()) return unusable;
   if (!may_post(state())) return {Code::invalid_argument};
   if (options == nullptr) return {};
   if (options->notification && options->notification->size() > longest_notification)
@@ -90,286 +112,138 @@ Status RequestCore::post(const PostOptions* options) {
   return post_at(times_from_now(options), options, Entry::refusable);
 }
 
-/// Nothing speaks against it but what the path may say.
 Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, Entry entry) {
-  bool refused = false;
-  const Status status = begin_post(times, options, entry, refused);
-  if (!refused) engine_->counters().posts.add();
-  return status;
+  RequestState before{};
+  if (!begin(before, times.posted_ns)) return {Code::invalid_argument};
+  tried_.clear();
+  set_contents(options);
+  set_deadline(times.deadline_ns);
+  const Attempt attempt = start(entry);
+  indices_.reset();
+  if (attempt.outcome == Attempt::Outcome::refused) {
+    deadline_ns_.store(UINT64_MAX);
+    life_.set(before);
+    return attempt.status;
+  }
+  context_.counters.posts.add();
+  leave_post();
+  return attempt.status;
 }
 
-/// `refused`: nothing has begun, and the request is as it was.
-Status RequestCore::begin_post(const PostTimes& times, const PostOptions* options, Entry entry,
-                               bool& refused) {
-  // Before the state: who cancels from then on means this post.
-  cancel_asked_.store(false, std::memory_order_relaxed);
-  timed_out_.store(false, std::memory_order_relaxed);
-  RequestState before = state();
-  do {
-    refused = !may_post(before);
-    if (refused) return {Code::invalid_argument};
-  } while (!state_.compare_exchange_weak(before, RequestState::posted));
-
-  posted_at_ns_.store(times.posted_ns, std::memory_order_relaxed);
-  ended_at_ns_.store(0, std::memory_order_relaxed);
-  tried_.clear();
-  const std::uint64_t number = posts_.fetch_add(1, std::memory_order_relaxed) + 1;
+/// What goes with this post.
+void RequestCore::set_contents(const PostOptions* options) {
   has_message_ = options != nullptr && options->notification.has_value();
   if (has_message_) {
+    const std::uint64_t number = life_.post();
     message_.resize(message_header_bytes + options->notification->size());
     std::memcpy(message_.data(), &id_, 8);
     std::memcpy(message_.data() + 8, &number, 8);
     std::memcpy(message_.data() + message_header_bytes, options->notification->data(),
                 options->notification->size());
   }
-  stream_ = options != nullptr && options->stream ? *options->stream : nullptr;
-  if (options != nullptr && options->stream && stream_ == nullptr) stream_ = default_stream;
-  indices_ = options != nullptr && options->indices && options->indices->part == number_ ? options->indices
-                                                                                         : std::nullopt;
-  const bool lost = path_.backend == nullptr || (path_.link && path_.link->state() == LinkState::lost);
-  if (lost) {
-    if (auto bound = bind(); !bound)
-      return end({bound.code() == Code::not_supported ? Code::peer_lost : bound.code()},
-                 bound.error().message);
-  }
-  if (stream_ != nullptr && !path_.backend->can(HEADRACE_STREAM)) {
-    if (entry == Entry::certain) return end({Code::not_supported}, "the path that is left knows no streams");
-    refused = true;
-    state_.store(before, std::memory_order_release);
-    return {Code::not_supported};
-  }
-  set_deadline(times.deadline_ns);
-  const Status status = start(entry);
-  indices_.reset();
-  refused = status.code == Code::would_block && entry == Entry::refusable;
-  if (refused) state_.store(before, std::memory_order_release);
-  // A small post has ended by now: looking at the clock once more would cost it a tenth of its time.
-  const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
-  post_ns_.store((ended_at != 0 ? ended_at : now_ns()) - posted_at_ns_.load(std::memory_order_relaxed),
-                 std::memory_order_relaxed);
-  return status;
+  const bool on_stream = options != nullptr && options->stream;
+  stream_ = on_stream ? *options->stream : nullptr;
+  if (on_stream && stream_ == nullptr) stream_ = default_stream;
+  const bool has_indices = options != nullptr && options->indices && options->indices->part == number_;
+  indices_ = has_indices ? options->indices : std::nullopt;
 }
 
-/// Hands the request to the backend of the present path. In `posted`.
-Status RequestCore::start(Entry entry) {
-  for (;;) {
-    Status status{Code::peer_lost};
-    std::string why;
-    bool captured = false;
-    {
-      const std::shared_lock lock(path_mutex_);
-      Link* const link = path_.link.get();  // the path is ours as long as the lock
-      InFlight& flying = link ? link->in_flight() : engine_->own_in_flight();
-      flying_in_.store(&flying, std::memory_order_release);
-      // First visible, then checked: a revocation makes the region invalid first and then looks for who is in
-      // flight.
-      flying.insert(shared_from_this(), flight_slot_);
-      Status valid = engine_->still_valid(*plan_.local);
-      if (valid.ok()) valid = engine_->still_valid(*plan_.remote);
-      if (!valid.ok()) {
-        const auto self = flying.take(flight_slot_);
-        return end(valid, {});
-      }
-      headrace_post_v1 args{};
-      args.struct_size = sizeof args;
-      args.token = reinterpret_cast<std::uint64_t>(this);
-      args.post_number = posts_.load(std::memory_order_relaxed);
-      args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
-      const bool carries_message =
-          has_message_ && link != nullptr;  // one to ourselves stays here until the end
-      args.has_message = carries_message ? 1 : 0;
-      args.channel = HEADRACE_CHANNEL_USER;
-      args.message = {message_.data(), carries_message ? message_.size() : 0};
-      args.stream = stream_;
-      if (!link) {
-        status = hand_over(args, captured, why);
-      } else if (const GatePass pass(link->gate()); pass) {
-        status = hand_over(args, captured, why);
-      } else {
-        why = link->lost_text();
-      }
-      if (captured) return lies_in_graph();
-      if (status.ok()) {
-        // A cancel that came before the backend had the request has to be said again.
-        if (cancel_asked_.load()) path_.backend->cancel(path_.request);
-        return status;
-      }
-      (void)flying.take(flight_slot_);
+/// Tries the present path, then those that are left. In `posted`.
+RequestCore::Attempt RequestCore::start(Entry entry) {
+  using Outcome = Attempt::Outcome;
+  for (bool bound = false;;) {
+    const Attempt attempt = try_path();
+    if (attempt.outcome == Outcome::over) return attempt;
+    if (attempt.outcome == Outcome::lost && !std::exchange(bound, true)) {
+      if (auto found = bind(); !found) return over(end_unbound(found.error()));
+      continue;
     }
-    if (status.code == Code::would_block) {
-      if (entry == Entry::refusable) return status;
-      return stream_ == nullptr ? start_later()
-                                : end(status,
-                                      "a queue of its path is full, or the way to its memory is not made "
-                                      "yet: post once without a stream before");
+    if (attempt.status.code == Code::would_block || attempt.outcome == Outcome::no_streams) {
+      if (entry == Entry::refusable) return {Outcome::refused, attempt.status};
+      return over(stream_ == nullptr ? start_later() : end(attempt.status, why_not_on_stream(attempt)));
     }
-    if (!may_go_over(status.code)) return end(status, why);
-    tried_.push_back({path_.backend->name(), words(status, why)});
-    if (!bind()) return end(status, why);
+    if (!may_go_over(attempt.status.code)) return over(end(attempt.status, attempt.why));
+    tried_.push_back({backend(), words(attempt.status, attempt.why)});
+    if (!bind()) return over(end(attempt.status, attempt.why));
+    bound = true;
   }
 }
 
-/// The path's queue is full, and what has begun elsewhere cannot be taken back: it stays posted until there
-/// is room.
+std::string RequestCore::why_not_on_stream(const Attempt& attempt) {
+  if (attempt.outcome == Attempt::Outcome::no_streams) return attempt.why;
+  return "a queue of its path is full, or the way to its memory is not made yet: post once without a stream "
+         "before";
+}
+
+/// The path had gone, and there is no other.
+Status RequestCore::end_unbound(const Error& error) {
+  return end({error.code == Code::not_supported ? Code::peer_lost : error.code}, error.message);
+}
+
+RequestCore::Attempt RequestCore::try_path() {
+  using Outcome = Attempt::Outcome;
+  const std::shared_lock lock(path_mutex_);
+  Link* const link = path_.link.get();  // the path is ours as long as the lock
+  if (path_.backend == nullptr || (link != nullptr && link->state() == LinkState::lost))
+    return {Outcome::lost, {Code::peer_lost}, link != nullptr ? link->lost_text() : std::string()};
+  if (stream_ != nullptr && !path_.backend->can(HEADRACE_STREAM))
+    return {Outcome::no_streams, {Code::not_supported}, "the path that is left knows no streams"};
+  InFlight& flying = link != nullptr ? link->in_flight() : context_.own_flights;
+  flying_in_.store(&flying, std::memory_order_release);
+  // First visible, then checked: a revocation makes the region invalid first and then looks for posts in
+  // flight.
+  flying.insert(shared_from_this(), flight_slot_);
+  Status valid = context_.lists.still_valid(*plan_.local);
+  if (valid.ok()) valid = context_.lists.still_valid(*plan_.remote);
+  if (!valid.ok()) {
+    const auto self = flying.take(flight_slot_);
+    return over(end(valid, {}));
+  }
+  Attempt attempt = hand_over(link);
+  if (attempt.outcome == Outcome::failed) (void)flying.take(flight_slot_);
+  return attempt;
+}
+
+/// Posts, or records the post into the graph that its stream captures.
+RequestCore::Attempt RequestCore::hand_over(Link* link) {
+  using Outcome = Attempt::Outcome;
+  std::optional<GatePass> pass;
+  if (link != nullptr && !pass.emplace(link->gate()))
+    return {Outcome::failed, {Code::peer_lost}, link->lost_text()};
+  if (stream_ != nullptr && (indices_ || path_.backend->can(HEADRACE_CAPTURE))) {
+    auto graph = GraphCapture::record(path_, plan_, {stream_, &indices_, has_message_});
+    if (!graph) return {Outcome::failed, {graph.code(), 0, graph.error().page}, graph.error().message};
+    if (*graph) return captured(*std::move(graph));
+  }
+  headrace_post_v1 args{};
+  args.struct_size = sizeof args;
+  args.token = reinterpret_cast<std::uint64_t>(this);
+  args.post_number = life_.post();
+  args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
+  const bool carries_message = has_message_ && link != nullptr;  // one to ourselves stays here until the end
+  args.has_message = carries_message ? 1 : 0;
+  args.channel = HEADRACE_CHANNEL_USER;
+  args.message = {message_.data(), carries_message ? message_.size() : 0};
+  args.stream = stream_;
+  const Status status = path_.backend->post(path_.request, args);
+  if (!status.ok()) return {Outcome::failed, status};
+  // A cancel that came before the backend had the request has to be repeated.
+  if (canceled()) path_.backend->cancel(path_.request);
+  return over(status);
+}
+
+/// The path's queue is full, and what has begun elsewhere cannot be taken back: the post waits until there is
+/// room.
 Status RequestCore::start_later() {
-  engine_->progress().at(now_ns() + full_queue_ns, [self = shared_from_this()] { self->start_again(); });
+  context_.progress.after(full_queue_wait, [self = shared_from_this()] { self->start_again(); });
   return {};
 }
 
 void RequestCore::start_again() {
-  if (cancel_asked_.load())
+  if (canceled())
     (void)end({Code::canceled}, {});
   else
     (void)start(Entry::certain);
-}
-
-/// Posts, or records the post into the graph that its stream captures.
-Status RequestCore::hand_over(const headrace_post_v1& args, bool& captured, std::string& why) {
-  if (stream_ != nullptr && (indices_ || path_.backend->can(HEADRACE_CAPTURE))) {
-    const auto asked = capture();
-    if (!asked) {
-      why = asked.error().message;
-      return {asked.code(), 0, asked.error().page};
-    }
-    captured = *asked;
-  }
-  return captured ? Status{} : path_.backend->post(path_.request, args);
-}
-
-/// Whether the stream is being captured, and the request is part of its graph now.
-Result<bool> RequestCore::capture() {
-  if (!path_.backend->can(HEADRACE_CAPTURE))
-    return make_error(Code::not_supported,
-                      "requests over {} cannot lie in graphs, where alone page numbers go with a post",
-                      path_.backend->name());
-  headrace_capture_v1 args{};
-  args.stream = stream_;
-  args.local_pages = plan_.local->count;
-  args.remote_pages = plan_.remote->count;
-  args.has_message = has_message_ ? 1 : 0;
-  headrace_indices_v1 indices{};
-  if (indices_) {
-    HEADRACE_TRY(good, checked(*indices_, stream_));
-    indices = good;
-    args.indices = &indices;
-  }
-  HEADRACE_TRY(captured, path_.backend->capture(path_.request, args));
-  if (!captured && indices_)
-    return make_error(
-        Code::invalid_argument,
-        "page numbers go with a post where its stream is being captured: else make a request of these pages");
-  return captured;
-}
-
-/// The backend has recorded it. Nobody waits for its end, so there is no deadline.
-Status RequestCore::lies_in_graph() {
-  deadline_ns_.store(UINT64_MAX);
-  replays_.store(0);
-  engine_->counters().captured.add();
-  RequestState posted = RequestState::posted;
-  if (state_.compare_exchange_strong(posted, RequestState::captured)) return {};
-  path_.backend->end_capture(path_.request);  // canceled while it was recorded
-  const auto self = flying_in_.load()->take(flight_slot_);
-  return end({Code::canceled}, {});
-}
-
-/// Whether it lay in a graph; then it does not any more, as far as we are concerned.
-bool RequestCore::end_capture() {
-  RequestState captured = RequestState::captured;
-  if (!state_.compare_exchange_strong(captured, RequestState::canceling)) return false;
-  {
-    const std::unique_lock nobody_asks(path_mutex_);
-    path_.backend->end_capture(path_.request);
-  }
-  const auto self = flying_in_.load()->take(flight_slot_);
-  (void)end({Code::canceled}, "taken out of its graph: replay that no more");
-  return true;
-}
-
-Error RequestCore::not_in_graph() const {
-  return make_error(Code::invalid_argument,
-                    "the request lies in no graph: post it on a stream that is being captured");
-}
-
-Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {
-  HEADRACE_TRY_VOID(engine_->usable());
-  if (given.part != number_)
-    return make_error(Code::invalid_argument, "the request has one part: number {} is none of it",
-                      given.part);
-  HEADRACE_TRY(args, checked(given, stream != nullptr ? stream : default_stream));
-  const std::shared_lock lock(path_mutex_);
-  if (state() != RequestState::captured) return not_in_graph();
-  return path_.backend->set_indices(path_.request, args);
-}
-
-/// Page numbers as a backend takes them; those in host memory are in the lists.
-Result<headrace_indices_v1> RequestCore::checked(const PageIndices& given, void* stream) const {
-  const auto check = [&](const char* side, const PageList::State& list,
-                         std::span<const std::uint32_t> numbers) -> Result<void> {
-    if (numbers.size() > plan_.count)
-      return make_error(Code::invalid_argument, "{} {} page numbers are more than the request has pages: {}",
-                        numbers.size(), side, plan_.count);
-    if (given.kind != MemoryKind::dram) return {};
-    const auto wrong = std::find_if(numbers.begin(), numbers.end(),
-                                    [&](std::uint32_t number) { return number >= list.count; });
-    if (wrong == numbers.end()) return {};
-    Error error = make_error(Code::invalid_argument, "{} page number {} is {}: the list has {} pages", side,
-                             wrong - numbers.begin(), *wrong, list.count);
-    error.page = static_cast<std::uint64_t>(wrong - numbers.begin());
-    return error;
-  };
-  const bool local = given.local.data() != nullptr, remote = given.remote.data() != nullptr;
-  if (given.kind != MemoryKind::dram && given.kind != MemoryKind::vram)
-    return make_error(Code::invalid_argument, "page numbers lie in dram or in vram, not in {}",
-                      kind_name(given.kind));
-  if (!local && !remote)
-    return make_error(Code::invalid_argument,
-                      "no page numbers were given: give them for the local side, the remote one, or both");
-  if (local && remote && given.local.size() != given.remote.size()) {
-    return make_error(Code::invalid_argument,
-                      "{} local page numbers and {} remote ones: each page has one on each side",
-                      given.local.size(), given.remote.size());
-  }
-  HEADRACE_TRY_VOID(check("local", *plan_.local, given.local));
-  HEADRACE_TRY_VOID(check("remote", *plan_.remote, given.remote));
-  headrace_indices_v1 args{};
-  args.struct_size = sizeof args;
-  args.local = given.local.data();
-  args.remote = given.remote.data();
-  args.count = local ? given.local.size() : given.remote.size();
-  args.stream = stream;
-  args.kind = static_cast<std::int32_t>(given.kind);
-  return args;
-}
-
-Result<std::uint64_t> RequestCore::check() {
-  HEADRACE_TRY_VOID(engine_->usable());
-  const std::shared_lock lock(path_mutex_);
-  if (state() != RequestState::captured) return not_in_graph();
-  auto replays = ask_for_replays();
-  if (!replays) {
-    Error& error = replays.error();
-    error.message = describe({error.code, 0, error.page}, error.message);
-    return std::move(replays).error();
-  }
-  const std::uint64_t counted = replays_.exchange(*replays);
-  if (*replays > counted) engine_->counters().replayed.add(*replays - counted);
-  return replays;
-}
-
-/// With the path held.
-Result<std::uint64_t> RequestCore::ask_for_replays() {
-  if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive)
-    return Error{Code::peer_lost,
-                 "the peer is gone or has restarted: what replays read or write is no longer its memory"};
-  for (const PageListState* list : {&plan_.local, &plan_.remote})
-    if (!engine_->still_valid(**list).ok())
-      return Error{Code::not_found,
-                   "a region of its page lists is registered no longer: cancel the request, and replay its "
-                   "graph no more"};
-  if (!path_.link) return path_.backend->check(path_.request);
-  if (const GatePass pass(path_.link->gate()); pass) return path_.backend->check(path_.request);
-  return Error{Code::peer_lost, path_.link->lost_text()};
 }
 
 /// Whether the next path may try. Not in the order of a stream: what was queued after the post has seen it
@@ -378,100 +252,134 @@ bool RequestCore::may_go_over(Code code) const {
   return stream_ == nullptr && (code == Code::backend_failed || code == Code::not_supported);
 }
 
-void RequestCore::set_deadline(std::uint64_t at) {
-  deadline_ns_.store(at);
-  if (at == UINT64_MAX || timer_at_ns_.load() <= at) return;  // an armed timer looks again in time
-  timer_at_ns_.store(at);
-  engine_->progress().at(at, [weak = weak_from_this()] {
-    if (const auto core = weak.lock()) core->expire();
-  });
-}
-
-void RequestCore::expire() {
-  timer_at_ns_.store(UINT64_MAX);
-  const std::uint64_t at = deadline_ns_.load();
-  if (ended() || at == UINT64_MAX) return;
-  if (now_ns() >= at) {
-    timed_out_.store(true);
-    cancel();
-    return;
-  }
-  timer_at_ns_.store(at);
-  engine_->progress().at(at, [weak = weak_from_this()] {
-    if (const auto core = weak.lock()) core->expire();
-  });
-}
-
 bool RequestCore::help() {
   const std::shared_lock lock(path_mutex_);
   return path_.request != nullptr && !ended() && path_.backend->poll(path_.request);
 }
 
-RequestState RequestCore::poll() {
-  if (ended() || engine_->forked()) return state();
-  (void)help();
-  if (!ended()) (void)engine_->progress().poll();
-  return state();
+// ------------------------------------------------------------------ deadline and cancel
+
+void RequestCore::set_deadline(std::uint64_t at) {
+  deadline_ns_.store(at);
+  if (at != UINT64_MAX && timer_at_ns_.load() > at) arm_timer(at);  // else an armed timer looks again in time
 }
 
-Status RequestCore::wait(Timeout timeout) {
-  if (state() == RequestState::prepared || state() == RequestState::captured) return {Code::invalid_argument};
-  if (!ended() && engine_->forked()) return {Code::invalid_argument};
-  const auto wait_for_end = [&] {
-    const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
-    return engine_->progress().wait([this] { return ended(); }, [this] { return help(); }, deadline);
-  };
-  if (!ended() && !wait_for_end()) return {Code::timed_out};
-  const std::lock_guard lock(outcome_mutex_);
-  return status_;
-}
-
-void RequestCore::cancel() {
-  if (engine_->forked()) return;  // it is the parent's, over sockets that both have
-  if (end_capture()) return;
-  RequestState posted = RequestState::posted;
-  cancel_asked_.store(true);
-  if (!state_.compare_exchange_strong(posted, RequestState::canceling)) return;
-  {
-    const std::shared_lock lock(path_mutex_);
-    if (path_.request != nullptr) {
-      if (!path_.link) {
-        path_.backend->cancel(path_.request);
-      } else if (const GatePass pass(path_.link->gate()); pass) {
-        path_.backend->cancel(path_.request);
-      }
-    }
-  }
-  if (ended()) return;
-  engine_->progress().at(now_ns() + canceling_limit_ns, [weak = weak_from_this(), post = posts_.load()] {
-    const auto core = weak.lock();
-    if (core && core->posts_.load() == post) core->enforce_cancel();
+void RequestCore::arm_timer(std::uint64_t at) {
+  timer_at_ns_.store(at);
+  context_.progress.at(at, [weak = weak_from_this()] {
+    if (const auto core = weak.lock()) core->expire();
   });
 }
 
-void RequestCore::enforce_cancel() {
-  if (state() != RequestState::canceling) return;
+/// A deadline may have passed: that of the post which is read first, or a later one, which sees that no timer
+/// is armed.
+void RequestCore::expire() {
+  timer_at_ns_.store(UINT64_MAX);
+  const PostLife::Now now = life_.now();
+  const std::uint64_t at = deadline_ns_.load();
+  if (has_ended(now.state) || at == UINT64_MAX) return;
+  if (now_ns() < at) return arm_timer(at);
+  raise(timed_out_, now.post);
+  cancel(now.post);
+}
+
+void RequestCore::cancel(std::uint64_t post) {
+  if (context_.calls.forked()) return;  // it is the parent's, over sockets that both have
+  if (end_capture(post)) return;
+  raise(cancel_asked_, post);
+  if (!life_.change(post, RequestState::posted, RequestState::canceling)) return;
+  cancel_on_path();
+  if (ended()) return;
+  context_.progress.after(canceling_limit, [weak = weak_from_this(), post] {
+    if (const auto core = weak.lock()) core->enforce_cancel(post);
+  });
+}
+
+void RequestCore::cancel_on_path() {
+  const std::shared_lock lock(path_mutex_);
+  if (path_.request == nullptr) return;
+  std::optional<GatePass> pass;
+  if (path_.link && !pass.emplace(path_.link->gate())) return;
+  path_.backend->cancel(path_.request);
+}
+
+/// The second that canceling may take has passed.
+void RequestCore::enforce_cancel(std::uint64_t post) {
+  const PostLife::Now now = life_.now();
+  if (now.post != post || now.state != RequestState::canceling) return;
   std::shared_ptr<Link> link;
   {
     const std::shared_lock lock(path_mutex_);
     link = path_.link;
   }
-  if (link) engine_->kill_link(link, "a canceled request was still running after 1 s");
+  if (link) context_.links.kill(link, "a canceled request was still running after 1 s");
 }
+
+// ------------------------------------------------------------------ graphs
+
+/// The backend has recorded it. No thread waits for its end, so there is no deadline.
+RequestCore::Attempt RequestCore::captured(std::unique_ptr<GraphCapture> graph) {
+  deadline_ns_.store(UINT64_MAX);
+  graph_ = std::move(graph);
+  context_.counters.captured.add();
+  if (life_.change(life_.post(), RequestState::posted, RequestState::captured)) return over({});
+  graph_.reset();  // canceled while it was recorded
+  const auto self = flying_in_.load()->take(flight_slot_);
+  return over(end({Code::canceled}, {}));
+}
+
+/// Whether it was captured by that post; then it is no longer, as far as we are concerned.
+bool RequestCore::end_capture(std::uint64_t post) {
+  if (!life_.change(post, RequestState::captured, RequestState::canceling)) return false;
+  {
+    const std::unique_lock nobody_asks(path_mutex_);
+    graph_.reset();
+  }
+  const auto self = flying_in_.load()->take(flight_slot_);
+  (void)end({Code::canceled}, "taken out of its graph: replay that no more");
+  return true;
+}
+
+Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {
+  HEADRACE_TRY_VOID(context_.calls.usable());
+  if (given.part != number_)
+    return make_error(Code::invalid_argument, "the request has one part: number {} is none of it",
+                      given.part);
+  const std::shared_lock lock(path_mutex_);
+  return state() == RequestState::captured ? graph_->set_indices(given, stream) : not_in_graph();
+}
+
+Result<std::uint64_t> RequestCore::check() {
+  HEADRACE_TRY_VOID(context_.calls.usable());
+  const std::shared_lock lock(path_mutex_);
+  if (state() != RequestState::captured) return not_in_graph();
+  std::uint64_t fresh = 0;
+  auto replays = graph_->replays(context_.lists, fresh);
+  if (fresh > 0) context_.counters.replayed.add(fresh);
+  if (!replays) {
+    Error& error = replays.error();
+    error.message = describe({error.code, 0, error.page}, error.message);
+  }
+  return replays;
+}
+
+// ------------------------------------------------------------------ the end
 
 void RequestCore::completed(Status status, std::string_view text) {
   // May run inside our own call to `post`, so it takes no lock that is held there.
   std::shared_ptr<RequestCore> self = flying_in_.load()->take(flight_slot_);
   if (!self) return;  // a backend that says it twice
-  if (cancel_asked_.load() || status.ok() || !may_go_over(status.code)) {
+  if (canceled() || status.ok() || !may_go_over(status.code)) {
     (void)end(status, std::string(text));
     return;
   }
-  engine_->defer([self = std::move(self), status, why = std::string(text)] { self->fail_over(status, why); });
+  context_.progress.defer(
+      [self = std::move(self), status, why = std::string(text)] { self->fail_over(status, why); });
 }
 
+/// Continues over the next path, or ends with `status`. Not from inside a backend's call.
 void RequestCore::fail_over(Status status, const std::string& text) {
-  if (cancel_asked_.load()) {
+  if (canceled()) {
     (void)end({Code::canceled}, text);
     return;
   }
@@ -481,78 +389,57 @@ void RequestCore::fail_over(Status status, const std::string& text) {
     (void)end(status, text);
     return;
   }
-  engine_->log_room().warn("request {} to {} leaves {} for {}: {}", id_, plan_.remote->peer, failed,
-                           backend(), text);
-  engine_->counters().failed_over.add();
+  context_.log.warn("request {} to {} leaves {} for {}: {}", id_, plan_.remote->peer, failed, backend(),
+                    text);
+  context_.counters.failed_over.add();
   (void)start(Entry::certain);
 }
 
 std::string RequestCore::describe(Status status, std::string_view text) const {
-  const std::string verb = plan_.op == Op::read ? "read from" : "write to";
-  const std::string whom = plan_.remote->life ? "peer " + plan_.remote->peer : "this agent itself";
-  std::string what = fmt::format("{} {}", verb, whom);
+  std::string what = fmt::format("{} {}", plan_.op == Op::read ? "read from" : "write to",
+                                 plan_.remote->life ? "peer " + plan_.remote->peer : "this agent itself");
   if (status.page != no_page) what += fmt::format(" at page {}", status.page);
   return fmt::format("{}: {}", what, words(status, text));
 }
 
-/// The one place where a post ends.
-Status RequestCore::end(Status status, std::string text) {
-  if (status.code == Code::canceled && timed_out_.load()) {
+/// What the caller can do about this end, and why it came; `text` may be empty.
+void RequestCore::explain_end(Status& status, std::string& text) const {
+  const auto& life = plan_.remote->life;
+  if (status.code == Code::canceled && timed_out_.load() == life_.post()) {
     status.code = Code::timed_out;
     text = "its deadline passed before all pages had moved: give it more time, or look at how the peer is";
   } else if (status.code == Code::not_found && text.empty()) {
     text = "a region of its page lists is registered no longer: prepare the lists again";
-    if (const auto& life = plan_.remote->life; life && life->fate.load() != Fate::alive)
-      status.code = Code::peer_lost;
+    if (life && life->fate.load() != Fate::alive) status.code = Code::peer_lost;
   }
-  if (status.code == Code::peer_lost && text.empty() && plan_.remote->life) {
-    const std::shared_lock lock(plan_.remote->life->mutex);
-    text = plan_.remote->life->detail;
-  }
+  if (status.code == Code::peer_lost && text.empty() && life) text = life->detail_text();
+}
+
+/// The one place where a post ends.
+Status RequestCore::end(Status status, std::string text) {
+  if (!status.ok()) explain_end(status, text);
   const auto keep = shared_from_this();
   const std::uint64_t ended_at_ns = now_ns();
-  ended_at_ns_.store(ended_at_ns, std::memory_order_relaxed);
   deadline_ns_.store(UINT64_MAX);
   {
     const std::lock_guard lock(outcome_mutex_);
     status_ = status;
     text_ = status.ok() ? std::string() : describe(status, text);
   }
-  engine_->request_ended(*this, status, ended_at_ns - posted_at_ns_.load(std::memory_order_relaxed));
+  context_.requests.count_end(plan_, status, ended_at_ns - posted_at_ns_.load(std::memory_order_relaxed));
+  context_.revocation.post_ended();
   if (status.ok() && has_message_ && !plan_.remote->life)
-    engine_->received_from_self(std::string_view(message_).substr(message_header_bytes));
-  bell_.ring(*engine_, status, state_, state_after(status), posts_.load(std::memory_order_relaxed));
+    context_.notifications.received_from_self(std::string_view(message_).substr(message_header_bytes));
+  finish(status, ended_at_ns);
   if (whole_ != nullptr) whole_->part_ended(number_, status);
   return status;
 }
 
-void RequestCore::close() {
-  cancel();
-  (void)engine_->progress().wait([this] { return ended(); }, [this] { return help(); },
-                                 Deadline::after(std::chrono::seconds(5)));
-  if (ended()) release_path();
-}
-
-bool RequestCore::uses(const Link& link) const {
-  const std::shared_lock lock(path_mutex_);
-  return path_.link.get() == &link;
-}
+// ------------------------------------------------------------------ what is told of it
 
 Error RequestCore::error() const {
   const std::lock_guard lock(outcome_mutex_);
   return Error{status_.code, text_, status_.page};
-}
-
-RequestTimes RequestCore::times() const {
-  RequestTimes t;
-  t.posted_at_ns = posted_at_ns_.load(std::memory_order_relaxed);
-  t.post_ns = post_ns_.load(std::memory_order_relaxed);
-  const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
-  t.transfer_ns = ended_at > t.posted_at_ns ? ended_at - t.posted_at_ns : 0;
-  t.bytes = plan_.bytes;
-  t.pages = plan_.count;
-  t.posts = posts_.load(std::memory_order_relaxed);
-  return t;
 }
 
 std::string RequestCore::explain() const {
@@ -570,7 +457,7 @@ Result<CostEstimate> RequestCore::cost() const {
   if (path_.backend == nullptr)
     return Error{Code::peer_lost,
                  "the request has no path any more: import the peer's metadata and make the request again"};
-  const headrace_cost_v1 cost = engine_->cost_on(path_, plan_, local_side_, remote_side_);
+  const headrace_cost_v1 cost = context_.paths.cost_on(path_, plan_, sides_);
   CostEstimate estimate;
   estimate.duration = std::chrono::nanoseconds(static_cast<std::int64_t>(expected_ns(cost, plan_)));
   estimate.margin = cost.margin;

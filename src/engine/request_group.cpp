@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/request_group.hpp"
 
-#include "engine/engine.hpp"
+#include "base/errors.hpp"
+#include "engine/call_gate.hpp"
+#include "engine/requests.hpp"
 
 #include <fmt/ranges.h>
 
@@ -11,22 +13,26 @@
 
 namespace headrace::engine {
 
-std::shared_ptr<RequestGroup> RequestGroup::make(std::shared_ptr<Engine> engine,
+std::shared_ptr<RequestGroup> RequestGroup::make(std::shared_ptr<const void> engine,
+                                                 const RequestContext& context,
                                                  std::vector<std::shared_ptr<RequestCore>> parts) {
-  return {new RequestGroup(std::move(engine), std::move(parts)),
-          [](RequestGroup* group) { group->engine_->let_go(group); }};
+  return {new RequestGroup(std::move(engine), context, std::move(parts)),
+          [](RequestGroup* group) { group->context_.requests.let_go(group); }};
 }
 
-RequestGroup::RequestGroup(std::shared_ptr<Engine> engine, std::vector<std::shared_ptr<RequestCore>> parts)
-    : engine_(std::move(engine)), parts_(std::move(parts)) {
+RequestGroup::RequestGroup(std::shared_ptr<const void> engine, const RequestContext& context,
+                           std::vector<std::shared_ptr<RequestCore>> parts)
+    : Transfer(std::move(engine), context), parts_(std::move(parts)) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     RequestCore& part = *parts_[i];
     part.belong_to(*this, i);
-    pages_ += part.pages();
-    bytes_ += part.bytes();
+    shape_.pages += part.pages();
+    shape_.bytes += part.bytes();
     if (i > 0) peers_ += ", ";
     peers_ += part.peer();
   }
+  shape_.op = parts_.front()->op();
+  shape_.peer = peers_;
 }
 
 // ------------------------------------------------------------------ posting
@@ -37,44 +43,32 @@ Status RequestGroup::post(const PostOptions* options) {
   // What can be known to be wrong is said before anything moves anywhere.
   for (const auto& part : parts_)
     if (const Status refused = part->refusal(options); !refused.ok()) return refused;
-  const RequestState before = state();
+  const PostTimes times = parts_.front()->times_from_now(options);
   const Status earlier = outcome();
-  if (!begin()) return {Code::invalid_argument};
-  bool refused = false;
-  const Status first = post_parts(options, refused);
-  if (refused) {
-    keep_.reset();
-    set_outcome(earlier);
-    state_.store(before, std::memory_order_release);
-    return first;
-  }
-  settle_capture();
-  const bool on_stream = options != nullptr && options->stream.has_value();
-  post_ns_.store(now_ns() - posted_at_ns_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  leave();
-  // Who goes on in the order of a stream need not wait, and so hears of a failure here or never.
-  return ended() || on_stream ? outcome() : Status{};
-}
-
-/// Whether the post is this caller's to make.
-bool RequestGroup::begin() {
-  cancel_asked_.store(false);
-  RequestState before = state();
-  do {
-    if (!may_post(before)) return false;
-  } while (!state_.compare_exchange_weak(before, RequestState::posted));
-  posts_.fetch_add(1, std::memory_order_relaxed);
-  posted_at_ns_.store(now_ns(), std::memory_order_relaxed);
-  ended_at_ns_.store(0, std::memory_order_relaxed);
+  RequestState before{};
+  if (!begin(before, times.posted_ns)) return {Code::invalid_argument};
+  const std::uint64_t post = life_.post();
   set_outcome({});
   running_.store(parts_.size() + 1);
   keep_ = shared_from_this();
-  return true;
+  bool refused = false;
+  const Status first = post_parts(times, options, refused);
+  if (refused) {
+    keep_.reset();
+    set_outcome(earlier);
+    life_.set(before);
+    return first;
+  }
+  settle_capture(post);
+  leave_post();
+  leave();
+  // A caller that goes on in the order of a stream need not wait: it hears of a failure here or never.
+  const bool on_stream = options != nullptr && options->stream.has_value();
+  return ended() || on_stream ? outcome() : Status{};
 }
 
 /// `refused`: by the first part, and nothing has begun.
-Status RequestGroup::post_parts(const PostOptions* options, bool& refused) {
-  const PostTimes times = parts_.front()->times_from_now(options);
+Status RequestGroup::post_parts(const PostTimes& times, const PostOptions* options, bool& refused) {
   auto entry = RequestCore::Entry::refusable;
   for (const auto& part : parts_) {
     const Status status = part->post_at(times, options, entry);
@@ -86,16 +80,15 @@ Status RequestGroup::post_parts(const PostOptions* options, bool& refused) {
   return {};
 }
 
-/// A post on a stream that is being captured lies in the graph with all its parts, or with none.
-void RequestGroup::settle_capture() {
+/// A post on a stream that is being captured is captured with all its parts, or with none.
+void RequestGroup::settle_capture(std::uint64_t post) {
   const auto is_captured = [](const auto& part) { return part->state() == RequestState::captured; };
-  RequestState posted = RequestState::posted;
   if (std::ranges::all_of(parts_, is_captured))
-    (void)state_.compare_exchange_strong(posted, RequestState::captured);
+    (void)life_.change(post, RequestState::posted, RequestState::captured);
   // Looked at once more: one that ends from now on finds the state.
   const bool torn = std::ranges::any_of(parts_, is_captured) && !std::ranges::all_of(parts_, is_captured);
-  // A cancel that came before a part was posted has to be said again to that one.
-  if (torn || cancel_asked_.load()) cancel_parts();
+  // A cancel that came before a part was posted has to be repeated for that one.
+  if (torn || cancel_asked_.load() == post) cancel_parts();
 }
 
 // ------------------------------------------------------------------ the end
@@ -103,35 +96,25 @@ void RequestGroup::settle_capture() {
 void RequestGroup::part_ended(std::size_t number, Status status) {
   if (!status.ok()) {
     const std::lock_guard lock(outcome_mutex_);
+    // A cancel gives way to any other failure.
     if (status_.ok() || (status_.code == Code::canceled && status.code != Code::canceled)) {
       status_ = status;
       failed_part_ = number;
     }
   }
-  // Out of its graph, which the others' replays go on in: nobody is to replay that any more. Later, since
-  // this may be a backend's call.
+  // It left its graph, in which the other parts are replayed: that graph must not be replayed any more.
+  // Later, since this may be a backend's call.
   if (state() == RequestState::captured)
-    engine_->defer([weak = weak_from_this()] {
+    context_.progress.defer([weak = weak_from_this()] {
       if (const auto group = weak.lock()) group->cancel();
     });
   leave();
 }
 
 void RequestGroup::leave() {
-  if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) finish();
-}
-
-/// The last part has ended.
-void RequestGroup::finish() {
-  const auto keep = std::move(keep_);
-  const Status status = outcome();
-  ended_at_ns_.store(now_ns(), std::memory_order_relaxed);
-  bell_.ring(*engine_, status, state_, state_after(status), posts_.load(std::memory_order_relaxed));
-}
-
-Status RequestGroup::outcome() const {
-  const std::lock_guard lock(outcome_mutex_);
-  return status_;
+  if (running_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const auto keep = std::move(keep_);  // the last part has ended
+  finish(outcome(), now_ns());
 }
 
 void RequestGroup::set_outcome(Status status) {
@@ -145,31 +128,13 @@ bool RequestGroup::help() {
   return helped;
 }
 
-RequestState RequestGroup::poll() {
-  if (ended() || engine_->forked()) return state();
-  (void)help();
-  if (!ended()) (void)engine_->progress().poll();
-  return state();
-}
-
-Status RequestGroup::wait(Timeout timeout) {
-  if (state() == RequestState::prepared || state() == RequestState::captured) return {Code::invalid_argument};
-  if (!ended() && engine_->forked()) return {Code::invalid_argument};
-  const auto wait_for_end = [&] {
-    const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
-    return engine_->progress().wait([this] { return ended(); }, [this] { return help(); }, deadline);
-  };
-  if (!ended() && !wait_for_end()) return {Code::timed_out};
-  return outcome();
-}
-
 void RequestGroup::cancel() {
-  if (engine_->forked()) return;  // as a part's
-  cancel_asked_.store(true);
-  RequestState from = RequestState::posted;
-  if (state_.compare_exchange_strong(from, RequestState::canceling)) return cancel_parts();
-  from = RequestState::captured;
-  if (state_.compare_exchange_strong(from, RequestState::canceling)) cancel_parts();
+  if (context_.calls.forked()) return;  // as a part's
+  const std::uint64_t post = life_.post();
+  raise(cancel_asked_, post);
+  if (life_.change(post, RequestState::posted, RequestState::canceling) ||
+      life_.change(post, RequestState::captured, RequestState::canceling))
+    cancel_parts();
 }
 
 void RequestGroup::cancel_parts() {
@@ -211,21 +176,9 @@ Error RequestGroup::error() const {
   return error;
 }
 
-RequestTimes RequestGroup::times() const {
-  RequestTimes t;
-  t.posted_at_ns = posted_at_ns_.load(std::memory_order_relaxed);
-  t.post_ns = post_ns_.load(std::memory_order_relaxed);
-  const std::uint64_t ended_at = ended_at_ns_.load(std::memory_order_relaxed);
-  t.transfer_ns = ended_at > t.posted_at_ns ? ended_at - t.posted_at_ns : 0;
-  t.bytes = bytes_;
-  t.pages = pages_;
-  t.posts = posts_.load(std::memory_order_relaxed);
-  return t;
-}
-
 std::string RequestGroup::explain() const {
   std::string text = fmt::format("{} of {} pages, {} bytes, in {} parts", op() == Op::read ? "read" : "write",
-                                 pages_, bytes_, parts_.size());
+                                 pages(), bytes(), parts_.size());
   for (std::size_t i = 0; i < parts_.size(); ++i)
     text += fmt::format("\npart {}, peer {}: {}", i, parts_[i]->peer(), parts_[i]->explain());
   return text;

@@ -35,8 +35,8 @@ class CaptureTest : public testing::Test {
                    .value()) {
     ours = registered(*here, near.base, 1);
     theirs = registered(*there, far.base, 2);
-    EXPECT_TRUE(here->import(there->export_metadata({}).value()).ok());
-    EXPECT_TRUE(there->import(here->export_metadata({}).value()).ok());
+    EXPECT_TRUE(here->peers().import(there->regions().exported({}).value()).ok());
+    EXPECT_TRUE(there->peers().import(here->regions().exported({}).value()).ok());
     request = make();
   }
   /// A captured request holds its engine until the engine closes, so both engines close here, as agents do.
@@ -56,17 +56,18 @@ class CaptureTest : public testing::Test {
                             .length_bytes = std::size_t{pages} * page_bytes,
                             .kind = MemoryKind::vram,
                             .device = 0};
-    return engine.register_regions({&range, 1}, {}, {}).value().front().id;
+    return engine.regions().add({&range, 1}, {}, {}).value().front().id;
   }
   std::shared_ptr<RequestCore> make() { return make("there", theirs); }
   std::shared_ptr<RequestCore> make(const std::string& peer, RegionId region) {
     RequestPlan plan;
     plan.op = Op::read;
-    plan.local = here->prepare_uniform({}, true, {ours, 0, 0, page_bytes, pages}).value();
-    plan.remote = here->prepare_uniform(peer, false, {region, 0, 0, page_bytes, pages}).value();
+    plan.local = here->lists().prepare_uniform(Side::local(), {ours, 0, 0, page_bytes, pages}).value();
+    plan.remote =
+        here->lists().prepare_uniform(Side::remote(peer), {region, 0, 0, page_bytes, pages}).value();
     plan.count = pages;
     plan.bytes = std::uint64_t{pages} * page_bytes;
-    return here->make_request(std::move(plan)).value();
+    return here->requests().make(std::move(plan)).value();
   }
   /// Posts once, so that the link is ready and the peer's memory is mapped; then captures a post of the
   /// request.
@@ -154,7 +155,7 @@ TEST_F(CaptureTest, a_capture_before_the_link_is_ready_would_block_and_changes_n
   const RegionId region = registered(*other, far.base, 3);
   {
     const HeldProgress silent(*other);  // it accepts no link
-    ASSERT_TRUE(here->import(other->export_metadata({}).value()).ok());
+    ASSERT_TRUE(here->peers().import(other->regions().exported({}).value()).ok());
     request = make("other", region);
     const GpuGraph graph(stream, [&] { EXPECT_EQ(request->post(&on_stream).code, Code::would_block); });
     EXPECT_EQ(request->state(), RequestState::prepared);
@@ -225,32 +226,32 @@ TEST_F(CaptureTest, indices_with_a_post_that_is_not_captured_are_refused) {
 
 TEST_F(CaptureTest, forgetting_the_peer_cancels_a_captured_request) {
   const auto graph = captured();
-  ASSERT_TRUE(here->forget("there"));
+  ASSERT_TRUE(here->peers().forget("there"));
   EXPECT_EQ(request->state(), RequestState::canceled);
-  EXPECT_TRUE(here->deregister({&ours, 1}, 0ns));
+  EXPECT_TRUE(here->regions().deregister({&ours, 1}, 0ns));
 }
 
 TEST_F(CaptureTest, the_regions_of_a_captured_request_cannot_be_deregistered_before_it_is_canceled) {
   const auto graph = captured();
-  const auto refused = here->deregister({&ours, 1}, 0ns);
+  const auto refused = here->regions().deregister({&ours, 1}, 0ns);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), Code::would_block);
   EXPECT_THAT(refused.error().message, HasSubstr("lies in a graph"));
   EXPECT_TRUE(request->check()) << "the refusal changes nothing";
   request->cancel();  // as the destructor of the caller's last handle does
-  EXPECT_TRUE(here->deregister({&ours, 1}, 10s));
+  EXPECT_TRUE(here->regions().deregister({&ours, 1}, 10s));
 }
 
 TEST_F(CaptureTest, a_deregistration_by_the_owner_waits_until_the_captured_request_is_canceled) {
   const auto graph = captured();
-  const auto timed_out = there->deregister({&theirs, 1}, 200ms);
+  const auto timed_out = there->regions().deregister({&theirs, 1}, 200ms);
   ASSERT_FALSE(timed_out);
   EXPECT_EQ(timed_out.code(), Code::timed_out);
   ASSERT_TRUE(until([&] { return request->check().code() == Code::not_found; }));
   EXPECT_THAT(request->check().error().message, HasSubstr("registered no longer"));
   graph->replay();  // reads memory that is still mapped
   request->cancel();
-  EXPECT_TRUE(there->deregister({&theirs, 1}, 10s));
+  EXPECT_TRUE(there->regions().deregister({&theirs, 1}, 10s));
 }
 
 TEST_F(CaptureTest, check_reports_the_loss_of_the_peer_and_replays_stay_harmless) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/end_bell.hpp"
-#include "engine/engine.hpp"
-#include "engine/transfer.hpp"
-#include "support/temporary_folder.hpp"
+#include "engine/steady_clock.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -19,7 +17,13 @@ namespace {
 /// from round to round.
 class EndBellTest : public ::testing::Test {
  protected:
-  EndBellTest() : engine(Engine::open({.name = "bell", .runtime_dir = folder.path()}, logger).value()) {}
+  EndBellTest() : progress(Progress::open(steady_clock).value()) {}
+
+  void ring(EndBell& bell, PostLife& life) { bell.ring(callbacks, *progress, {}, life, RequestState::done); }
+  static void begin(PostLife& life) {
+    RequestState before{};
+    EXPECT_TRUE(life.begin(before));
+  }
 
   /// `listen` runs concurrently with the end. `heard` runs after both, in the rounds in which the request had
   /// not ended yet when `listen` returned.
@@ -27,7 +31,7 @@ class EndBellTest : public ::testing::Test {
   void race(Listen listen, Heard heard) {
     struct Round {
       EndBell bell;
-      std::atomic<RequestState> state{RequestState::posted};
+      PostLife life;
     };
     constexpr int rounds = 10000;
     std::atomic<Round*> present{nullptr};
@@ -40,17 +44,18 @@ class EndBellTest : public ::testing::Test {
           continue;
         }
         for (int spin = rung % 97; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-        round->bell.ring(*engine, {}, round->state, RequestState::done, 1);
+        ring(round->bell, round->life);
         rung.fetch_add(1);
       }
     });
     int too_early = 0;
     for (int i = 0; i < rounds; ++i) {
       Round round;
+      begin(round.life);
       present.store(&round);
       for (int spin = i % 89; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-      listen(round.bell, round.state);
-      const bool must_hear = !has_ended(round.state.load());
+      listen(round.bell, round.life);
+      const bool must_hear = !round.life.ended();
       while (rung.load() == i) std::this_thread::yield();
       if (!must_hear) continue;
       ++too_early;
@@ -59,13 +64,12 @@ class EndBellTest : public ::testing::Test {
     EXPECT_GT(too_early, 0) << "no round listened before the end";
   }
 
-  Logger logger;
-  const test::TemporaryFolder folder;
-  const std::shared_ptr<Engine> engine;
+  CallbackQueue callbacks;
+  const std::unique_ptr<Progress> progress;
 };
 
 TEST_F(EndBellTest, an_eventfd_made_before_the_end_is_readable_after_it) {
-  race([](EndBell& bell, const auto&) { ASSERT_TRUE(bell.event_fd()); },
+  race([](EndBell& bell, const PostLife&) { ASSERT_TRUE(bell.event_fd()); },
        [](EndBell& bell) {
          pollfd waiting{bell.event_fd().value(), POLLIN, 0};
          return ::poll(&waiting, 1, 0) == 1;
@@ -75,9 +79,9 @@ TEST_F(EndBellTest, an_eventfd_made_before_the_end_is_readable_after_it) {
 TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) {
   std::shared_ptr<std::atomic<int>> calls;
   race(
-      [&](EndBell& bell, const auto& state) {
+      [&](EndBell& bell, const PostLife& life) {
         calls = std::make_shared<std::atomic<int>>(0);
-        bell.on_done([calls](Status) { ++*calls; }, state, 1);
+        bell.on_done([calls](Status) { ++*calls; }, life);
       },
       [&](EndBell&) {
         const Deadline deadline = Deadline::after(std::chrono::seconds(10));
@@ -88,23 +92,25 @@ TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) {
 
 TEST_F(EndBellTest, a_callback_set_after_an_end_runs_at_the_next_end_only) {
   EndBell bell;
-  std::atomic<RequestState> state{RequestState::posted};
+  PostLife life;
+  begin(life);
   ASSERT_TRUE(bell.event_fd());
-  bell.ring(*engine, {}, state, RequestState::done, 1);
+  ring(bell, life);
   std::atomic<int> calls{0};
-  bell.on_done([&](Status) { ++calls; }, state, 1);
-  state = RequestState::posted;
-  bell.ring(*engine, {}, state, RequestState::done, 2);
+  bell.on_done([&](Status) { ++calls; }, life);
+  begin(life);
+  ring(bell, life);
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (calls == 0 && !deadline.expired()) std::this_thread::yield();
-  engine->close();  // no callback runs after close
+  callbacks.close();  // no callback runs after close
   EXPECT_EQ(calls, 1);
 }
 
 TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs_for_the_second_only) {
   constexpr int rounds = 3000;
   EndBell bell;
-  std::atomic<RequestState> state{RequestState::posted};
+  PostLife life;
+  begin(life);
   std::atomic<int> calls{0}, asked_for{0}, rung{0};
   ASSERT_TRUE(bell.event_fd());
   {
@@ -123,26 +129,25 @@ TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs
           if (++idle % 100 == 0) std::this_thread::yield();
           continue;
         }
-        bell.ring(*engine, {}, state, RequestState::done, 2 * static_cast<std::uint64_t>(rung) + 1);
+        ring(bell, life);
         rung.fetch_add(1);
       }
     });
     for (int i = 0; i < rounds; ++i) {
-      const std::uint64_t second = 2 * static_cast<std::uint64_t>(i) + 2;
-      bell.on_done(nullptr, state, second - 2);
-      state.store(RequestState::posted);
+      bell.on_done(nullptr, life);
+      if (i > 0) begin(life);
       asked_for.fetch_add(1);
-      for (int looks = 1; !has_ended(state.load()); ++looks)
+      for (int looks = 1; !life.ended(); ++looks)
         if (looks % 1000 == 0) std::this_thread::yield();  // three threads spin, maybe on one core
-      state.store(RequestState::posted);
-      bell.on_done([&](Status) { ++calls; }, state, second);
+      begin(life);
+      bell.on_done([&](Status) { ++calls; }, life);
       while (rung.load() == i) std::this_thread::yield();
-      bell.ring(*engine, {}, state, RequestState::done, second);
+      ring(bell, life);
     }
   }
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (calls < rounds && !deadline.expired()) std::this_thread::yield();
-  engine->close();  // no callback runs after close
+  callbacks.close();  // no callback runs after close
   EXPECT_EQ(calls, rounds);
 }
 

@@ -96,17 +96,18 @@ class EngineTest : public ::testing::Test {
   }
   RegionId registered(Engine& engine, std::span<std::byte> bytes, int memory_fd = -1) {
     const MemoryRange range{bytes.data(), bytes.size()};
-    return engine.register_regions({&range, 1}, {}, {memory_fd, nullptr}).value().front().id;
+    return engine.regions().add({&range, 1}, {}, {memory_fd, nullptr}).value().front().id;
   }
-  static void meet(Engine& here, const Engine& there) {
-    EXPECT_TRUE(here.import(there.export_metadata({}).value()).ok());
+  static void meet(Engine& here, Engine& there) {
+    EXPECT_TRUE(here.peers().import(there.regions().exported({}).value()).ok());
   }
 
   /// A request that moves one page from the second half of our memory to the first.
   static RequestPlan within(Engine& engine, RegionId region, std::vector<std::string> backends = {}) {
     RequestPlan plan;
-    plan.local = engine.prepare_uniform({}, true, {region, 0, 4096, 4096, 1}).value();
-    plan.remote = engine.prepare_uniform(engine.name(), false, {region, 4096, 4096, 4096, 1}).value();
+    plan.local = engine.lists().prepare_uniform(Side::local(), {region, 0, 4096, 4096, 1}).value();
+    plan.remote =
+        engine.lists().prepare_uniform(Side::remote(engine.name()), {region, 4096, 4096, 4096, 1}).value();
     plan.count = 1;
     plan.bytes = 4096;
     plan.backends = std::move(backends);
@@ -123,12 +124,12 @@ class EngineTest : public ::testing::Test {
 TEST_F(EngineTest, a_notification_without_a_request_opens_no_gpu_link_and_uses_a_ready_one) {
   const auto here = open("here", OfGpus::table()), there = open("there", OfGpus::table());
   meet(*here, *there);
-  ASSERT_TRUE(here->notify("there", "first").ok());
+  ASSERT_TRUE(here->notifications().send("there", "first").ok());
   EXPECT_EQ(OfGpus::links, 0);
   const auto other = open("other", OfGpus::table());
   meet(*here, *other);
-  ASSERT_TRUE(here->connect("other", 10s, {"of_gpus"}).ok());
-  ASSERT_TRUE(here->notify("other", "second").ok());
+  ASSERT_TRUE(here->peers().connect("other", 10s, {"of_gpus"}).ok());
+  ASSERT_TRUE(here->notifications().send("other", "second").ok());
   EXPECT_EQ(OfGpus::messages, 1);
 }
 
@@ -137,11 +138,11 @@ TEST_F(EngineTest, host_memory_is_mapped_without_a_gpu_link) {
   const Allocation allocation = Allocation::make(8192).value();
   const RegionId region = registered(*there, allocation.bytes(), allocation.fd());
   meet(*here, *there);
-  const auto mapping = here->map("there", region, 10s);
+  const auto mapping = here->mappings().map("there", region, 10s);
   ASSERT_TRUE(mapping.ok()) << mapping.error().message;
   EXPECT_EQ((*mapping)->length, 8192U);
   EXPECT_EQ(OfGpus::links, 0);
-  EXPECT_EQ(here->map("there", {region.value + 1}, 10s).code(), Code::not_found);
+  EXPECT_EQ(here->mappings().map("there", {region.value + 1}, 10s).code(), Code::not_found);
 }
 
 TEST_F(EngineTest, host_memory_is_mapped_for_the_cpu_without_a_gpu_link_that_could_reach_it) {
@@ -149,16 +150,16 @@ TEST_F(EngineTest, host_memory_is_mapped_for_the_cpu_without_a_gpu_link_that_cou
   const Allocation allocation = Allocation::make(8192).value();
   const RegionId region = registered(*there, allocation.bytes(), allocation.fd());
   meet(*here, *there);
-  ASSERT_TRUE(here->map("there", region, 10s));
+  ASSERT_TRUE(here->mappings().map("there", region, 10s));
   EXPECT_EQ(OfGpus::links, 0);
-  EXPECT_EQ(here->map("there", region, 10s, 0).code(), Code::not_supported);
+  EXPECT_EQ(here->mappings().map("there", region, 10s, 0).code(), Code::not_supported);
   EXPECT_EQ(OfGpus::links, 1) << "a mapping for a GPU asks the backend";
 }
 
 TEST_F(EngineTest, a_request_to_its_own_agent_skips_a_backend_that_cannot_take_its_remote_side) {
   const auto engine = open("alone", OfFiles::table());
   const RegionId region = registered(*engine, memory);
-  const auto request = engine->make_request(within(*engine, region));
+  const auto request = engine->requests().make(within(*engine, region));
   ASSERT_TRUE(request.ok()) << request.error().message;
   EXPECT_NE((*request)->explain().find("not of_files: does not move to or from dram"), std::string::npos)
       << (*request)->explain();
@@ -180,7 +181,7 @@ TEST_F(EngineTest, a_post_that_falls_back_to_a_path_with_a_full_queue_waits_ther
   add(*engine, full);
   const RegionId region = registered(*engine, memory);
   memory.fill(std::byte{1});
-  const auto request = engine->make_request(within(*engine, region, {"failing", "full"})).value();
+  const auto request = engine->requests().make(within(*engine, region, {"failing", "full"})).value();
   ASSERT_EQ(request->backend(), "failing");
   memory[4096 + 4095] = std::byte{7};
   ASSERT_TRUE(request->post(nullptr).ok());
@@ -205,20 +206,22 @@ TEST_F(EngineTest, views_skip_a_backend_that_does_not_support_them) {
   const RegionId region = registered(*engine, memory);
   const PageView here{{4, 16}, {32, 1}, 1}, there{{4, 16}, {64, 1}, 1};
   RequestPlan plan;
-  plan.local = engine->prepare_uniform({}, true, {region, 0, 256, 0, 2}, &here).value();
-  plan.remote = engine->prepare_uniform("alone", false, {region, 4096, 256, 64, 2}, &there).value();
+  plan.local = engine->lists().prepare_uniform(Side::local(), {region, 0, 256, 0, 2}, &here).value();
+  plan.remote =
+      engine->lists().prepare_uniform(Side::remote("alone"), {region, 4096, 256, 64, 2}, &there).value();
   plan.count = 2;
   plan.bytes = 128;
   RequestPlan stretches = plan;
-  plan.grid = pair_shapes(&*plan.local->shape, &*plan.remote->shape).value();
-  ASSERT_TRUE(plan.grid);
-  const auto request = engine->make_request(std::move(plan));
+  stretches.local = engine->lists().prepare_uniform(Side::local(), {region, 0, 64, 64, 2}).value();
+  stretches.remote =
+      engine->lists().prepare_uniform(Side::remote("alone"), {region, 4096, 64, 64, 2}).value();
+  const auto request = engine->requests().make(std::move(plan));
   ASSERT_TRUE(request.ok()) << request.error().message;
   EXPECT_EQ((*request)->backend(), "fake");
   EXPECT_NE((*request)->explain().find("not older: does not move pages that are strided views"),
             std::string::npos)
       << (*request)->explain();
-  const auto plain = engine->make_request(std::move(stretches));
+  const auto plain = engine->requests().make(std::move(stretches));
   ASSERT_TRUE(plain.ok());
   EXPECT_EQ((*plain)->explain().find("strided"), std::string::npos);
 }
@@ -266,7 +269,7 @@ struct Watched {
 TEST_F(EngineTest, a_request_without_handles_is_released_after_completed_has_returned) {
   const auto engine = open("alone", OfFiles::table());
   add(*engine, *Watched::table(), "delay:20ms");
-  auto request = engine->make_request(within(*engine, registered(*engine, memory), {"watched"})).value();
+  auto request = engine->requests().make(within(*engine, registered(*engine, memory), {"watched"})).value();
   // The callback and the memory that it owns go with the request, but not inside `completed` on a backend's
   // thread.
   std::atomic<int> ended = 0;
@@ -287,7 +290,7 @@ TEST_F(EngineTest, a_request_without_handles_is_released_after_completed_has_ret
 TEST_F(EngineTest, close_releases_a_request_that_has_just_ended) {
   auto engine = open("alone", OfFiles::table());
   add(*engine, *Watched::table(), "delay:20ms");
-  auto request = engine->make_request(within(*engine, registered(*engine, memory), {"watched"})).value();
+  auto request = engine->requests().make(within(*engine, registered(*engine, memory), {"watched"})).value();
   ASSERT_TRUE(request->post(nullptr).ok());
   request.reset();
   engine->close();
@@ -302,8 +305,8 @@ TEST_F(EngineTest, a_forked_child_makes_no_backend_call_for_its_parents_requests
   auto engine = open("alone", OfFiles::table());
   add(*engine, *Watched::table(), "delay:300ms@2");
   const RegionId region = registered(*engine, memory);
-  auto running = engine->make_request(within(*engine, region, {"watched"})).value();
-  auto prepared = engine->make_request(within(*engine, region, {"watched"})).value();
+  auto running = engine->requests().make(within(*engine, region, {"watched"})).value();
+  auto prepared = engine->requests().make(within(*engine, region, {"watched"})).value();
   std::atomic<bool> told = false;
   prepared->on_done([&](Status) { told = true; });
   ASSERT_TRUE(prepared->post(nullptr).ok());
@@ -341,7 +344,7 @@ TEST_F(EngineTest, every_accepted_post_is_counted_with_its_end_and_its_duration)
   };
   const auto engine = open("alone", &full);
   const RegionId region = registered(*engine, memory);
-  const auto request = engine->make_request(within(*engine, region, {"full"})).value();
+  const auto request = engine->requests().make(within(*engine, region, {"full"})).value();
   const EngineCounters& counters = engine->counters();
   EXPECT_EQ(request->post(nullptr).code, Code::would_block);
   EXPECT_EQ(counters.posts.value(), 0U) << "a refused post does not count";
@@ -351,7 +354,7 @@ TEST_F(EngineTest, every_accepted_post_is_counted_with_its_end_and_its_duration)
   EXPECT_EQ(counters.done.value(), 1U);
   EXPECT_EQ(counters.request_ns.snapshot().count, 1U);
   EXPECT_EQ(counters.request_ns.snapshot().sum, request->times().transfer_ns);
-  ASSERT_TRUE(engine->deregister({&region, 1}, 10s));
+  ASSERT_TRUE(engine->regions().deregister({&region, 1}, 10s));
   EXPECT_EQ(request->post(nullptr).code, Code::not_found);
   EXPECT_EQ(counters.posts.value(), 2U);
   EXPECT_EQ(counters.failed.value(), 1U);
@@ -385,10 +388,10 @@ TEST_F(EngineTest, a_backend_that_claims_capture_and_lacks_its_entries_is_refuse
 
 TEST_F(EngineTest, a_link_from_an_agent_with_an_invalid_name_is_refused) {
   const auto engine = open("engine", OfFiles::table());
-  BackendInstance& backend = *engine->backends().front();
+  BackendInstance& backend = *engine->backends().all().front();
   for (const char* const name : {"", "\xff", "half a pair \xed\xa0\x80"})
     EXPECT_EQ(engine->accepted(backend, nullptr, name, 1), 0U) << name;
-  EXPECT_TRUE(engine->peers().empty());
+  EXPECT_TRUE(engine->peers().list().empty());
 }
 
 TEST_F(EngineTest, regions_are_listed_while_others_are_registered_and_deregistered) {
@@ -398,7 +401,7 @@ TEST_F(EngineTest, regions_are_listed_while_others_are_registered_and_deregister
   const std::jthread other([&](const std::stop_token& stop) {
     for (; !stop.stop_requested(); ++rounds) {
       const RegionId passing = registered(*engine, memory);
-      EXPECT_TRUE(engine->deregister({&passing, 1}, 10s).ok());
+      EXPECT_TRUE(engine->regions().deregister({&passing, 1}, 10s).ok());
     }
   });
   // The other region comes and goes between one list and the next.
@@ -406,7 +409,7 @@ TEST_F(EngineTest, regions_are_listed_while_others_are_registered_and_deregister
   std::size_t changes = 0, before = 1;
   while ((changes < 10 || rounds < 100) && !deadline.expired()) {
     std::this_thread::yield();  // a reader without pause keeps the registering thread from the lock
-    const std::vector<Region> listed = engine->regions();
+    const std::vector<Region> listed = engine->regions().list();
     ASSERT_TRUE(listed.size() == 1 || listed.size() == 2) << listed.size();
     EXPECT_EQ(listed.front().id, kept);
     for (const Region& region : listed) EXPECT_EQ(region.backends.size(), 2U);

@@ -43,8 +43,8 @@ class MappingTest : public testing::Test {
 
   /// Registers memory at the peer and imports its metadata here.
   RegionId told(const MemoryRange& range, int memory_fd = -1) {
-    const RegionId id = there->register_regions({&range, 1}, {}, {memory_fd, nullptr}).value().front().id;
-    EXPECT_TRUE(here->import(there->export_metadata({}).value()).ok());
+    const RegionId id = there->regions().add({&range, 1}, {}, {memory_fd, nullptr}).value().front().id;
+    EXPECT_TRUE(here->peers().import(there->regions().exported({}).value()).ok());
     return id;
   }
   RegionId gpu_region(const test::MemorySource::Taken& memory, int device, bool writable = true) {
@@ -56,10 +56,10 @@ class MappingTest : public testing::Test {
                  .writable = writable});
   }
   Mapping map(RegionId region, int device) {
-    return Mapping(here->map("there", region, 10s, device).value());
+    return Mapping(here->mappings().map("there", region, 10s, device).value());
   }
   [[nodiscard]] Error refusal(RegionId region, int device) {
-    const auto mapped = here->map("there", region, 10s, device);
+    const auto mapped = here->mappings().map("there", region, 10s, device);
     EXPECT_FALSE(mapped);
     return mapped ? Error{} : mapped.error();
   }
@@ -107,7 +107,7 @@ TEST_F(MappingTest, a_mapping_of_allocated_host_memory_stays_pinned_for_the_gpu_
     allocation.bytes()[bytes - 1] = std::byte{42};
     EXPECT_EQ(copy.bytes()[bytes - 1], std::byte{42});
     EXPECT_EQ(pinned(), 1);
-    ASSERT_TRUE(there->deregister({&region, 1}, 10s));
+    ASSERT_TRUE(there->regions().deregister({&region, 1}, 10s));
     EXPECT_FALSE(copy.alive());
     EXPECT_EQ(copy.bytes()[bytes - 1], std::byte{42}) << "a read gives the old bytes and never faults";
     EXPECT_EQ(pinned(), 1);
@@ -125,7 +125,7 @@ TEST_F(MappingTest, a_mapping_outlives_its_region_and_its_peer_and_is_released_w
     const int mapped = pieces();
     EXPECT_GT(mapped, unmapped);
     if (revoked) {
-      ASSERT_TRUE(there->deregister({&region, 1}, 10s));
+      ASSERT_TRUE(there->regions().deregister({&region, 1}, 10s));
       EXPECT_EQ(refusal(region, 0).code, Code::not_found);
     } else {
       there->close();
@@ -145,7 +145,8 @@ TEST_F(MappingTest, a_mapping_is_released_after_its_gpu_has_finished_the_queued_
   const auto memory = gpus().take_shared(bytes);
   const RegionId region = gpu_region(memory, 0);
   std::optional<Mapping> mapping = map(region, 0);
-  ASSERT_TRUE(there->deregister({&region, 1}, 10s)) << "after this only the mapping holds the memory";
+  ASSERT_TRUE(there->regions().deregister({&region, 1}, 10s))
+      << "after this only the mapping holds the memory";
   const auto stream = gpu::Stream::make(gpu::Device::open(driver().load().value(), 0).value()).value();
   const int mapped = pieces(), waits = driver().calls("cuCtxSynchronize");
   driver().hold();
@@ -172,7 +173,8 @@ TEST_F(MappingTest, a_mapping_stays_if_its_gpu_cannot_be_synchronized) {
   const auto memory = gpus().take_shared(bytes);
   const RegionId region = gpu_region(memory, 0);
   std::optional<Mapping> mapping = map(region, 0);
-  ASSERT_TRUE(there->deregister({&region, 1}, 10s)) << "after this only the mapping holds the memory";
+  ASSERT_TRUE(there->regions().deregister({&region, 1}, 10s))
+      << "after this only the mapping holds the memory";
   const std::byte* const at = mapping->bytes().data();
   const int mapped = pieces(), waits = driver().calls("cuCtxSynchronize");
   driver().fail("cuCtxSynchronize", cuda::Outcome::stream_capture_unsupported);

@@ -73,7 +73,7 @@ TEST(Progress, a_waiter_whose_own_polls_reach_the_end_skips_progress_that_ran_ju
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Counted::table(), events, folder).value();
-  const auto progress = Progress::open().value();
+  const auto progress = Progress::open(steady_clock).value();
   ASSERT_TRUE(progress->add(*instance).ok());
   // "Just before" is a short time: the machine may take longer between two lines, but not in each of many
   // tries.
@@ -109,7 +109,7 @@ TEST(Progress, short_waits_one_after_another_run_progress_of_all_backends) {
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Counted::table(), events, folder).value();
-  const auto progress = Progress::open().value();
+  const auto progress = Progress::open(steady_clock).value();
   ASSERT_TRUE(progress->add(*instance).ok());
   expect_others_are_driven(*progress, [&] {
     int helps = 0;
@@ -122,7 +122,7 @@ TEST(Progress, polls_of_one_backend_one_after_another_run_progress_of_the_others
   const test::TemporaryFolder folder;
   const auto other = open(Counted::table(), events, folder).value();
   const auto own = open(plugin::table<fake::FakeBackend>(), events, folder).value();
-  const auto progress = Progress::open().value();
+  const auto progress = Progress::open(steady_clock).value();
   ASSERT_TRUE(progress->add(*other).ok());
   ASSERT_TRUE(progress->add(*own).ok());
   expect_others_are_driven(*progress, [&] { (void)progress->poll(*own); });
@@ -132,7 +132,7 @@ TEST(Progress, a_waiter_whose_own_polls_never_end_runs_progress_and_keeps_its_de
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Counted::table(), events, folder).value();
-  const auto progress = Progress::open().value();
+  const auto progress = Progress::open(steady_clock).value();
   ASSERT_TRUE(progress->add(*instance).ok());
   Counted::passes = 0;
   EXPECT_FALSE(progress->wait([] { return false; }, [] { return true; }, Deadline::after(10ms)));
@@ -143,7 +143,7 @@ TEST(Progress, a_waiter_runs_progress_after_the_progress_thread_has_stopped_doin
   SilentEvents events;
   const test::TemporaryFolder folder;
   const auto instance = open(Held::table(), events, folder).value();
-  const auto progress = Progress::open(1h).value();
+  const auto progress = Progress::open(steady_clock, 1h).value();
   ASSERT_TRUE(progress->add(*instance).ok());
   progress->start();
   while (!Held::armed) std::this_thread::yield();

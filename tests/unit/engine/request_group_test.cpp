@@ -40,8 +40,8 @@ class RequestGroupTest : public testing::Test {
       far.push_back(gpus().take_plain(list_bytes));
       others.push_back(open("peer" + std::to_string(i)));
       theirs.push_back(registered(*others[i], far[i].base, list_bytes, i + 1));
-      EXPECT_TRUE(here->import(others[i]->export_metadata({}).value()).ok());
-      EXPECT_TRUE(others[i]->import(here->export_metadata({}).value()).ok());
+      EXPECT_TRUE(here->peers().import(others[i]->regions().exported({}).value()).ok());
+      EXPECT_TRUE(others[i]->peers().import(here->regions().exported({}).value()).ok());
     }
   }
   ~RequestGroupTest() override {
@@ -55,26 +55,29 @@ class RequestGroupTest : public testing::Test {
   static RegionId registered(Engine& engine, std::byte* base, std::size_t bytes, std::uint64_t seed) {
     test::fill_pattern({base, bytes}, seed);
     const MemoryRange range{.address = base, .length_bytes = bytes, .kind = MemoryKind::vram, .device = 0};
-    return engine.register_regions({&range, 1}, {}, {}).value().front().id;
+    return engine.regions().add({&range, 1}, {}, {}).value().front().id;
   }
   /// A request to the first `count` peers.
-  std::shared_ptr<RequestGroup> make(Op op = Op::read, std::size_t count = peers) {
-    std::vector<std::shared_ptr<RequestCore>> parts;
+  std::shared_ptr<Transfer> make(Op op = Op::read, std::size_t count = peers) {
+    std::vector<RequestPlan> parts;
     for (std::size_t i = 0; i < count; ++i) {
       RequestPlan plan;
       plan.op = op;
       plan.local =
-          here->prepare_uniform({}, true, {ours, i * list_bytes, 0, group_page_bytes, group_pages}).value();
-      plan.remote =
-          here->prepare_uniform(others[i]->name(), false, {theirs[i], 0, 0, group_page_bytes, group_pages})
+          here->lists()
+              .prepare_uniform(Side::local(), {ours, i * list_bytes, 0, group_page_bytes, group_pages})
               .value();
+      plan.remote = here->lists()
+                        .prepare_uniform(Side::remote(others[i]->name()),
+                                         {theirs[i], 0, 0, group_page_bytes, group_pages})
+                        .value();
       plan.count = group_pages;
       plan.bytes = list_bytes;
-      parts.push_back(here->make_request(std::move(plan)).value());
+      parts.push_back(std::move(plan));
     }
-    return RequestGroup::make(here, std::move(parts));
+    return here->requests().make_of_parts(std::move(parts)).value();
   }
-  static void make_way(RequestGroup& group) {
+  static void make_way(Transfer& group) {
     EXPECT_TRUE(group.post(nullptr).ok());
     EXPECT_TRUE(group.wait(10s).ok()) << group.error().message;
   }
@@ -125,7 +128,7 @@ TEST_F(RequestGroupTest, a_captured_request_has_all_parts_and_counts_the_replays
   group->cancel();
   EXPECT_EQ(group->state(), RequestState::canceled);
   EXPECT_EQ(group->check().code(), Code::invalid_argument);
-  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part holds the region after the cancel";
+  EXPECT_TRUE(here->regions().deregister({&ours, 1}, 10s)) << "no part holds the region after the cancel";
 }
 
 TEST_F(RequestGroupTest, a_captured_request_takes_indices_for_each_part) {
@@ -168,7 +171,7 @@ TEST_F(RequestGroupTest, a_captured_request_reads_indices_of_one_part_from_gpu_m
 TEST_F(RequestGroupTest, a_request_leaves_the_capture_with_all_parts_if_one_part_cannot_be_captured) {
   const auto group = make();
   make_way(*group);
-  ASSERT_TRUE(others[1]->deregister({&theirs[1], 1}, 10s));
+  ASSERT_TRUE(others[1]->regions().deregister({&theirs[1], 1}, 10s));
   {
     const GpuGraph graph(stream, [&] {
       const Status status = group->post(&on_stream);
@@ -178,11 +181,11 @@ TEST_F(RequestGroupTest, a_request_leaves_the_capture_with_all_parts_if_one_part
     EXPECT_THAT(group->error().message, HasSubstr("part 1 of 3"));
     EXPECT_THAT(group->error().message, HasSubstr("peer1"));
   }
-  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part is captured";
+  EXPECT_TRUE(here->regions().deregister({&ours, 1}, 10s)) << "no part is captured";
 }
 
 TEST_F(RequestGroupTest, a_capture_before_the_links_are_ready_is_refused_and_changes_nothing) {
-  std::shared_ptr<RequestGroup> group;
+  std::shared_ptr<Transfer> group;
   {
     const HeldProgress first(*others[0]), second(*others[1]), third(*others[2]);  // they accept no link
     group = make();
@@ -199,7 +202,7 @@ TEST_F(RequestGroupTest, a_capture_before_the_links_are_ready_is_refused_and_cha
 TEST_F(RequestGroupTest,
        a_capture_before_the_last_link_is_ready_fails_and_leaves_the_capture_with_all_parts) {
   make_way(*make(Op::read, peers - 1));
-  std::shared_ptr<RequestGroup> group;
+  std::shared_ptr<Transfer> group;
   {
     const HeldProgress last(*others.back());
     group = make();
@@ -218,7 +221,7 @@ TEST_F(RequestGroupTest, a_post_on_a_stream_returns_the_error_of_a_failed_part_a
   const auto group = make();
   make_way(*group);
   // The region of the last part is gone: that part fails after the others have been queued.
-  ASSERT_TRUE(others[2]->deregister({&theirs[2], 1}, 10s));
+  ASSERT_TRUE(others[2]->regions().deregister({&theirs[2], 1}, 10s));
   std::memset(near.base, 0, peers * list_bytes);
   const Status status = group->post(&on_stream);
   EXPECT_FALSE(status.ok());
@@ -233,11 +236,11 @@ TEST_F(RequestGroupTest, a_captured_request_is_canceled_with_all_parts_if_one_pa
   const auto group = make();
   make_way(*group);
   const GpuGraph graph(stream, [&] { EXPECT_EQ(group->post(&on_stream), Status{}); });
-  ASSERT_TRUE(here->forget("peer1"));
+  ASSERT_TRUE(here->peers().forget("peer1"));
   const Deadline deadline = Deadline::after(10s);
   while (group->state() != RequestState::canceled && !deadline.expired()) (void)here->progress().poll();
   EXPECT_EQ(group->state(), RequestState::canceled);
-  EXPECT_TRUE(here->deregister({&ours, 1}, 10s)) << "no part is captured any more";
+  EXPECT_TRUE(here->regions().deregister({&ours, 1}, 10s)) << "no part is captured any more";
 }
 
 TEST_F(RequestGroupTest, closing_the_agent_cancels_a_captured_request) {

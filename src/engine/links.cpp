@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/links.hpp"
+
+#include "base/errors.hpp"
+#include "wire/agent_message.hpp"
+
+#include <mutex>
+#include <optional>
+
+namespace headrace::engine {
+namespace {
+
+std::string peer_of(const Link& link) {
+  const auto life = link.life();
+  return life ? life->name : "?";
+}
+
+/// What the peer's instance of this backend has said about how to reach it.
+std::optional<std::string> connection_info(const PeerLife& life, const BackendInstance& backend) {
+  const std::shared_lock lock(life.mutex);
+  const int number = life.backend_number(backend.name());
+  return number >= 0 ? life.backends[static_cast<std::size_t>(number)].info : std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<Link> Links::find(std::uint64_t token) const {
+  const std::shared_lock lock(mutex_);
+  const auto at = links_.find(token);
+  return at != links_.end() ? at->second : nullptr;
+}
+
+std::vector<std::shared_ptr<Link>> Links::all() const {
+  const std::shared_lock lock(mutex_);
+  std::vector<std::shared_ptr<Link>> all;
+  all.reserve(links_.size());
+  for (const auto& [token, link] : links_) all.push_back(link);
+  return all;
+}
+
+// ------------------------------------------------------------------ making
+
+Result<std::shared_ptr<Link>> Links::to(const std::shared_ptr<PeerLife>& life, BackendInstance& backend) {
+  const std::lock_guard one_at_a_time(life->connecting);
+  if (life->fate.load() != Fate::alive) return Error{Code::peer_lost, life->detail_text()};
+  if (auto link = life->usable_link(backend)) return link;
+  const auto info = connection_info(*life, backend);
+  if (!info)
+    return make_error(Code::not_found,
+                      "the metadata of peer {} says nothing about how to reach it over {}: import its "
+                      "connection information",
+                      life->name, backend.name());
+  // Known under its token before the backend is asked: it may speak of the link before `connect` returns.
+  const auto link = make(life, backend);
+  headrace_connect_v1 args{};
+  args.struct_size = sizeof args;
+  args.link_token = link->token();
+  args.peer_name = life->name.c_str();
+  args.peer_incarnation = life->incarnation;
+  args.connection_info = {info->data(), info->size()};
+  auto connection = backend.connect(args);
+  if (!connection) {
+    link->set_lost({connection.code()}, connection.error().message);
+    end(link);  // a thread that waits for its connection waits no longer
+    return std::move(connection).error();
+  }
+  link->set_connection(*connection);
+  return link;
+}
+
+std::shared_ptr<Link> Links::make(const std::shared_ptr<PeerLife>& life, BackendInstance& backend) {
+  std::shared_ptr<Link> link;
+  {
+    const std::unique_lock lock(mutex_);
+    link = std::make_shared<Link>(next_token_++, backend, life);
+  }
+  add(link, *life);
+  return link;
+}
+
+std::shared_ptr<Link> Links::accepted(const std::shared_ptr<PeerLife>& life, BackendInstance& backend,
+                                      void* connection) {
+  std::shared_ptr<Link> link;
+  {
+    const std::unique_lock lock(mutex_);
+    link = std::make_shared<Link>(next_token_++, backend, life);
+  }
+  link->set_connection(connection);
+  link->set_ready();
+  life->out_of_reach.store(false);
+  add(link, *life);
+  return link;
+}
+
+void Links::add(const std::shared_ptr<Link>& link, PeerLife& life) {
+  {
+    const std::unique_lock lock(mutex_);
+    links_.emplace(link->token(), link);
+  }
+  {
+    const std::unique_lock lock(life.mutex);
+    life.links.push_back(link);
+  }
+  for (LinkWatcher* const watcher : watchers_) watcher->link_added(link);
+}
+
+// ------------------------------------------------------------------ what happens to them
+
+void Links::event(std::uint64_t token, headrace_link_event_v1 event, Status status, std::string_view text) {
+  const auto link = find(token);
+  if (!link) return;
+  if (event != HEADRACE_LINK_READY) return lost_by_backend(link, status, text);
+  link->set_ready();
+  if (const auto life = link->life()) life->out_of_reach.store(false);
+  log_.info("connected to peer {} over {}", peer_of(*link), link->backend().name());
+  progress_.event();
+}
+
+void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text) {
+  const std::string peer = peer_of(*link);
+  const std::string& backend = link->backend().name();
+  log_.info("link to peer {} over {} is lost, {}: {}", peer, backend, code_name(status.code), text);
+  telemetry_.event("engine", fmt::format("link to {} over {} lost: {}", peer, backend, text));
+  if (const auto life = link->life()) {
+    const std::unique_lock lock(life->mutex);
+    life->detail = fmt::format("{}: {}", backend, text);
+    if (status.code == Code::peer_lost) life->out_of_reach.store(true);
+  }
+  lose(link, status, text);
+}
+
+void Links::lose(const std::shared_ptr<Link>& link, Status status, std::string_view why) {
+  link->set_lost(status, why);
+  for (LinkWatcher* const watcher : watchers_) watcher->link_lost(link);
+  progress_.defer([this, link] { end(link); });
+  progress_.event();
+}
+
+void Links::kill(const std::shared_ptr<Link>& link, std::string_view why) {
+  log_.warn("closing the link to peer {} over {}: {}", peer_of(*link), link->backend().name(), why);
+  link->set_lost({Code::canceled}, why);
+  for (LinkWatcher* const watcher : watchers_) watcher->link_lost(link);
+  end(link);
+}
+
+void Links::end(const std::shared_ptr<Link>& link) {
+  link->close();
+  {
+    const std::unique_lock lock(mutex_);
+    links_.erase(link->token());
+  }
+  if (const auto life = link->life()) {
+    const std::unique_lock lock(life->mutex);
+    std::erase(life->links, link);
+  }
+  for (LinkWatcher* const watcher : watchers_) watcher->link_gone(link);
+  progress_.event();
+}
+
+void Links::close() {
+  const auto goodbye = wire::encode(wire::AgentMessage{wire::Goodbye{}});
+  for (const auto& link : all()) {
+    if (const GatePass pass(link->gate()); pass && link->state() == LinkState::ready)
+      (void)link->notify(*goodbye);
+    end(link);
+  }
+}
+
+}  // namespace headrace::engine

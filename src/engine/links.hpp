@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The links of an agent to its peers, by the token that backends name them with.
+#pragma once
+
+#include "base/log.hpp"
+#include "engine/peer_life.hpp"
+#include "engine/progress.hpp"
+#include "telemetry/telemetry.hpp"
+
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace headrace::engine {
+
+/// A part of the engine that must know of every link. Each function may run inside a backend's call, except
+/// `link_gone`.
+class LinkWatcher {
+ public:
+  /// It is in the table. Its connection may still be in the making.
+  virtual void link_added(const std::shared_ptr<Link>& /*link*/) {}
+  /// No new post uses it; it will be closed soon.
+  virtual void link_lost(const std::shared_ptr<Link>& /*link*/) {}
+  /// It is closed and no longer in the table.
+  virtual void link_gone(const std::shared_ptr<Link>& /*link*/) {}
+
+ protected:
+  ~LinkWatcher() = default;
+};
+
+class Links {
+ public:
+  Links(Progress& progress, Telemetry& telemetry, const Log& log)
+      : progress_(progress), telemetry_(telemetry), log_(log) {}
+  /// Before the first link. `watcher` outlives every link.
+  void watch(LinkWatcher& watcher) { watchers_.push_back(&watcher); }
+
+  [[nodiscard]] std::shared_ptr<Link> find(std::uint64_t token) const;
+  [[nodiscard]] std::vector<std::shared_ptr<Link>> all() const;
+
+  /// A link over this backend, made now if there is none. Not from inside a backend's call.
+  Result<std::shared_ptr<Link>> to(const std::shared_ptr<PeerLife>& life, BackendInstance& backend);
+  /// A link that the peer has made; it is ready.
+  std::shared_ptr<Link> accepted(const std::shared_ptr<PeerLife>& life, BackendInstance& backend,
+                                 void* connection);
+  /// What the backend says of the link with this token.
+  void event(std::uint64_t token, headrace_link_event_v1 event, Status status, std::string_view text);
+  /// No new post uses it; it is closed soon, which ends what is in flight. Calls no backend.
+  void lose(const std::shared_ptr<Link>& link, Status status, std::string_view why);
+  /// Closes a link whose request did not end within the second that canceling may take.
+  void kill(const std::shared_ptr<Link>& link, std::string_view why);
+  /// Closes it now.
+  void end(const std::shared_ptr<Link>& link);
+  /// Tells every peer that this agent ends, and closes all links.
+  void close();
+
+ private:
+  void add(const std::shared_ptr<Link>& link, PeerLife& life);
+  std::shared_ptr<Link> make(const std::shared_ptr<PeerLife>& life, BackendInstance& backend);
+  void lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text);
+
+  Progress& progress_;
+  Telemetry& telemetry_;
+  const Log& log_;
+  std::vector<LinkWatcher*> watchers_;
+
+  mutable std::shared_mutex mutex_;  ///< guards the next two
+  std::unordered_map<std::uint64_t, std::shared_ptr<Link>> links_;
+  std::uint64_t next_token_ = 1;
+};
+
+}  // namespace headrace::engine

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/notifications.hpp"
+
+#include "base/errors.hpp"
+#include "wire/agent_message.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace headrace::engine {
+
+// ------------------------------------------------------------------ sending
+
+Result<void> Notifications::send(std::string_view name, std::string_view payload) {
+  const Call call(calls_);
+  HEADRACE_TRY_VOID(call.admitted());
+  HEADRACE_TRY(bytes, wire::encode(wire::UserMessage{0, 0, payload}));
+  if (name == self_.name) {
+    received_from_self(payload);
+    return {};
+  }
+  HEADRACE_TRY(life, peers_.find(name));
+  std::string refusals;
+  Code code = Code::peer_lost;
+  for (BackendInstance* backend : ways_to(*life)) {
+    auto link = links_.to(life, *backend);
+    if (!link) {
+      refusals += "\n  " + link.error().message;
+      continue;
+    }
+    // What a link takes while it is being made goes with it unsaid if nobody is there.
+    if (life->out_of_reach.load() && (*link)->state() == LinkState::connecting) {
+      refusals += fmt::format("\n  {} (a new connection is being tried: send again once it is there)",
+                              life->detail_text());
+      continue;
+    }
+    const GatePass pass((*link)->gate());
+    if (!pass) continue;
+    const Status status = send_over(**link, bytes);
+    if (status.ok()) return {};
+    if (status.code == Code::would_block)
+      return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again", name);
+    code = status.code;
+    const std::string why = (*link)->lost_text();
+    refusals += fmt::format("\n  {}: {}", backend->name(), why.empty() ? code_sentence(status.code) : why);
+  }
+  return make_error(code, "no way to notify peer {}:{}", name,
+                    refusals.empty() ? " no backend that both have carries messages" : refusals);
+}
+
+/// The backends that carry messages, in the order in which they are tried.
+std::vector<BackendInstance*> Notifications::ways_to(const PeerLife& life) const {
+  std::vector<BackendInstance*> order = backends_.all();
+  std::erase_if(order, [](const BackendInstance* b) { return !b->can(HEADRACE_NOTIFY); });
+  // Every agent has host memory, and a backend of GPUs alone may be in the driver for milliseconds before it
+  // looks for messages.
+  std::ranges::stable_partition(order, [](BackendInstance* b) { return b->takes_remote(HEADRACE_DRAM); });
+  // A link that is there comes before one that would have to be made.
+  std::ranges::stable_partition(order, [&](BackendInstance* b) { return life.usable_link(*b) != nullptr; });
+  return order;
+}
+
+/// Inside its gate.
+Status Notifications::send_over(Link& link, std::string_view bytes) {
+  const Status status = link.backend().notify(link.connection(), HEADRACE_CHANNEL_USER, bytes);
+  if (status.ok()) counters_.notifications_sent.add();
+  return status;
+}
+
+// ------------------------------------------------------------------ receiving
+
+void Notifications::received(const PeerLife& from, std::string_view bytes) {
+  const auto message = wire::decode_user_message(bytes);
+  if (!message) {
+    log_.warn("dropped a message of peer {}: {}", from.name, message.error().message);
+    return;
+  }
+  put({from.incarnation, message->request, message->post_number}, from.name, message->payload);
+}
+
+void Notifications::received_from_self(std::string_view payload) {
+  counters_.notifications_sent.add();
+  put({self_.incarnation, 0, 0}, self_.name, payload);
+}
+
+void Notifications::put(const MessageKey& key, const std::string& peer, std::string_view payload) {
+  counters_.notifications_received.add();
+  if (!inbox_.put(key, {peer, std::string(payload)})) {
+    counters_.notifications_dropped.add();
+    log_.error(
+        "dropped a notification of peer {}: {} messages or {} bytes wait already (options inbox_capacity, "
+        "inbox_bytes); take them",
+        peer, limits_.messages, limits_.bytes);
+    return;
+  }
+  hand_over();
+  progress_.event();
+}
+
+/// Gives what waits to the caller's function, if there is one, on the callback thread.
+void Notifications::hand_over() {
+  const std::lock_guard lock(taken_mutex_);
+  if (!taken_) return;
+  callbacks_.push([this, taken = taken_] {
+    for (Notification& n : inbox_.take({})) taken(std::move(n));
+  });
+}
+
+void Notifications::on_notification(std::function<void(Notification)> taken) {
+  {
+    const std::lock_guard lock(taken_mutex_);
+    taken_ = std::move(taken);
+  }
+  hand_over();
+}
+
+}  // namespace headrace::engine

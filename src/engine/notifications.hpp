@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Notifications: sending those without a request, and what has come in for the caller.
+#pragma once
+
+#include <headrace/agent.hpp>
+
+#include "engine/backends.hpp"
+#include "engine/call_gate.hpp"
+#include "engine/callback_queue.hpp"
+#include "engine/counters.hpp"
+#include "engine/inbox.hpp"
+#include "engine/peers.hpp"
+
+#include <functional>
+#include <mutex>
+#include <string_view>
+
+namespace headrace::engine {
+
+struct InboxLimits {
+  std::size_t messages = 1 << 20;
+  std::size_t bytes = 256 << 20;
+};
+
+class Notifications {
+ public:
+  Notifications(const Self& self, CallGate& calls, const Backends& backends, Links& links, const Peers& peers,
+                Progress& progress, CallbackQueue& callbacks, EngineCounters& counters, const Log& log,
+                InboxLimits limits)
+      : self_(self),
+        calls_(calls),
+        backends_(backends),
+        links_(links),
+        peers_(peers),
+        progress_(progress),
+        callbacks_(callbacks),
+        counters_(counters),
+        log_(log),
+        limits_(limits),
+        inbox_(limits.messages, limits.bytes) {}
+
+  Result<void> send(std::string_view peer, std::string_view payload);
+
+  /// A message of a peer, as the wire has it. Calls no backend.
+  void received(const PeerLife& from, std::string_view bytes);
+  /// A notification from this agent to itself.
+  void received_from_self(std::string_view payload);
+  /// Takes each notification on the callback thread; {} ends that.
+  void on_notification(std::function<void(Notification)> taken);
+  Inbox& inbox() { return inbox_; }
+
+ private:
+  [[nodiscard]] std::vector<BackendInstance*> ways_to(const PeerLife& life) const;
+  Status send_over(Link& link, std::string_view bytes);
+  void put(const MessageKey& key, const std::string& peer, std::string_view payload);
+  void hand_over();
+
+  const Self& self_;
+  CallGate& calls_;
+  const Backends& backends_;
+  Links& links_;
+  const Peers& peers_;
+  Progress& progress_;
+  CallbackQueue& callbacks_;
+  EngineCounters& counters_;
+  const Log& log_;
+  const InboxLimits limits_;
+  Inbox inbox_;
+
+  std::mutex taken_mutex_;
+  std::function<void(Notification)> taken_;
+};
+
+}  // namespace headrace::engine

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/revocation.hpp"
+
+#include "base/errors.hpp"
+#include "engine/request_core.hpp"
+#include "wire/agent_message.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace headrace::engine {
+namespace {
+
+constexpr auto full_link_wait =
+    std::chrono::milliseconds(1);  // until a link with a full queue is asked again
+
+bool uses_ours(const InFlight& flights, std::span<const IdRange> ranges) {
+  return std::ranges::any_of(flights.all(), [&](const auto& core) {
+    const RequestPlan& plan = core->plan();
+    return plan.local->touches(ranges) || (!plan.remote->life && plan.remote->touches(ranges));
+  });
+}
+
+bool uses_peers(const PeerLife& life, std::span<const IdRange> ranges) {
+  return std::ranges::any_of(life.all_links(), [&](const auto& link) {
+    return std::ranges::any_of(link->in_flight().all(),
+                               [&](const auto& core) { return core->plan().remote->touches(ranges); });
+  });
+}
+
+Status tell(Link& link, std::string_view message) {
+  const GatePass pass(link.gate());
+  return pass && link.state() != LinkState::lost ? link.notify(message) : Status{Code::peer_lost};
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------ regions of ours
+
+bool Revocation::in_use(std::span<const IdRange> ranges) const {
+  return uses_ours(own_, ranges) || std::ranges::any_of(links_.all(), [&](const auto& link) {
+           return uses_ours(link->in_flight(), ranges);
+         });
+}
+
+Result<void> Revocation::ask_peers(std::span<const IdRange> ranges, Deadline deadline) {
+  const auto sequences = begin_rounds(ranges);
+  ask();
+  Result<void> outcome;
+  if (!progress_.wait([&] { return calls_.closed() || all_answered(sequences); }, deadline))
+    outcome = silence(sequences);
+  else if (calls_.closed())
+    outcome = calls_.closed_meanwhile();
+  end_rounds(sequences);
+  return outcome;
+}
+
+/// A link that is made from now on finds the rounds; the others are in the table.
+std::vector<std::uint64_t> Revocation::begin_rounds(std::span<const IdRange> ranges) {
+  std::vector<std::uint64_t> sequences;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t at = 0; at < ranges.size(); at += wire::revoke_ranges) {
+      const auto part = ranges.subspan(at, std::min(wire::revoke_ranges, ranges.size() - at));
+      const std::uint64_t sequence = next_round_++;
+      rounds_[sequence].message =
+          *wire::encode(wire::AgentMessage{wire::Revoke{sequence, {part.begin(), part.end()}}});
+      sequences.push_back(sequence);
+    }
+  }
+  for (const auto& link : links_.all())
+    if (link->state() != LinkState::lost) (void)add(link);
+  return sequences;
+}
+
+/// Returns whether there is something to ask over it.
+bool Revocation::add(const std::shared_ptr<Link>& link) {
+  if (!link->backend().can(HEADRACE_NOTIFY)) return false;
+  const std::lock_guard lock(mutex_);
+  for (auto& [sequence, round] : rounds_) round.waiting.try_emplace(link->token(), Question{link});
+  return !rounds_.empty();
+}
+
+void Revocation::link_added(const std::shared_ptr<Link>& link) {
+  if (add(link)) progress_.defer([this] { ask(); });
+}
+
+/// Sends the questions that have not been sent. A link that is going has no peer left to ask.
+void Revocation::ask() {
+  bool full = false;
+  for (const Unsent& question : take_unsent()) {
+    const Status sent = tell(*question.link, question.message);
+    if (sent.ok()) continue;
+    const std::lock_guard lock(mutex_);
+    const auto round = rounds_.find(question.sequence);
+    if (round == rounds_.end()) continue;
+    const auto asked = round->second.waiting.find(question.link->token());
+    if (asked == round->second.waiting.end()) continue;
+    if (sent.code != Code::would_block) {
+      round->second.waiting.erase(asked);
+    } else {
+      asked->second.sent = false;
+      full = true;
+    }
+  }
+  if (full) progress_.after(full_link_wait, [this] { ask(); });
+  progress_.event();
+}
+
+/// They count as sent from here on.
+std::vector<Revocation::Unsent> Revocation::take_unsent() {
+  std::vector<Unsent> unsent;
+  const std::lock_guard lock(mutex_);
+  for (auto& [sequence, round] : rounds_)
+    for (auto& [token, question] : round.waiting)
+      if (!std::exchange(question.sent, true)) unsent.push_back({question.link, sequence, round.message});
+  return unsent;
+}
+
+void Revocation::answered(const Link& link, std::uint64_t sequence) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto round = rounds_.find(sequence); round != rounds_.end())
+      round->second.waiting.erase(link.token());
+  }
+  progress_.event();
+}
+
+bool Revocation::all_answered(const std::vector<std::uint64_t>& sequences) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(sequences, [&](std::uint64_t s) { return rounds_.at(s).waiting.empty(); });
+}
+
+Error Revocation::silence(const std::vector<std::uint64_t>& sequences) const {
+  std::set<std::string> names;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t sequence : sequences)
+      for (const auto& [token, question] : rounds_.at(sequence).waiting)
+        if (const auto life = question.link->life()) names.insert(life->name);
+  }
+  return make_error(Code::timed_out,
+                    "no answer from {}: the regions stay registered; try again, or forget the peer",
+                    fmt::join(names, ", "));
+}
+
+void Revocation::end_rounds(const std::vector<std::uint64_t>& sequences) {
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t sequence : sequences) rounds_.erase(sequence);
+}
+
+// ------------------------------------------------------------------ regions of peers
+
+void Revocation::asked(const std::shared_ptr<Link>& link, std::uint64_t sequence,
+                       std::vector<IdRange> ranges) {
+  const auto life = link->life();
+  if (!life) return;
+  {
+    const std::unique_lock lock(life->mutex);
+    life->regions.erase(ranges);
+  }
+  life->epoch.fetch_add(1);
+  mappings_.revoked(*life, ranges);
+  {
+    const std::lock_guard lock(mutex_);
+    pending_.push_back(std::make_shared<const Pending>(Pending{link, life, sequence, std::move(ranges)}));
+    pending_count_.store(pending_.size());
+  }
+  answer();
+}
+
+/// One thread answers at a time. A thread that comes meanwhile makes it look once more: what has ended for
+/// the newcomer may have been in flight when the other looked.
+void Revocation::answer() {
+  {
+    const std::lock_guard lock(mutex_);
+    look_again_ = true;
+    if (std::exchange(answering_, true)) return;
+  }
+  bool full = false;
+  for (;;) {
+    std::vector<std::shared_ptr<const Pending>> pending;
+    {
+      const std::lock_guard lock(mutex_);
+      answering_ = std::exchange(look_again_, false);
+      if (!answering_) break;
+      pending = pending_;
+    }
+    for (const auto& one : pending) {
+      if (uses_peers(*one->life, one->ranges)) continue;
+      const bool would_block = answer_one(*one).code == Code::would_block;
+      full = full || would_block;
+      if (!would_block) drop(*one);
+    }
+  }
+  if (full) progress_.after(full_link_wait, [this] { answer(); });
+}
+
+/// No post uses the regions any more.
+Status Revocation::answer_one(const Pending& pending) const {
+  for (const auto& link : pending.life->all_links())
+    if (const GatePass pass(link->gate()); pass) link->unload(pending.ranges);
+  return tell(*pending.link, *wire::encode(wire::AgentMessage{wire::Revoked{pending.sequence}}));
+}
+
+void Revocation::drop(const Pending& pending) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(pending_, [&](const auto& one) { return one.get() == &pending; });
+  pending_count_.store(pending_.size());
+}
+
+/// A peer that is gone neither answers nor waits for an answer.
+void Revocation::link_gone(const std::shared_ptr<Link>& link) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [sequence, round] : rounds_) round.waiting.erase(link->token());
+  std::erase_if(pending_, [&](const auto& one) { return one->link == link; });
+  pending_count_.store(pending_.size());
+}
+
+}  // namespace headrace::engine

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Revoking regions: ours, which every peer is asked to stop using, and those of peers, which we stop using.
+//
+// A question goes over every link, also over one that is made while answers are outstanding: its peer may
+// know the regions from a store. A peer's question is answered when no post of ours uses its regions any
+// more.
+#pragma once
+
+#include "engine/call_gate.hpp"
+#include "engine/in_flight.hpp"
+#include "engine/links.hpp"
+#include "engine/local_regions.hpp"
+#include "engine/mappings.hpp"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headrace::engine {
+
+class Revocation final : public LinkWatcher, public RegionUsers {
+ public:
+  /// `own`: the posts between our own regions, which are in flight on no link.
+  Revocation(const CallGate& calls, Links& links, Mappings& mappings, const InFlight& own, Progress& progress)
+      : calls_(calls), links_(links), mappings_(mappings), own_(own), progress_(progress) {}
+
+  // --- regions of ours
+  [[nodiscard]] bool in_use(std::span<const IdRange> ranges) const override;
+  Result<void> ask_peers(std::span<const IdRange> ranges, Deadline deadline) override;
+  /// The peer at the other end has let go of the regions of this round.
+  void answered(const Link& link, std::uint64_t sequence);
+
+  // --- regions of peers
+  /// A peer revokes regions: no new post uses them from here on; the answer waits for those in flight.
+  void asked(const std::shared_ptr<Link>& link, std::uint64_t sequence, std::vector<IdRange> ranges);
+  /// A post of ours has ended, which an answer may have waited for. From any thread, also inside a backend's
+  /// call.
+  void post_ended() {
+    if (pending_count_.load() > 0) progress_.defer([this] { answer(); });
+  }
+
+  void link_added(const std::shared_ptr<Link>& link) override;
+  void link_gone(const std::shared_ptr<Link>& link) override;
+
+ private:
+  struct Question {
+    std::shared_ptr<Link> link;
+    bool sent = false;
+  };
+  /// A question of ours, until each peer has answered.
+  struct Round {
+    std::string message;
+    std::map<std::uint64_t, Question> waiting;  // by the link's token
+  };
+  /// A peer's question, until it is answered.
+  struct Pending {
+    std::shared_ptr<Link> link;
+    std::shared_ptr<PeerLife> life;
+    std::uint64_t sequence = 0;
+    std::vector<IdRange> ranges;
+  };
+  struct Unsent {
+    std::shared_ptr<Link> link;
+    std::uint64_t sequence = 0;
+    std::string message;
+  };
+
+  std::vector<std::uint64_t> begin_rounds(std::span<const IdRange> ranges);
+  bool add(const std::shared_ptr<Link>& link);
+  void end_rounds(const std::vector<std::uint64_t>& sequences);
+  void ask();
+  std::vector<Unsent> take_unsent();
+  [[nodiscard]] bool all_answered(const std::vector<std::uint64_t>& sequences) const;
+  [[nodiscard]] Error silence(const std::vector<std::uint64_t>& sequences) const;
+  void answer();
+  [[nodiscard]] Status answer_one(const Pending& pending) const;
+  void drop(const Pending& pending);
+
+  const CallGate& calls_;
+  Links& links_;
+  Mappings& mappings_;
+  const InFlight& own_;
+  Progress& progress_;
+
+  mutable std::mutex mutex_;  ///< guards all below
+  std::map<std::uint64_t, Round> rounds_;
+  std::uint64_t next_round_ = 1;
+  std::vector<std::shared_ptr<const Pending>> pending_;
+  std::atomic<std::size_t> pending_count_{0};
+  bool answering_ = false;   ///< a thread is in `answer`
+  bool look_again_ = false;  ///< that thread has to look once more
+};
+
+}  // namespace headrace::engine

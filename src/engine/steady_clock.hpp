@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time of this host, for those that are given no other clock.
+#pragma once
+
+#include "base/clock.hpp"
+
+namespace headrace::engine {
+
+inline constexpr SteadyClock steady_clock{};
+
+}  // namespace headrace::engine
