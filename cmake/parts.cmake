@@ -121,10 +121,10 @@ function(headrace_add_library)
   endif()
 endfunction()
 
-# backends/<name>/*.cpp -> the plugin lib/backends/headrace_backend_<name>.so, and the static library
+# backends/<name>/*.cpp and those of its folders -> the plugin lib/backends/headrace_backend_<name>.so, and the static library
 # headrace_backend_<name>_static (all but plugin.cpp) for tests that link a backend in.
 function(headrace_add_backend name)
-  headrace_glob(sources backends/${name}/*.cpp)
+  headrace_glob(sources backends/${name}/*.cpp backends/${name}/*/*.cpp)
   if(NOT sources)
     return()
   endif()

@@ -146,11 +146,11 @@ function(headrace_add_tests)
     endif()
   endforeach()
 
-  # backends/<name>/*_test.cpp -> backend_<name>, with the backend linked in.
+  # backends/<name>/*_test.cpp and those of its folders -> backend_<name>, with the backend linked in.
   headrace_folders(folders backends)
   foreach(backend IN LISTS folders)
     if(TARGET headrace_backend_${backend}_static)
-      headrace_glob(sources backends/${backend}/*_test.cpp)
+      headrace_glob(sources backends/${backend}/*_test.cpp backends/${backend}/*/*_test.cpp)
       headrace_add_test(backend_${backend} "backend;${backend}" SOURCES ${sources} PARTS headrace_backend_${backend}_static
                                                                                       ${everything})
     endif()

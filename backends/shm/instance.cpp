@@ -63,7 +63,7 @@ std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixS
 }
 
 void Instance::serve(Link& link, LaneMemory& lane) {
-  RelayServer(served, lane).serve([&] {
+  LaneServer(served, lane).serve([&] {
     return link.usable() && !closing_.load(std::memory_order_acquire) &&
            lane.words().dropped.load(std::memory_order_acquire) == 0;
   });

@@ -5,7 +5,7 @@
 
 #include "backends/shm/attach.hpp"
 #include "backends/shm/imports.hpp"
-#include "backends/shm/relay_server.hpp"
+#include "backends/shm/lanes/lane_server.hpp"
 #include "backends/shm/settings.hpp"
 #include "host_link/control_socket.hpp"
 #include "host_link/site.hpp"

@@ -6,7 +6,7 @@
 #include "backends/shm/control_messages.hpp"
 #include "backends/shm/imports.hpp"
 #include "backends/shm/instance.hpp"
-#include "backends/shm/relay_lanes.hpp"
+#include "backends/shm/lanes/link_lanes.hpp"
 #include "host_link/link.hpp"
 
 #include <memory>
@@ -39,7 +39,7 @@ class Link final : public host_link::Link {
   [[nodiscard]] Imports::Found import(std::uint32_t region_id);
 
   /// The lanes through which requests of ours read.
-  [[nodiscard]] RelayLanes& lanes() { return lanes_; }
+  [[nodiscard]] LinkLanes& lanes() { return lanes_; }
   /// Makes the owner serve this lane.
   void call(ReaderLane& lane);
   /// It is not used any more: tells the owner.
@@ -64,7 +64,7 @@ class Link final : public host_link::Link {
   Instance& instance_;
   std::string attach_refusal_;  // written before the link is ready
   Imports imports_;
-  RelayLanes lanes_;
+  LinkLanes lanes_;
   std::unordered_map<std::uint32_t, std::shared_ptr<LaneMemory>> served_lanes_;  // with the control mutex
 };
 

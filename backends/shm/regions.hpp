@@ -27,7 +27,7 @@ struct LocalRegion {
   const RegionSlot* slot = nullptr;
   bool shared = false;  ///< its memory file was sent to the peers
 
-  // For ServedRegions (relay_server.hpp).
+  // For ServedRegions (lanes/served_regions.hpp).
   enum class Readable : std::uint8_t { unknown, yes, no };
   Readable readable = Readable::unknown;        ///< with the lock of the table
   std::atomic<bool> gone{false};                ///< being deregistered

@@ -14,14 +14,14 @@ namespace headrace::shm {
 namespace {
 
 constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
-constexpr std::uint64_t stretches_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
+constexpr std::uint64_t runs_a_turn = 1024;  // in a chunk or inside post: some 100 us by attach
 constexpr std::uint64_t until_pool_is_busy_ns = 2'000'000;  // then whoever waits does the work
 constexpr std::uint64_t least_relayed_bytes = 1 << 20;
 constexpr std::uint64_t most_relayed_bytes = 32 << 20;
 
 /// Longer ones are as quick by attach, or quicker; later where many threads get into one another's way in the
 /// kernel (bench/notes/shm.md).
-std::uint64_t most_relayed_stretch(std::uint32_t relay_helpers) {
+std::uint64_t most_relayed_run_bytes(std::uint32_t relay_helpers) {
   return relay_helpers < 4 ? 8 * 1024 : 32 * 1024;
 }
 
@@ -29,11 +29,10 @@ constexpr int chunks_a_turn =
     8;  // then the helper goes to the end of the pool's queue: other requests want to be served too
 
 std::uint64_t chunk_bytes_for(const Settings& settings, const headrace_prepare_v1& args) {
-  const std::uint64_t stretch_bytes =
+  const std::uint64_t run_bytes =
       std::max<std::uint64_t>(args.bytes / std::max<std::uint64_t>(most_stretches(args), 1), 1);
-  return stretch_bytes >= settings.chunk_bytes
-             ? settings.chunk_bytes
-             : std::min(settings.chunk_bytes, stretch_bytes * stretches_a_turn);
+  return run_bytes >= settings.chunk_bytes ? settings.chunk_bytes
+                                           : std::min(settings.chunk_bytes, run_bytes * runs_a_turn);
 }
 
 /// Of the first few: pages that touch are moved in one piece.
@@ -154,7 +153,7 @@ void Request::begin() {
       return;
     }
   }
-  if (args_.bytes <= instance_.settings.inline_bytes && most_stretches(args_) <= stretches_a_turn) {
+  if (args_.bytes <= instance_.settings.inline_bytes && most_stretches(args_) <= runs_a_turn) {
     finish(move_part(transfer(), {0, 0}, {args_.count, 0}), false);
   } else {
     begin_chunks();
@@ -167,7 +166,7 @@ bool Request::can_relay() const {
   if (instance_.host.pool_threads() == 0) return false;
   if (link_ == nullptr || args_.op != HEADRACE_READ || !settings.relay || args_.bytes < settings.relay_bytes)
     return false;
-  if (!link_->lanes().open() || mean_run_bytes(args_) > most_relayed_stretch(instance_.relay_helpers))
+  if (!link_->lanes().open() || mean_run_bytes(args_) > most_relayed_run_bytes(instance_.relay_helpers))
     return false;
   if (link_->process().pid() == ::getpid()) return false;
   for (std::uint64_t i = 0; i < args_.remote->region_count; ++i) {
@@ -260,7 +259,7 @@ Outcome Request::move(const Chunk& chunk, bool through_lane) {
   if (!through_lane || !relaying_.load(std::memory_order_relaxed))
     return move_part(transfer(), chunk.from, chunk.to);
   std::unique_ptr<ReaderLane> lane = link_->lanes().take();
-  RelayEnd end{.outcome = {}, .complete = false, .reached = chunk.from, .refused_region = 0};
+  LaneEnd end{.outcome = {}, .complete = false, .reached = chunk.from, .refused_region = 0};
   if (lane != nullptr) {
     end = lane->reader->read(transfer(), chunk.from, chunk.to, [&] { link_->call(*lane); });
     for (std::uint64_t i = 0; end.refused_region != 0 && i < args_.remote->region_count; ++i)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/relay_reader.hpp"
+#include "backends/shm/lanes/lane_reader.hpp"
 
 #include "backends/shm/regions.hpp"
 
@@ -12,7 +12,7 @@ constexpr std::uint32_t looks_a_check = 1024;
 
 }  // namespace
 
-void RelayReader::begin(const Transfer& transfer) {
+void LaneReader::begin(const Transfer& transfer) {
   transfer_ = &transfer;
   state_ = State::good;
   outcome_ = {};
@@ -20,7 +20,7 @@ void RelayReader::begin(const Transfer& transfer) {
   for (Group& group : groups_) group.count = 0;
 }
 
-bool RelayReader::check(const Group& group) {
+bool LaneReader::check(const Group& group) {
   finish_streaming();
   host_link::copies_before_later_loads();
   const std::span<const PageRun> runs(group.runs.data(), group.count);
@@ -29,51 +29,51 @@ bool RelayReader::check(const Group& group) {
   return outcome_.status.ok();
 }
 
-void RelayReader::publish_asked(const Group& group) {
+void LaneReader::publish_asked(const Group& group) {
   for (std::size_t i = 0; i < group.count; ++i) {
     const PageRun& run = group.runs[i];
-    lane_->stretch(asked_ + i) = {static_cast<const RemoteRegion*>(run.remote_region)->region_id(), 0,
-                                  run.remote_offset, run.bytes};
+    lane_->run(asked_ + i) = {static_cast<const RemoteRegion*>(run.remote_region)->region_id(), 0,
+                              run.remote_offset, run.bytes};
   }
   asked_ += group.count;
-  lane_->words().asked.store(asked_);  // `state` is looked at later, and as long as nothing comes
+  lane_->words().asked.store(asked_);  // before the loads of `state` in needs_call()
 }
 
-/// Nobody serves the lane: whoever sees that first must call somebody.
-bool RelayReader::needs_call() {
+/// The lane has no server: the reader must call one.
+bool LaneReader::needs_call() {
   LaneState idle = LaneState::idle;
-  if (lane_->words().state.load() != idle) return false;  // looked at all the time: no locked access
+  if (lane_->words().state.load() != idle) return false;  // polled: no locked access
   return lane_->words().state.compare_exchange_strong(idle, LaneState::called);
 }
 
-std::uint64_t RelayReader::available() {
+std::uint64_t LaneReader::available() {
   if (given_ == consumed_) {
     given_ = lane_->words().given.load(std::memory_order_acquire);
     if (given_ == consumed_) return 0;
     if (given_ - consumed_ > lane_ring_bytes)
-      given_ = consumed_ + lane_ring_bytes;  // it lies: we read nothing else
+      given_ = consumed_ + lane_ring_bytes;  // a lie: the ring holds no more
     patience_ = {};
   }
   return given_ - consumed_;
 }
 
-std::uint64_t RelayReader::copy(const PageRun& run, std::uint64_t done, std::uint64_t there) {
-  const std::uint64_t bytes = std::min({there, run.bytes - done, lane_piece_bytes});
+std::uint64_t LaneReader::copy(const PageRun& run, std::uint64_t done, std::uint64_t there) {
+  const std::uint64_t bytes = std::min({there, run.bytes - done, lane_chunk_bytes});
   std::byte* const to = static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset + done;
   copy_bytes(to, lane_->ring(consumed_), bytes, transfer_->mode);
   consumed_ += bytes;
-  if (consumed_ - published_ >= lane_told_bytes) publish_consumed();
+  if (consumed_ - published_ >= lane_publish_bytes) publish_consumed();
   return bytes;
 }
 
-void RelayReader::publish_consumed() {
+void LaneReader::publish_consumed() {
   if (published_ == consumed_) return;
   lane_->words().consumed.store(consumed_, std::memory_order_release);
   published_ = consumed_;
 }
 
-/// False: the part ends here, with an outcome or for another way to go on.
-bool RelayReader::keep_waiting() {
+/// False: the read ends here, with an outcome or for attach to continue.
+bool LaneReader::keep_waiting() {
   publish_consumed();
   LaneState now = lane_->words().state.load(std::memory_order_acquire);
   if (now == LaneState::refused) return false;
@@ -92,12 +92,12 @@ bool RelayReader::keep_waiting() {
   return true;
 }
 
-RelayEnd RelayReader::stopped(PagePosition reached) {
+LaneEnd LaneReader::stopped(PagePosition reached) {
   finish_streaming();
   LaneWords& words = lane_->words();
   if (state_ == State::unanswered) {
-    // Nobody serves, so that the server's words are ours: what was asked for is not any more.
-    words.taken_stretches.store(asked_, std::memory_order_release);
+    // There is no server, so its words are ours: we withdraw the runs that we asked for.
+    words.taken_runs.store(asked_, std::memory_order_release);
     consumed_ = given_ = words.given.load(std::memory_order_acquire);
     publish_consumed();
   } else {

@@ -1,24 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/lane.hpp"
+#include "backends/shm/lanes/lane.hpp"
 
-#include "backends/shm/copy.hpp"
-#include "base/clock.hpp"
 #include "base/errors.hpp"
 
 #include <fcntl.h>
-#include <sched.h>
 
 #include <new>
-#include <thread>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-#if defined(HEADRACE_THREAD_SANITIZER)
-extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);  // of the sanitizer's own library
-extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
-#endif
 
 namespace headrace::shm {
 namespace {
@@ -29,15 +16,7 @@ constexpr std::uint32_t lane_magic = 0x4c535248;  // "HRSL"
 constexpr std::uint32_t lane_version = 1;
 constexpr std::uint64_t head_bytes = 64 * 1024;  // so that the ring begins on a page, however large pages are
 constexpr std::uint64_t file_bytes = head_bytes + lane_ring_bytes;
-static_assert(4096 + lane_stretches * sizeof(LaneStretch) <= head_bytes && sizeof(LaneWords) <= 4096);
-
-void pause_core() noexcept {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
+static_assert(4096 + lane_runs * sizeof(LaneRun) <= head_bytes && sizeof(LaneWords) <= 4096);
 
 }  // namespace
 
@@ -71,32 +50,5 @@ Result<std::unique_ptr<LaneMemory>> LaneMemory::adopt(const UniqueFd& file) {
   }
   return lane;
 }
-
-void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes,
-                   std::span<const std::byte> next) noexcept {
-#if defined(HEADRACE_THREAD_SANITIZER)
-  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
-  copy_and_fetch(to, from, bytes, next);
-  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
-#else
-  copy_and_fetch(to, from, bytes, next);
-#endif
-}
-
-void Patience::wait() noexcept {
-  if (++rounds_ <= spins) {
-    pause_core();
-    return;
-  }
-  const std::uint64_t now = now_ns();
-  if (since_ns_ == 0) since_ns_ = now;
-  if (now - since_ns_ < yield_ns) {
-    ::sched_yield();
-  } else {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(sleep_ns));
-  }
-}
-
-std::uint64_t Patience::waited_ns() const noexcept { return since_ns_ == 0 ? 0 : now_ns() - since_ns_; }
 
 }  // namespace headrace::shm

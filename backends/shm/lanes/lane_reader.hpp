@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader's side of a lane: asks for the stretches of a part of a request and takes their bytes out of the
-// ring.
+// The reader's side of a lane: asks for the runs of a range of pages, and takes their bytes out of the ring.
 #pragma once
 
-#include "backends/shm/lane.hpp"
+#include "backends/shm/lanes/lane.hpp"
+#include "backends/shm/lanes/patience.hpp"
 #include "backends/shm/transfer.hpp"
 
 #include <array>
@@ -12,42 +12,41 @@
 
 namespace headrace::shm {
 
-/// How a part went. Not complete and no outcome that failed: from `reached` on the caller takes another way.
-struct RelayEnd {
+/// How a read ended. If it is not complete and its outcome is good, the caller reads from `reached` on by
+/// attach.
+struct LaneEnd {
   Outcome outcome;
   bool complete = false;
   PagePosition reached;
-  std::uint32_t refused_region = 0;  ///< which one the owner does not let anybody read so; 0: none
+  std::uint32_t refused_region = 0;  ///< the region that its owner does not serve through lanes; 0: none
 };
 
-/// How long a reader waits before it takes another way.
-struct RelayLimits {
-  std::uint64_t answer_ns = 2'000'000;  ///< until a thread of the owner has come
-  std::uint64_t stall_ns = 20'000'000;  ///< between two pieces: the owner is stopped, or its cores are taken
+/// How long a reader waits before it gives the lane up.
+struct LaneLimits {
+  std::uint64_t answer_ns = 2'000'000;  ///< until a thread of the owner serves the lane
+  std::uint64_t stall_ns = 20'000'000;  ///< for the next bytes: the owner is stopped, or its cores are taken
 };
 
 /// One thread at a time.
-class RelayReader {
+class LaneReader {
  public:
-  /// How the lane is after a part.
+  /// The lane after a read.
   enum class State : std::uint8_t {
     good,
-    unanswered,  ///< nobody came to serve; the lane may be used again later
-    spoiled,     ///< bytes are on their way that nobody waits for: drop it
+    unanswered,  ///< no thread of the owner served it in time; it may be used again later
+    spoiled,     ///< the owner may still fill its ring: drop it
   };
 
-  explicit RelayReader(std::unique_ptr<LaneMemory> lane, RelayLimits limits = {})
+  explicit LaneReader(std::unique_ptr<LaneMemory> lane, LaneLimits limits = {})
       : lane_(std::move(lane)), limits_(limits) {}
-  /// Tells a server that may still be there.
-  ~RelayReader() { lane_->words().dropped.store(1, std::memory_order_release); }
-  RelayReader(const RelayReader&) = delete;
-  RelayReader& operator=(const RelayReader&) = delete;
+  /// Tells a server that may still serve the lane.
+  ~LaneReader() { lane_->words().dropped.store(1, std::memory_order_release); }
+  LaneReader(const LaneReader&) = delete;
+  LaneReader& operator=(const LaneReader&) = delete;
 
-  /// Reads [from, to). `call()` makes the owner send a thread to the lane. No region of the part is mapped
-  /// here.
+  /// Reads [from, to), of which no region is mapped in this process. `call()` asks the owner for a server.
   template <class Call>
-  [[nodiscard]] RelayEnd read(const Transfer& transfer, PagePosition from, PagePosition to,
-                              const Call& call) {
+  [[nodiscard]] LaneEnd read(const Transfer& transfer, PagePosition from, PagePosition to, const Call& call) {
     begin(transfer);
     PageCursor cursor(*transfer.request, from, to);
     for (Group& group : groups_)
@@ -66,7 +65,7 @@ class RelayReader {
 
  private:
   struct Group {
-    std::array<PageRun, lane_stretches / 2> runs;
+    std::array<PageRun, lane_runs / 2> runs;
     std::size_t count = 0;
   };
 
@@ -104,22 +103,22 @@ class RelayReader {
   std::uint64_t copy(const PageRun& run, std::uint64_t done, std::uint64_t there);
   void publish_consumed();
   [[nodiscard]] bool keep_waiting();
-  [[nodiscard]] RelayEnd stopped(PagePosition reached);
+  [[nodiscard]] LaneEnd stopped(PagePosition reached);
 
   const std::unique_ptr<LaneMemory> lane_;
-  const RelayLimits limits_;
+  const LaneLimits limits_;
   std::uint64_t asked_ = 0;
   std::uint64_t consumed_ = 0;
   std::uint64_t published_ = 0;  // of consumed_
-  std::uint64_t given_ = 0;      // when we last looked, and we look only when that is consumed
+  std::uint64_t given_ = 0;      // read again only when all of it is consumed
   State state_ = State::good;
 
-  // Of the part that is being read.
+  // Of the current read.
   const Transfer* transfer_ = nullptr;
   Outcome outcome_;
   Patience patience_;
   std::uint32_t looks_ = 0;
-  std::array<Group, 2> groups_;  // what is read, and what is asked for meanwhile
+  std::array<Group, 2> groups_;  // the runs that are read, and those that are asked for meanwhile
 };
 
 }  // namespace headrace::shm

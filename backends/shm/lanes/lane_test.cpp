@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Both sides of a lane, each in a thread.
-#include "backends/shm/relay_reader.hpp"
-#include "backends/shm/relay_server.hpp"
+#include "backends/shm/lanes/lane_reader.hpp"
+#include "backends/shm/lanes/lane_server.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::size_t room = 4 << 20;
 /// On a loaded machine a thread may take long to come.
-constexpr RelayLimits patient{.answer_ns = 10'000'000'000, .stall_ns = 10'000'000'000};
-constexpr RelayLimits hasty{.answer_ns = 1'000'000, .stall_ns = 10'000'000'000};
+constexpr LaneLimits patient{.answer_ns = 10'000'000'000, .stall_ns = 10'000'000'000};
+constexpr LaneLimits hasty{.answer_ns = 1'000'000, .stall_ns = 10'000'000'000};
 
 /// Pages of any length at any place of two regions on either side.
 struct Pages {
@@ -43,9 +43,9 @@ struct Pages {
   }
 };
 
-class Relay : public testing::Test {
+class Lane : public testing::Test {
  protected:
-  Relay() : file(), memory(LaneMemory::create(file).value()), served(LaneMemory::adopt(file).value()) {
+  Lane() : file(), memory(LaneMemory::create(file).value()), served(LaneMemory::adopt(file).value()) {
     std::mt19937_64 generator{7};
     for (auto& bytes : owned) {
       bytes.resize(room);
@@ -67,9 +67,9 @@ class Relay : public testing::Test {
     ours.region_id = 1;
     ours.base = target.data();
     ours.length_bytes = room;
-    reader = std::make_unique<RelayReader>(std::move(memory), patient);
+    reader = std::make_unique<LaneReader>(std::move(memory), patient);
   }
-  ~Relay() override { join(); }
+  ~Lane() override { join(); }
 
   void join() {
     for (std::thread& server : servers) server.join();
@@ -78,7 +78,7 @@ class Relay : public testing::Test {
 
   /// What reader and owner do when the reader calls.
   void serve() {
-    servers.emplace_back([this] { RelayServer(regions, *served).serve([] { return true; }); });
+    servers.emplace_back([this] { LaneServer(regions, *served).serve([] { return true; }); });
   }
 
   /// Keeps what the request is described by.
@@ -109,7 +109,7 @@ class Relay : public testing::Test {
     return args_;
   }
 
-  RelayEnd read(const Pages& pages, CopyMode mode = CopyMode::cached) {
+  LaneEnd read(const Pages& pages, CopyMode mode = CopyMode::cached) {
     const Transfer transfer{&request(pages), nullptr, mode, &stop};
     return reader->read(transfer, {0, 0}, {pages.lengths.size(), 0}, [this] {
       ++calls;
@@ -134,7 +134,7 @@ class Relay : public testing::Test {
   std::array<RegionSlot, 2> slots;
   ServedRegions regions;
   std::vector<std::unique_ptr<RemoteRegion>> remotes;
-  std::unique_ptr<RelayReader> reader;
+  std::unique_ptr<LaneReader> reader;
   std::vector<std::thread> servers;
   std::atomic<bool> stop{false};
   bool somebody_comes = true;
@@ -148,7 +148,7 @@ class Relay : public testing::Test {
   headrace_prepare_v1 args_{};
 };
 
-TEST_F(Relay, pages_of_all_sizes_arrive_and_nothing_else_changes) {
+TEST_F(Lane, pages_of_all_sizes_arrive_and_nothing_else_changes) {
   struct Shape {
     std::size_t count;
     std::uint64_t least, most;
@@ -159,14 +159,14 @@ TEST_F(Relay, pages_of_all_sizes_arrive_and_nothing_else_changes) {
     for (const CopyMode mode : {CopyMode::cached, CopyMode::streaming}) {
       std::memset(target.data(), 0, target.size());
       const Pages pages(shape.count, shape.least, shape.most, random);
-      const RelayEnd end = read(pages, mode);
+      const LaneEnd end = read(pages, mode);
       ASSERT_TRUE(end.complete) << shape.count << " pages: " << end.outcome.text;
       ASSERT_TRUE(arrived(pages)) << shape.count << " pages of " << shape.least << " to " << shape.most;
     }
   }
 }
 
-TEST_F(Relay, a_part_of_a_request_begins_and_ends_within_pages) {
+TEST_F(Lane, a_part_of_a_request_begins_and_ends_within_pages) {
   const Pages pages(300, 100, 9000, random);
   const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
   const auto call = [this] { serve(); };
@@ -177,7 +177,7 @@ TEST_F(Relay, a_part_of_a_request_begins_and_ends_within_pages) {
   EXPECT_TRUE(arrived(pages));
 }
 
-TEST_F(Relay, a_server_that_has_left_is_called_again) {
+TEST_F(Lane, a_server_that_has_left_is_called_again) {
   const Pages pages(10, 4096, 4096, random);
   ASSERT_TRUE(read(pages).complete);
   join();
@@ -188,35 +188,35 @@ TEST_F(Relay, a_server_that_has_left_is_called_again) {
   EXPECT_TRUE(arrived(pages));
 }
 
-TEST_F(Relay, nobody_comes_and_the_lane_is_good_for_later) {
+TEST_F(Lane, nobody_comes_and_the_lane_is_good_for_later) {
   somebody_comes = false;
-  reader = std::make_unique<RelayReader>(LaneMemory::adopt(file).value(), hasty);
+  reader = std::make_unique<LaneReader>(LaneMemory::adopt(file).value(), hasty);
   const Pages pages(700, 4096, 4096, random);
-  const RelayEnd end = read(pages);
+  const LaneEnd end = read(pages);
   EXPECT_FALSE(end.complete);
   EXPECT_TRUE(end.outcome.status.ok());
   EXPECT_EQ(end.reached, (PagePosition{0, 0}));
-  EXPECT_EQ(reader->state(), RelayReader::State::unanswered);
+  EXPECT_EQ(reader->state(), LaneReader::State::unanswered);
   serve();  // too late: there is nothing to do
   join();
   somebody_comes = true;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!read(pages).complete && std::chrono::steady_clock::now() < until)
-    if (reader->state() != RelayReader::State::unanswered) break;
+    if (reader->state() != LaneReader::State::unanswered) break;
   EXPECT_TRUE(arrived(pages));
 }
 
-TEST_F(Relay, what_is_not_registered_is_refused_by_name) {
+TEST_F(Lane, what_is_not_registered_is_refused_by_name) {
   regions.remove(theirs[1]);
   const Pages pages(700, 4096, 4096, random);
-  const RelayEnd end = read(pages);
+  const LaneEnd end = read(pages);
   EXPECT_FALSE(end.complete);
   EXPECT_TRUE(end.outcome.status.ok());
   EXPECT_EQ(end.refused_region, theirs[1].region_id);
-  EXPECT_EQ(reader->state(), RelayReader::State::spoiled);
+  EXPECT_EQ(reader->state(), LaneReader::State::spoiled);
 }
 
-TEST_F(Relay, a_region_that_goes_on_the_way_ends_the_part) {
+TEST_F(Lane, a_region_that_goes_on_the_way_ends_the_part) {
   const Pages pages(2000, 2000, 2048, random);
   const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
   const std::array<std::vector<std::byte>, 2> before = owned;
@@ -231,15 +231,15 @@ TEST_F(Relay, a_region_that_goes_on_the_way_ends_the_part) {
     while (!theirs[0].gone) std::this_thread::yield();
     return true;
   };
-  const RelayEnd end = reader->read(transfer, {0, 0}, {2000, 0}, [&] {
-    servers.emplace_back([&] { RelayServer(regions, *served).serve(go_once); });
+  const LaneEnd end = reader->read(transfer, {0, 0}, {2000, 0}, [&] {
+    servers.emplace_back([&] { LaneServer(regions, *served).serve(go_once); });
   });
   join();
   owner.join();
   EXPECT_FALSE(end.complete);
   EXPECT_TRUE(end.outcome.status.ok()) << end.outcome.text;
   EXPECT_EQ(end.refused_region, theirs[0].region_id);
-  EXPECT_EQ(reader->state(), RelayReader::State::spoiled);
+  EXPECT_EQ(reader->state(), LaneReader::State::spoiled);
   ASSERT_GT(end.reached.page, 0U);
   ASSERT_LT(end.reached.page, 2000U);
   for (std::size_t i = 0; i < end.reached.page; ++i)
@@ -249,20 +249,20 @@ TEST_F(Relay, a_region_that_goes_on_the_way_ends_the_part) {
         << "page " << i;
 }
 
-TEST_F(Relay, a_region_that_its_owner_calls_gone_is_not_found_though_it_is_served) {
+TEST_F(Lane, a_region_that_its_owner_calls_gone_is_not_found_though_it_is_served) {
   const Pages pages(2000, 2000, 2048, random);
   const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
-  const RelayEnd end = reader->read(transfer, {0, 0}, {2000, 0}, [this] {
+  const LaneEnd end = reader->read(transfer, {0, 0}, {2000, 0}, [this] {
     slots[0].store(static_cast<std::uint8_t>(RegionState::gone));
     serve();
   });
   EXPECT_FALSE(end.complete);
   EXPECT_EQ(end.outcome.status.code, Code::not_found) << end.outcome.text;
-  EXPECT_EQ(reader->state(), RelayReader::State::spoiled);
+  EXPECT_EQ(reader->state(), LaneReader::State::spoiled);
   reader.reset();  // the server gives up
 }
 
-TEST_F(Relay, memory_of_a_file_or_gone_is_not_read) {
+TEST_F(Lane, memory_of_a_file_or_gone_is_not_read) {
   const auto length = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) * 4;
   void* const mine = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mine, MAP_FAILED);
@@ -283,28 +283,28 @@ TEST_F(Relay, memory_of_a_file_or_gone_is_not_read) {
   ::munmap(of_file, room / 4);
 }
 
-TEST_F(Relay, a_stopped_part_ends_canceled) {
+TEST_F(Lane, a_stopped_part_ends_canceled) {
   stop = true;
   const Pages pages(700, 4096, 4096, random);
   EXPECT_EQ(read(pages).outcome.status.code, Code::canceled);
 }
 
-TEST_F(Relay, an_owner_that_leaves_in_the_middle_is_given_up) {
+TEST_F(Lane, an_owner_that_leaves_in_the_middle_is_given_up) {
   const Pages pages(900, 4096, 4096, random);
   const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
   // Fills the ring before anybody reads it, then leaves instead of waiting.
-  const RelayEnd end = reader->read(transfer, {0, 0}, {900, 0},
-                                    [this] { RelayServer(regions, *served).serve([] { return false; }); });
+  const LaneEnd end = reader->read(transfer, {0, 0}, {900, 0},
+                                   [this] { LaneServer(regions, *served).serve([] { return false; }); });
   EXPECT_FALSE(end.complete);
   EXPECT_TRUE(end.outcome.status.ok());
   EXPECT_EQ(end.reached, (PagePosition{lane_ring_bytes / 4096, 0}));
   EXPECT_EQ(end.refused_region, 0);
-  EXPECT_EQ(reader->state(), RelayReader::State::spoiled);
+  EXPECT_EQ(reader->state(), LaneReader::State::spoiled);
 }
 
-TEST_F(Relay, servers_that_come_late_or_twice_change_no_page) {
-  const auto patience = RelayLimits{.answer_ns = 300'000, .stall_ns = 10'000'000'000};
-  reader = std::make_unique<RelayReader>(LaneMemory::adopt(file).value(), patience);
+TEST_F(Lane, servers_that_come_late_or_twice_change_no_page) {
+  const auto patience = LaneLimits{.answer_ns = 300'000, .stall_ns = 10'000'000'000};
+  reader = std::make_unique<LaneReader>(LaneMemory::adopt(file).value(), patience);
   int complete = 0, late_ones = 0;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   const auto seen = [&] { return complete > 0 && late_ones > 0; };
@@ -312,16 +312,16 @@ TEST_F(Relay, servers_that_come_late_or_twice_change_no_page) {
     std::memset(target.data(), 0, target.size());
     const Pages pages(40, 4096, 4096, random);
     const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
-    const RelayEnd end = reader->read(transfer, {0, 0}, {40, 0}, [this] {
+    const LaneEnd end = reader->read(transfer, {0, 0}, {40, 0}, [this] {
       for (int i = 0; i < 2; ++i) {
         const auto late = std::chrono::microseconds(random() % 600);
         servers.emplace_back([this, late] {
           std::this_thread::sleep_for(late);
-          RelayServer(regions, *served).serve([] { return true; });
+          LaneServer(regions, *served).serve([] { return true; });
         });
       }
     });
-    ASSERT_NE(reader->state(), RelayReader::State::spoiled);
+    ASSERT_NE(reader->state(), LaneReader::State::spoiled);
     ++(end.complete ? complete : late_ones);
     if (!end.complete) continue;
     ASSERT_TRUE(arrived(pages)) << "round " << round;
@@ -330,12 +330,12 @@ TEST_F(Relay, servers_that_come_late_or_twice_change_no_page) {
   EXPECT_GT(late_ones, 0);
 }
 
-TEST_F(Relay, a_region_can_go_while_others_are_asked_for_without_end) {
+TEST_F(Lane, a_region_can_go_while_others_are_asked_for_without_end) {
   // A reader that takes everything at once, and asks for as much again.
   LaneWords& words = served->words();
-  served->stretch(0) = {theirs[0].region_id, 0, 0, 4096};
-  for (std::uint64_t i = 1; i < lane_stretches; ++i) served->stretch(i) = {theirs[1].region_id, 0, 0, room};
-  words.asked = lane_stretches;
+  served->run(0) = {theirs[0].region_id, 0, 0, 4096};
+  for (std::uint64_t i = 1; i < lane_runs; ++i) served->run(i) = {theirs[1].region_id, 0, 0, room};
+  words.asked = lane_runs;
   words.state = LaneState::called;
   std::atomic<bool> over{false};
   std::thread hasty_reader([&] {
@@ -354,7 +354,7 @@ TEST_F(Relay, a_region_can_go_while_others_are_asked_for_without_end) {
 
 // ------------------------------------------------------------------ a reader that lies
 
-class RelayStranger : public Relay {
+class LaneStranger : public Lane {
  protected:
   /// Serves what `prepare` wrote; returns the state in which the lane is left.
   template <class Prepare>
@@ -362,54 +362,54 @@ class RelayStranger : public Relay {
     LaneWords& words = served->words();
     prepare(words);
     words.state = LaneState::called;
-    RelayServer(regions, *served).serve([] { return true; });
+    LaneServer(regions, *served).serve([] { return true; });
     return words.state;
   }
 };
 
-TEST_F(RelayStranger, asks_beyond_a_region) {
+TEST_F(LaneStranger, asks_beyond_a_region) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served->stretch(0) = {theirs[0].region_id, 0, room - 10, 11};
+              served->run(0) = {theirs[0].region_id, 0, room - 10, 11};
               words.asked = 1;
             }),
             LaneState::refused);
 }
 
-TEST_F(RelayStranger, asks_for_a_stretch_that_wraps) {
+TEST_F(LaneStranger, asks_for_a_run_that_wraps) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served->stretch(0) = {theirs[0].region_id, 0, 10, ~std::uint64_t{0} - 5};
+              served->run(0) = {theirs[0].region_id, 0, 10, ~std::uint64_t{0} - 5};
               words.asked = 1;
             }),
             LaneState::refused);
 }
 
-TEST_F(RelayStranger, asks_for_more_than_the_lane_holds) {
-  EXPECT_EQ(served_after([&](LaneWords& words) { words.asked = lane_stretches + 1; }), LaneState::refused);
+TEST_F(LaneStranger, asks_for_more_than_the_lane_holds) {
+  EXPECT_EQ(served_after([&](LaneWords& words) { words.asked = lane_runs + 1; }), LaneState::refused);
 }
 
-TEST_F(RelayStranger, says_that_it_consumed_what_was_not_given) {
+TEST_F(LaneStranger, says_that_it_consumed_what_was_not_given) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served->stretch(0) = {theirs[0].region_id, 0, 0, 100};
+              served->run(0) = {theirs[0].region_id, 0, 0, 100};
               words.asked = 1;
               words.consumed = 5000;
             }),
             LaneState::refused);
 }
 
-TEST_F(RelayStranger, asks_and_never_reads) {
+TEST_F(LaneStranger, asks_and_never_reads) {
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              served->stretch(0) = {theirs[0].region_id, 0, 0, room};
+              served->run(0) = {theirs[0].region_id, 0, 0, room};
               words.asked = 1;
             }),
             LaneState::refused);
 }
 
-TEST_F(RelayStranger, begins_with_positions_of_its_own_making) {
+TEST_F(LaneStranger, begins_with_positions_of_its_own_making) {
   const std::uint64_t far = ~std::uint64_t{0} - 3;
   EXPECT_EQ(served_after([&](LaneWords& words) {
-              words.taken_stretches = words.asked = far;
+              words.taken_runs = words.asked = far;
               words.given = words.consumed = far;
-              served->stretch(far) = {theirs[0].region_id, 0, 3, 200};
+              served->run(far) = {theirs[0].region_id, 0, 3, 200};
               words.asked = far + 1;
             }),
             LaneState::idle);

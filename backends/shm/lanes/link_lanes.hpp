@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lanes through which one link reads, for the requests that take turns at them.
+// The lanes through which one link reads. Its requests take turns at them.
 #pragma once
 
-#include "backends/shm/relay_reader.hpp"
+#include "backends/shm/lanes/lane_reader.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace headrace::shm {
 
-/// One that a request reads through; `id` is how the owner knows it.
+/// A lane that one request reads through. The owner knows it by its `id`.
 struct ReaderLane {
   std::uint32_t id = 0;
   bool announced = false;  ///< its memory was sent to the owner
   UniqueFd file;           ///< until then
-  std::unique_ptr<RelayReader> reader;
+  std::unique_ptr<LaneReader> reader;
 };
 
 ///   threads  any
-class RelayLanes {
+class LinkLanes {
  public:
-  /// Whether it is worth trying: false for a while after the owner did not come.
+  /// False for a while after the owner has not served a lane.
   [[nodiscard]] bool open() const;
-  /// One that nobody uses; null: none now.
+  /// A free lane, or a new one; null: there is none now.
   [[nodiscard]] std::unique_ptr<ReaderLane> take();
-  /// Returns the lane if it must be dropped, and the owner told. `not_its_fault`: the link may go on
-  /// with others.
+  /// Returns the lane if it must be dropped and the owner told. `not_its_fault`: the link may go on with
+  /// other lanes.
   [[nodiscard]] std::unique_ptr<ReaderLane> give_back(std::unique_ptr<ReaderLane> lane, bool not_its_fault);
   void clear();
 

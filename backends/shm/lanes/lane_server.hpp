@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The owner's side of a lane: a thread of the host's pool copies the runs that the reader asks for into the
+// ring.
+#pragma once
+
+#include "backends/shm/lanes/lane.hpp"
+#include "backends/shm/lanes/patience.hpp"
+#include "backends/shm/lanes/served_regions.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace headrace::shm {
+
+/// Serves a lane until no run has come for a while, or `keep_on()` says no. Checks each run against our own
+/// table, and holds the regions that it copies out of while there are runs.
+class LaneServer {
+ public:
+  LaneServer(ServedRegions& regions, LaneMemory& lane) : regions_(regions), lane_(lane) {}
+
+  template <class KeepOn>
+  void serve(const KeepOn& keep_on) {
+    if (!begin()) return;
+    for (bool more = true; more;) {
+      switch (step()) {
+        case Step::moved:
+          if (++moved_ % chunks_a_look == 0) {
+            let_go();  // a thread that deregisters waits no longer than this
+            more = keep_on() && !takes_too_long();
+          }
+          break;
+        case Step::waits:
+          more = wait() && keep_on();
+          break;
+        case Step::idle:
+          more = keep_on();
+          if (more && !linger()) return leave();
+          break;
+        case Step::refused:
+          more = false;
+          break;
+      }
+    }
+    refuse();
+  }
+
+ private:
+  enum class Step : std::uint8_t { moved, waits, idle, refused };
+
+  static constexpr std::uint64_t chunks_a_look = 256;
+
+  struct Pinned {
+    std::uint32_t region_id = 0;
+    ServedRegions::Pin pin;
+  };
+
+  bool begin();
+  Step step();
+  Step next_run();
+  Step read_ahead();
+  bool wait();
+  bool linger();
+  void leave();
+  void refuse();
+  [[nodiscard]] bool takes_too_long() const;
+  void publish();
+  [[nodiscard]] const LocalRegion* hold(std::uint32_t region_id);
+  void let_go();
+  [[nodiscard]] std::span<const std::byte> bytes_to_come(std::ptrdiff_t after) const;
+
+  ServedRegions& regions_;
+  LaneMemory& lane_;
+  std::uint64_t begun_ns_ = 0;
+  std::uint64_t taken_ = 0;        // runs
+  std::uint64_t given_ = 0;        // bytes in the ring
+  std::uint64_t published_ = 0;    // of these
+  std::uint64_t asked_ = 0;        // read again only when all of them are served
+  std::uint64_t consumed_ = 0;     // read again only when the ring has no room
+  LaneRun at_;                     // the rest of the run that is being served
+  std::array<LaneRun, 64> ahead_;  // the runs after it, from next_ on
+  LaneRun* next_ = ahead_.end();
+  std::array<Pinned, 256> pinned_;  // by the low bits of their id
+  Patience patience_;
+  std::uint64_t moved_ = 0;  // chunks
+};
+
+}  // namespace headrace::shm
