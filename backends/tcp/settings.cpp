@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/settings.hpp"
 
+#include "base/affinity.hpp"
 #include "base/errors.hpp"
 #include "base/options.hpp"
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
-
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -64,13 +63,6 @@ constexpr std::array<headrace_option_v1, 20> table{{
     {"auth_token_file", "", "text", "file whose first line is the secret, instead of auth_token", 0, 0},
     {"faults", "", "list", "for tests: failures put into the system calls; see the backend's README", 0, 0},
 }};
-
-unsigned usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<unsigned>(std::max(1, CPU_COUNT(&set)));
-}
 
 /// Reads rows of one CreateArgs and keeps the first error.
 class Reader {
