@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench_row.hpp"
 
+#include "cli/usable_cores.hpp"
+
 #include <headrace/version.hpp>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -45,9 +46,7 @@ std::string commit() {
 }  // namespace
 
 std::string machine_text() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  const std::size_t cores = std::max<std::size_t>(usable_cores().size(), 1);
   const double memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
                         static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1ULL << 30);
   utsname names{};

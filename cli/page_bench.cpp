@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/page_bench.hpp"
 
+#include "cli/usable_cores.hpp"
+
 #include <sched.h>
 #include <unistd.h>
 
@@ -325,15 +327,7 @@ Result<NotificationSamples> PageBench::notifications(unsigned rounds, bool spinn
 }
 
 Result<void> PageBench::place(Cores cores) {
-  static const std::vector<int> usable = [] {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    std::vector<int> found;
-    if (::sched_getaffinity(0, sizeof set, &set) != 0) return found;
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) found.push_back(core);
-    return found;
-  }();
+  static const std::vector<int> usable = usable_cores();
   const std::size_t wanted = cores == Cores::two ? 2 : 1;
   if (usable.size() < wanted)
     return fail(Code::not_supported, "{} cores are needed, and this process may use {}", wanted,

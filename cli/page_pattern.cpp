@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/page_pattern.hpp"
 
+#include "cli/usable_cores.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +27,7 @@ constexpr std::size_t cores_of_a_thread = 4;  // two processes fill and compare 
 
 /// The number of threads to use for `bytes`.
 std::size_t threads_for(std::size_t bytes) {
-  const std::size_t cores = std::thread::hardware_concurrency();
+  const std::size_t cores = usable_cores().size();
   return std::clamp<std::size_t>(std::min(bytes / part_bytes, cores / cores_of_a_thread), 1, most_threads);
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/settings.hpp"
 
-#include "base/errors.hpp"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -55,24 +53,15 @@ constexpr std::array rows{
 
 constexpr std::uint64_t most_multiprocessors = 4096;
 constexpr std::uint64_t most_staging_bytes = 1ULL << 40;
-constexpr std::uint64_t most_courier_bytes = 1 << 20;  // which nobody behind it waits for long
-constexpr auto most_courier_idle = std::chrono::seconds(1);
+constexpr std::uint64_t most_courier_bytes = 1 << 20;        // which nobody behind it waits for long
+constexpr auto most_courier_idle = std::chrono::seconds(1);  // as long as a wait for the whole GPU may take
 
-Result<gpu::CourierSettings> read_courier_settings(const BackendOptions& options) {
+gpu::CourierSettings read_courier_settings(BackendOptions& options) {
   gpu::CourierSettings settings;
-  HEADRACE_TRY(on, options.enabled("courier"));
-  settings.on = on;
-  HEADRACE_TRY(most_bytes, options.number("courier_bytes", 0, most_courier_bytes));
-  settings.most_bytes = most_bytes;
-  HEADRACE_TRY(idle, options.duration("courier_idle"));
-  if (idle > most_courier_idle)
-    return make_error(
-        Code::invalid_argument,
-        "option cuda_ipc.courier_idle is {} ms and must be at most {}: who waits for the whole GPU waits "
-        "as long",
-        idle / std::chrono::milliseconds(1), most_courier_idle / std::chrono::milliseconds(1));
-  settings.idle = idle;
-  settings.stay = std::max<std::chrono::nanoseconds>(settings.stay, idle);
+  settings.on = options.enabled("courier");
+  settings.most_bytes = options.bytes("courier_bytes", 0, most_courier_bytes);
+  settings.idle = options.duration("courier_idle", std::chrono::nanoseconds(0), most_courier_idle);
+  settings.stay = std::max<std::chrono::nanoseconds>(settings.stay, settings.idle);
   return settings;
 }
 
@@ -81,27 +70,19 @@ Result<gpu::CourierSettings> read_courier_settings(const BackendOptions& options
 std::span<const headrace_option_v1> option_rows() { return rows; }
 
 Result<Settings> read_settings(const plugin::CreateArgs& args) {
-  const BackendOptions options("cuda_ipc", rows, args);
+  BackendOptions options("cuda_ipc", rows, args);
   Settings settings;
-  HEADRACE_TRY(multiprocessors, options.number("multiprocessors", 0, most_multiprocessors));
-  settings.moves.multiprocessors = static_cast<std::uint32_t>(multiprocessors);
-  HEADRACE_TRY(few_bytes, options.number("few_bytes", 0, UINT64_MAX));
-  settings.moves.few_bytes = few_bytes;
-  HEADRACE_TRY(copy_engine_bytes, options.number("copy_engine_bytes", 0, UINT64_MAX));
-  settings.moves.copy_engine_bytes = copy_engine_bytes;
-  HEADRACE_TRY(host_copy_bytes, options.number("host_copy_bytes", 0, UINT64_MAX));
-  settings.moves.host_copy_bytes = host_copy_bytes;
-  HEADRACE_TRY(gpu_copy_bytes, options.number("gpu_copy_bytes", 0, UINT64_MAX));
-  settings.moves.gpu_copy_bytes = gpu_copy_bytes;
-  HEADRACE_TRY(staging_bytes, options.number("staging_bytes", 0, most_staging_bytes));
-  settings.staging_bytes = staging_bytes;
-  HEADRACE_TRY(pins_registered, options.automatic("pin_registered"));
-  settings.pins_registered = pins_registered;
-  HEADRACE_TRY(courier, read_courier_settings(options));
-  settings.moves.courier = courier;
-  HEADRACE_TRY(links, host_link::read_link_settings(options));
-  settings.links = links;
-  return settings;
+  settings.moves.multiprocessors =
+      static_cast<std::uint32_t>(options.count("multiprocessors", 0, most_multiprocessors));
+  settings.moves.few_bytes = options.bytes("few_bytes", 0, UINT64_MAX);
+  settings.moves.copy_engine_bytes = options.bytes("copy_engine_bytes", 0, UINT64_MAX);
+  settings.moves.host_copy_bytes = options.bytes("host_copy_bytes", 0, UINT64_MAX);
+  settings.moves.gpu_copy_bytes = options.bytes("gpu_copy_bytes", 0, UINT64_MAX);
+  settings.staging_bytes = options.bytes("staging_bytes", 0, most_staging_bytes);
+  settings.pins_registered = options.automatic("pin_registered");
+  settings.moves.courier = read_courier_settings(options);
+  settings.links = host_link::read_link_settings(options);
+  return options.checked(settings);
 }
 
 }  // namespace headrace::cuda_ipc

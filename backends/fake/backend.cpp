@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/fake/backend.hpp"
 
+#include "base/backend_options.hpp"
 #include "base/errors.hpp"
 #include "base/text.hpp"
 
@@ -40,23 +41,6 @@ FakeNetwork& process_network() {
   return *network;
 }
 
-Result<Completion> completion_of(std::string_view text) {
-  if (text == "inline") return Completion::caller;
-  if (text == "progress") return Completion::progress;
-  if (text == "thread") return Completion::thread;
-  return make_error(Code::invalid_argument,
-                    "option completion is \"{}\": it must be inline, progress or thread", text);
-}
-
-Result<std::uint64_t> depth_of(std::string_view text) {
-  std::uint64_t depth = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), depth);
-  if (error != std::errc() || end != text.data() + text.size() || depth == 0)
-    return make_error(Code::invalid_argument,
-                      "option queue_depth is \"{}\": it must be a whole number from 1 on", text);
-  return depth;
-}
-
 bool inside(std::uint64_t offset, std::uint64_t bytes, std::uint64_t length) {
   return offset <= length && bytes <= length - offset;
 }
@@ -75,10 +59,13 @@ Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host,
 Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, const plugin::CreateArgs& args,
                                                            FakeNetwork& network,
                                                            std::shared_ptr<FaultScript> script) {
-  HEADRACE_TRY(completion, completion_of(args.setting("completion")));
-  HEADRACE_TRY(depth, depth_of(args.setting("queue_depth")));
-  HEADRACE_TRY(faults, FaultScript::parse(args.setting("faults")));
-  HEADRACE_TRY(objects, Objects::parse(args.setting("objects")));
+  BackendOptions options("fake", option_rows, args);
+  constexpr std::array completions{Completion::caller, Completion::progress, Completion::thread};
+  const Completion completion =
+      completions.at(options.choice("completion", {"inline", "progress", "thread"}));
+  HEADRACE_TRY(depth, options.checked(options.count("queue_depth", 1, UINT64_MAX)));
+  HEADRACE_TRY(faults, FaultScript::parse(options.text("faults")));
+  HEADRACE_TRY(objects, Objects::parse(options.text("objects")));
   script->add(faults);
   HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(bell, EventFd::create());

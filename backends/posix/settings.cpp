@@ -2,7 +2,6 @@
 #include "backends/posix/settings.hpp"
 
 #include "base/backend_options.hpp"
-#include "base/errors.hpp"
 
 #include <array>
 
@@ -33,18 +32,13 @@ constexpr std::array rows{
 std::span<const headrace_option_v1> option_rows() { return rows; }
 
 Result<Settings> read_settings(const plugin::CreateArgs& args) {
-  const BackendOptions options("posix", rows, args);
+  BackendOptions options("posix", rows, args);
   Settings settings;
-  HEADRACE_TRY(threads, options.number("threads", 1, most_threads));
-  settings.threads = static_cast<std::uint32_t>(threads);
-  HEADRACE_TRY(piece_bytes, options.number("piece_bytes", piece_unit, largest_piece));
-  if (piece_bytes % piece_unit != 0)
-    return make_error(Code::invalid_argument, "option posix.piece_bytes is {} and must be a multiple of {}",
-                      piece_bytes, piece_unit);
-  settings.piece_bytes = piece_bytes;
-  HEADRACE_TRY(queue_depth, options.number("queue_depth", 1, deepest_queue));
-  settings.queue_depth = queue_depth;
-  return settings;
+  settings.threads = static_cast<std::uint32_t>(options.count("threads", 1, most_threads));
+  settings.piece_bytes = options.bytes("piece_bytes", piece_unit, largest_piece);
+  if (settings.piece_bytes % piece_unit != 0) options.refuse("piece_bytes", "a multiple of 64KiB");
+  settings.queue_depth = options.count("queue_depth", 1, deepest_queue);
+  return options.checked(settings);
 }
 
 }  // namespace headrace::posix

@@ -3,6 +3,7 @@
 
 #include "backends/shm/regions.hpp"
 #include "backends/shm/request.hpp"
+#include "base/affinity.hpp"
 
 #include <algorithm>
 

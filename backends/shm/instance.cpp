@@ -4,9 +4,8 @@
 #include "backends/shm/control_messages.hpp"
 #include "backends/shm/link.hpp"
 #include "backends/shm/request.hpp"
+#include "base/affinity.hpp"
 #include "base/random.hpp"
-
-#include <sched.h>
 
 #include <algorithm>
 
@@ -33,13 +32,6 @@ std::uint32_t relay_helpers_for(std::uint32_t helpers) {
 Link& own(const std::shared_ptr<host_link::Link>& link) { return static_cast<Link&>(*link); }
 
 }  // namespace
-
-std::uint32_t usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<std::uint32_t>(std::max(CPU_COUNT(&set), 1));
-}
 
 Instance::Instance(plugin::Host its_host, const Settings& its_settings, Parts parts)
     : Site(its_host, shm::protocol, its_settings.links, std::move(parts)),

@@ -22,9 +22,6 @@ namespace headrace::shm {
 class Link;
 class Request;
 
-/// Cores that this process may run on, at least 1.
-[[nodiscard]] std::uint32_t usable_cores();
-
 /// Counts the tasks that lie with the host's pool, so that the instance outlives them.
 class TaskGate {
  public:

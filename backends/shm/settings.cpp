@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/settings.hpp"
 
-#include "base/errors.hpp"
-
 #include <array>
 
 namespace headrace::shm {
@@ -48,29 +46,19 @@ std::span<const headrace_option_v1> option_rows() { return rows; }
 
 Result<Settings> read_settings(const plugin::CreateArgs& args) {
   constexpr std::uint64_t any = UINT64_MAX;
-  const BackendOptions options("shm", rows, args);
+  BackendOptions options("shm", rows, args);
   Settings settings;
-  HEADRACE_TRY(links, host_link::read_link_settings(options));
-  settings.links = links;
-  HEADRACE_TRY(inline_bytes, options.number("inline_bytes", 0, any));
-  settings.inline_bytes = inline_bytes;
-  HEADRACE_TRY(chunk_bytes, options.number("chunk_bytes", least_chunk_option, any));
-  settings.chunk_bytes = chunk_bytes;
-  HEADRACE_TRY(stream_bytes, options.number("stream_bytes", 0, any));
-  settings.stream_bytes = stream_bytes;
-  HEADRACE_TRY(threads, options.number("threads", 0, most_threads));
-  settings.threads = static_cast<std::uint32_t>(threads);
-  HEADRACE_TRY(attach, options.automatic("attach"));
-  settings.attach = attach;
-  HEADRACE_TRY(map, options.automatic("map"));
-  settings.map = map;
-  HEADRACE_TRY(numa, options.automatic("numa"));
-  settings.numa = numa;
-  HEADRACE_TRY(relay, options.automatic("relay"));
-  settings.relay = relay;
-  HEADRACE_TRY(relay_bytes, options.number("relay_bytes", 0, any));
-  settings.relay_bytes = relay_bytes;
-  return settings;
+  settings.links = host_link::read_link_settings(options);
+  settings.inline_bytes = options.bytes("inline_bytes", 0, any);
+  settings.chunk_bytes = options.bytes("chunk_bytes", least_chunk_option, any);
+  settings.stream_bytes = options.bytes("stream_bytes", 0, any);
+  settings.threads = static_cast<std::uint32_t>(options.count("threads", 0, most_threads));
+  settings.attach = options.automatic("attach");
+  settings.map = options.automatic("map");
+  settings.numa = options.automatic("numa");
+  settings.relay = options.automatic("relay");
+  settings.relay_bytes = options.bytes("relay_bytes", 0, any);
+  return options.checked(settings);
 }
 
 }  // namespace headrace::shm

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/settings.hpp"
 
+#include "base/affinity.hpp"
+#include "base/backend_options.hpp"
 #include "base/errors.hpp"
-#include "base/options.hpp"
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <optional>
 
 namespace headrace::tcp {
 namespace {
@@ -65,65 +62,6 @@ constexpr std::array<headrace_option_v1, 20> table{{
     {"faults", "", "list", "for tests: failures put into the system calls; see the backend's README", 0, 0},
 }};
 
-unsigned usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<unsigned>(std::max(1, CPU_COUNT(&set)));
-}
-
-/// Reads rows of one CreateArgs and keeps the first error.
-class Reader {
- public:
-  explicit Reader(const plugin::CreateArgs& args) : args_(args) {}
-
-  std::string text(std::string_view name) const { return std::string(trim(args_.setting(name))); }
-
-  std::vector<std::string> list(std::string_view name) const {
-    const std::string all = text(name);
-    std::vector<std::string> parts;
-    for (const std::string_view part : split_list(all)) parts.emplace_back(part);
-    return parts;
-  }
-
-  std::uint64_t bytes(std::string_view name, std::uint64_t least, std::uint64_t most) {
-    auto value = parse_bytes(text(name));
-    if (!value) return fail(name, value.error().message), least;
-    if (*value < least || *value > most)
-      return fail(name, fmt::format("{} to {} bytes are allowed", least, most)), least;
-    return *value;
-  }
-
-  std::chrono::nanoseconds duration(std::string_view name, std::chrono::nanoseconds least) {
-    auto value = parse_duration(text(name));
-    if (!value) return fail(name, value.error().message), least;
-    if (*value < least)
-      return fail(name, fmt::format("at least {} ms are needed", least.count() / 1'000'000)), least;
-    return *value;
-  }
-
-  unsigned count(std::string_view name, unsigned automatic, unsigned most) {
-    const std::string written = text(name);
-    if (written == "auto" || written.empty()) return automatic;
-    unsigned value = 0;
-    const auto [end, error] = std::from_chars(written.data(), written.data() + written.size(), value);
-    if (error != std::errc() || end != written.data() + written.size() || value < 1 || value > most)
-      return fail(name, fmt::format("a number from 1 to {} is needed", most)), automatic;
-    return value;
-  }
-
-  void fail(std::string_view name, std::string_view why) {
-    if (!error_)
-      error_ = make_error(Code::invalid_argument, "option {} is \"{}\": {}", name,
-                          name == "auth_token" ? "(secret)" : text(name), why);
-  }
-  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
-
- private:
-  const plugin::CreateArgs& args_;
-  std::optional<Error> error_;
-};
-
 Result<std::string> first_line(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return os_error(Code::invalid_argument, errno, "read the secret from auth_token_file {}", path);
@@ -137,52 +75,54 @@ Result<std::string> first_line(const std::string& path) {
   return std::string(line);
 }
 
+Result<std::string> read_token(const BackendOptions& options) {
+  std::string token = options.text("auth_token");
+  const std::string file = options.text("auth_token_file");
+  if (file.empty()) return token;
+  if (token.empty()) return first_line(file);
+  return make_error(Code::invalid_argument, "auth_token and auth_token_file ({}) are both set: choose one",
+                    file);
+}
+
 }  // namespace
 
 std::span<const headrace_option_v1> Settings::rows() { return table; }
 
 Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   using namespace std::chrono_literals;
-  Reader reader(args);
-  const unsigned all_cores = usable_cores();
+  BackendOptions options("tcp", table, args);
   Settings s;
-  s.listen = reader.list("listen");
-  s.advertise = reader.list("advertise");
-  s.sockets = reader.count("sockets", std::min(4U, all_cores), 64);
+  s.cores = usable_cores();
+  s.listen = options.list("listen");
+  s.advertise = options.list("advertise");
+  const auto automatic_sockets = std::min(4U, s.cores);
+  s.sockets = static_cast<unsigned>(options.count_or_auto("sockets", 1, 64).value_or(automatic_sockets));
   // On two cores too: sending costs more than receiving, and with one thread a side the sender's core is the
   // limit.
-  s.threads = reader.count("threads", s.sockets, 64);
-  s.congestion = reader.text("congestion");
+  s.threads = static_cast<unsigned>(options.count_or_auto("threads", 1, 64).value_or(s.sockets));
+  s.congestion = options.text("congestion");
   if (s.congestion == "system") s.congestion.clear();
-  s.socket_buffer_bytes = reader.bytes("socket_buffer", 0, 1 << 30);
-  s.chunk_bytes = reader.bytes("chunk_bytes", 4096, 64 << 20);
-  s.window_bytes = reader.bytes("window", 4096, std::uint64_t{1} << 40);
-  s.cores = all_cores;
-  s.direct_bytes = reader.bytes("direct_bytes", 0, 1 << 20);
-  s.gpu_chunk_bytes = reader.bytes("gpu_chunk_bytes", 4096, 64 << 20);
-  s.gpu_ring_bytes = reader.bytes("gpu_ring_bytes", 8192, std::uint64_t{1} << 32);
+  s.socket_buffer_bytes = options.bytes("socket_buffer", 0, 1 << 30);
+  s.chunk_bytes = options.bytes("chunk_bytes", 4096, 64 << 20);
+  s.window_bytes = options.bytes("window", 4096, std::uint64_t{1} << 40);
+  s.direct_bytes = options.bytes("direct_bytes", 0, 1 << 20);
+  s.gpu_chunk_bytes = options.bytes("gpu_chunk_bytes", 4096, 64 << 20);
+  s.gpu_ring_bytes = options.bytes("gpu_ring_bytes", 8192, std::uint64_t{1} << 32);
   if (s.gpu_ring_bytes / 2 < s.gpu_chunk_bytes)
-    reader.fail("gpu_ring_bytes", "it must be at least twice gpu_chunk_bytes");
-  const bool spins = reader.text("spin") != "auto" && !reader.text("spin").empty();
-  s.spin = spins ? reader.duration("spin", 0ns) : (all_cores > 2 ? std::chrono::nanoseconds(100us) : 0ns);
-  s.heartbeat_interval = reader.duration("heartbeat_interval", 1ms);
-  s.heartbeat_timeout = reader.duration("heartbeat_timeout", 1ms);
+    options.refuse("gpu_ring_bytes", "at least twice gpu_chunk_bytes");
+  s.spin = options.duration_or_auto("spin").value_or(s.cores > 2 ? std::chrono::nanoseconds(100us) : 0ns);
+  s.heartbeat_interval = options.duration("heartbeat_interval", 1ms);
+  s.heartbeat_timeout = options.duration("heartbeat_timeout", 1ms);
   if (s.heartbeat_timeout <= s.heartbeat_interval)
-    reader.fail("heartbeat_timeout", "it must be longer than heartbeat_interval");
-  s.handshake_timeout = reader.duration("handshake_timeout", 1ms);
-  s.connect_timeout = reader.duration("connect_timeout", 1ms);
-  s.max_pending = reader.count("max_pending", 64, 65536);
-  s.token = reader.text("auth_token");
-  s.faults = reader.text("faults");
-  if (reader.error()) return *reader.error();
-  if (const std::string file = reader.text("auth_token_file"); !file.empty()) {
-    if (!s.token.empty())
-      return make_error(Code::invalid_argument,
-                        "auth_token and auth_token_file ({}) are both set: choose one", file);
-    HEADRACE_TRY(token, first_line(file));
-    s.token = std::move(token);
-  }
-  return s;
+    options.refuse("heartbeat_timeout", "longer than heartbeat_interval");
+  s.handshake_timeout = options.duration("handshake_timeout", 1ms);
+  s.connect_timeout = options.duration("connect_timeout", 1ms);
+  s.max_pending = static_cast<unsigned>(options.count("max_pending", 1, 65536));
+  s.faults = options.text("faults");
+  HEADRACE_TRY(settings, options.checked(std::move(s)));
+  HEADRACE_TRY(token, read_token(options));
+  settings.token = std::move(token);
+  return settings;
 }
 
 }  // namespace headrace::tcp

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/copy_pool.hpp"
 
-#include <sched.h>
+#include "base/affinity.hpp"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,12 +24,7 @@ std::unique_ptr<WorkerPool> open_pool() {
 
 }  // namespace
 
-std::size_t copy_pool_threads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::clamp<std::size_t>(static_cast<std::size_t>(cores) - 1, 1, most_threads);
-}
+std::size_t copy_pool_threads() { return std::clamp<std::size_t>(usable_cores() - 1, 1, most_threads); }
 
 WorkerPool& copy_pool() {
   static std::mutex mutex;

@@ -8,7 +8,7 @@
 // pays.
 #pragma once
 
-#include <sched.h>
+#include "base/affinity.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -42,12 +42,7 @@ class SpinLength {
                                                           // tcp: sleeping sooner costs more than it saves
   static constexpr std::uint64_t few_cores_ns = 2'000;    // on two cores the spinner stands in its peer's way
 
-  static std::uint64_t budget() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (::sched_getaffinity(0, sizeof set, &set) != 0) return few_cores_ns;
-    return CPU_COUNT(&set) > 2 ? many_cores_ns : few_cores_ns;
-  }
+  static std::uint64_t budget() { return usable_cores() > 2 ? many_cores_ns : few_cores_ns; }
 
   const std::uint64_t full_ns_;
   std::atomic<std::uint32_t> in_vain_{0};

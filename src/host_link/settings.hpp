@@ -33,7 +33,6 @@ struct LinkSettings {
   std::uint64_t queue_bytes = 0;
   std::chrono::nanoseconds handshake_timeout{};
 };
-///   errors   invalid_argument (names the option and its value)
-[[nodiscard]] Result<LinkSettings> read_link_settings(const BackendOptions& options);
+[[nodiscard]] LinkSettings read_link_settings(BackendOptions& options);
 
 }  // namespace headrace::host_link

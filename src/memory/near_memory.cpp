@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/near_memory.hpp"
 
+#include "base/affinity.hpp"
 #include "topology/memory_nodes.hpp"
 
 #include <algorithm>

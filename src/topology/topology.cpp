@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topology/topology.hpp"
 
+#include "base/affinity.hpp"
 #include "topology/hwloc_layout.hpp"
 #include "topology/sysfs_layout.hpp"
 

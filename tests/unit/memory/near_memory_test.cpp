@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/near_memory.hpp"
 
+#include "base/affinity.hpp"
 #include "topology/memory_nodes.hpp"
 #include "topology/sysfs_layout.hpp"
 #include "unit/topology/recorded_machine.hpp"
@@ -113,15 +114,6 @@ TEST(CopyPlaces, without_copy_places_a_thread_keeps_its_cpus) {
   NearMemory nowhere(nullptr);
   nowhere.write_to(&nowhere);
   EXPECT_EQ(read_affinity().value(), before);
-}
-
-TEST(Affinity, the_affinity_of_a_thread_is_set_and_read_back) {
-  const auto before = read_affinity().value();
-  ASSERT_TRUE(set_affinity(std::span(before).last(1)));
-  EXPECT_EQ(read_affinity().value(), Cpus{before.back()});
-  EXPECT_TRUE(set_affinity(before));
-  EXPECT_EQ(read_affinity().value(), before);
-  EXPECT_EQ(set_affinity({}).code(), Code::invalid_argument);
 }
 
 }  // namespace

@@ -100,18 +100,6 @@ TEST(Topology, APageInMemoryHasANodeOfTheMachine) {
   ::munmap(page, 4096);
 }
 
-TEST(CpuLimits, TheAffinityIsThatOfTheThread) {
-  cpu_set_t before;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
-  const Numbers all = read_affinity().value();
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(all.back(), &one);
-  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(read_affinity().value(), Numbers{all.back()});
-  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
-}
-
 TEST(CpuLimits, TheLowestQuotaOfAllParentGroupsApplies) {
   RecordedMachine machine("two_sockets");
   EXPECT_EQ(read_cpu_quota(machine.root()), 6.0);
