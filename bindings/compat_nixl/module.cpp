@@ -43,4 +43,4 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 
 // Python defines this name.
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
-extern "C" PyMODINIT_FUNC PyInit__compiled() { return PyModuleDef_Init(&headrace::compat_nixl::definition); }
+PyMODINIT_FUNC PyInit__compiled() { return PyModuleDef_Init(&headrace::compat_nixl::definition); }

@@ -49,15 +49,16 @@ struct type_caster<headrace::python::Text> {
   template <class Flags>
   bool from_python(handle source, Flags, cleanup_list*) noexcept {
     auto text = headrace::python::Text::open(source);
-    if (text) value = *std::move(text);
-    return text.has_value();
+    if (!text) return false;
+    value = *std::move(text);
+    return true;
   }
 };
 
 /// For a plain argument: raises when the function is called.
 template <>
 struct type_caster<std::string> {
-  static constexpr auto Name = const_name("str");
+  static constexpr auto Name = const_name("str");  // NOLINT(readability-identifier-naming): nanobind reads it
   template <class T>
   using Cast = movable_cast_t<T>;
   template <class T>
