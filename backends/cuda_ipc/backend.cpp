@@ -14,15 +14,13 @@ Result<void> check_kind(std::int32_t kind) {
   return make_error(Code::not_supported, "cuda_ipc moves memory of GPUs and of the host, not kind {}", kind);
 }
 
-RemoteRegion& remote_of(void* handle) { return *static_cast<RemoteRegion*>(handle); }
-
 /// By the first region of each side, since a cost is told in constant time. While paths are ranked there are
 /// none.
 gpu::Touches reached_by(const headrace_prepare_v1& args) {
   const headrace_side_v1 &local = *args.local, &remote = *args.remote;
   if (local.regions == nullptr || remote.regions == nullptr) return gpu::Touches::gpus;
-  const bool gpus = static_cast<const Region*>(local.regions[0])->gpu() != nullptr &&
-                    remote_of(remote.regions[0]).is_of_gpu();
+  const bool gpus =
+      Handles::region(local.regions[0]).gpu() != nullptr && Handles::remote(remote.regions[0]).is_of_gpu();
   return gpus ? gpu::Touches::gpus : gpu::Touches::host;
 }
 
@@ -30,8 +28,8 @@ gpu::Touches reached_by(const headrace_prepare_v1& args) {
 
 // ------------------------------------------------------------------ life
 
-Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
-                                                              const plugin::CreateArgs& args) {
+Result<std::unique_ptr<CudaIpcBackend>> CudaIpcBackend::open(plugin::Host host,
+                                                             const plugin::CreateArgs& args) {
   if (auto settings = read_settings(args); !settings) return std::move(settings).error();  // wrong anywhere
   if (!gpu::is_in_sight()) {  // agents without a GPU shall not pay for links that nothing can travel over
     return make_error(
@@ -42,12 +40,12 @@ Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
   return open(host, args, GpuSource::installed());
 }
 
-Result<std::unique_ptr<plugin::Backend>> CudaIpcBackend::open(plugin::Host host,
-                                                              const plugin::CreateArgs& args,
-                                                              GpuSource source) {
+Result<std::unique_ptr<CudaIpcBackend>> CudaIpcBackend::open(plugin::Host host,
+                                                             const plugin::CreateArgs& args,
+                                                             GpuSource source) {
   HEADRACE_TRY(settings, read_settings(args));
   HEADRACE_TRY(parts, host_link::Site::Parts::open(protocol, host, args.runtime_dir));
-  return std::unique_ptr<plugin::Backend>(
+  return std::unique_ptr<CudaIpcBackend>(
       new CudaIpcBackend(std::make_unique<Instance>(host, settings, std::move(source), std::move(parts))));
 }
 
@@ -66,79 +64,71 @@ headrace_info_v1 CudaIpcBackend::info() {
 
 Result<std::string> CudaIpcBackend::connection_info() { return instance_->connection_info(); }
 
-Result<void*> CudaIpcBackend::connect(const headrace_connect_v1& args) { return instance_->connect(args); }
+Result<Link*> CudaIpcBackend::connect(const headrace_connect_v1& args) {
+  HEADRACE_TRY(link, instance_->connect(args));
+  return &Link::of(*link);
+}
 
-void CudaIpcBackend::disconnect(void* connection) { instance_->close(&Link::of(connection)); }
+void CudaIpcBackend::disconnect(Link& link) { instance_->close(&link); }
 
-Status CudaIpcBackend::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
-  return Link::of(connection).notify(channel, bytes);
+Status CudaIpcBackend::notify(Link& link, std::uint32_t channel, std::string_view bytes) {
+  return link.notify(channel, bytes);
 }
 
 // ------------------------------------------------------------------ regions
 
-Result<void*> CudaIpcBackend::register_region(const headrace_region_v1& args) {
+Result<Region*> CudaIpcBackend::register_region(const headrace_region_v1& args) {
   HEADRACE_TRY_VOID(check_kind(args.kind));
-  HEADRACE_TRY(region, instance_->add_region(args));
-  return const_cast<void*>(static_cast<const void*>(region));
+  return instance_->add_region(args);
 }
 
-void CudaIpcBackend::deregister_region(void* handle) {
-  instance_->remove_region(static_cast<const Region*>(handle));
-}
+void CudaIpcBackend::deregister_region(Region& region) { instance_->remove_region(&region); }
 
 /// Which GPU it is of, so that a peer's host memory is moved by that one.
-Result<std::string> CudaIpcBackend::export_region(void* handle) {
-  const WorkingGpu* const gpu = static_cast<const Region*>(handle)->gpu();
+Result<std::string> CudaIpcBackend::export_region(Region& region) {
+  const WorkingGpu* const gpu = region.gpu();
   if (gpu == nullptr) return std::string();
   const std::uint32_t mark = gpu::mark_of(gpu->device->info());
   return std::string(reinterpret_cast<const char*>(&mark), sizeof mark);
 }
 
-Result<void*> CudaIpcBackend::load_local(void* handle) {
-  return static_cast<void*>(new RemoteRegion(*static_cast<const Region*>(handle)));
-}
+Result<RemoteRegion*> CudaIpcBackend::load_local(Region& region) { return new RemoteRegion(region); }
 
-Result<void*> CudaIpcBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
+Result<RemoteRegion*> CudaIpcBackend::load_remote(Link& link, const headrace_remote_region_v1& region) {
   HEADRACE_TRY_VOID(check_kind(region.kind));
-  Link& link = Link::of(connection);
   if (link.state() == host_link::LinkState::lost) return link.why_lost().error();
   auto remote = std::make_unique<RemoteRegion>(link.shared(), region);
   // With one GPU there is little doubt which will want it, and the first post need not wait for the answer.
   if (const auto device = instance_->gpus.only_one(); device && remote->is_of_gpu())
     (void)remote->reach(*device);
-  return static_cast<void*>(remote.release());
+  return remote.release();
 }
 
-void CudaIpcBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote); }
+void CudaIpcBackend::unload(RemoteRegion& remote) { delete &remote; }
 
-Result<std::span<std::byte>> CudaIpcBackend::map(void* remote, int device, unsigned access) {
+Result<std::span<std::byte>> CudaIpcBackend::map(RemoteRegion& remote, int device, unsigned access) {
   if (device < 0) return make_error(Code::not_supported, "cuda_ipc maps memory for a GPU, not for the CPU");
   HEADRACE_TRY(gpu, instance_->gpus.open(device));
-  HEADRACE_TRY(address, remote_of(remote).map(*gpu, (access & map_for_writing) != 0));
-  return std::span(reinterpret_cast<std::byte*>(address), remote_of(remote).length());
+  HEADRACE_TRY(address, remote.map(*gpu, (access & map_for_writing) != 0));
+  return std::span(reinterpret_cast<std::byte*>(address), remote.length());
 }
 
-void CudaIpcBackend::unmap(void* remote, void* address) {
-  remote_of(remote).unmap(reinterpret_cast<cuda::Address>(address));
+void CudaIpcBackend::unmap(RemoteRegion& remote, void* address) {
+  remote.unmap(reinterpret_cast<cuda::Address>(address));
 }
 
 // ------------------------------------------------------------------ requests
 
-Result<void*> CudaIpcBackend::prepare(const headrace_prepare_v1& args) {
-  std::shared_ptr<Link> link;
-  if (args.connection != nullptr) link = Link::of(args.connection).shared();
-  HEADRACE_TRY(request, Request::prepare(*instance_, args, std::move(link)));
-  return static_cast<void*>(request);
+Result<Request*> CudaIpcBackend::prepare(Link* link, const headrace_prepare_v1& args) {
+  return Request::prepare(*instance_, args, link != nullptr ? link->shared() : nullptr);
 }
 
-Status CudaIpcBackend::post(void* request, const headrace_post_v1& args) {
-  return static_cast<Request*>(request)->post(args);
-}
+Status CudaIpcBackend::post(Request& request, const headrace_post_v1& args) { return request.post(args); }
 
-bool CudaIpcBackend::poll(void* request) { return instance_->posts.poll(*static_cast<Request*>(request)); }
+bool CudaIpcBackend::poll(Request& request) { return instance_->posts.poll(request); }
 
-void CudaIpcBackend::cancel(void* request) { static_cast<Request*>(request)->cancel(); }
-void CudaIpcBackend::release(void* request) { static_cast<Request*>(request)->unref(); }
+void CudaIpcBackend::cancel(Request& request) { request.cancel(); }
+void CudaIpcBackend::release(Request& request) { request.unref(); }
 
 headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1& args) {
   const gpu::CourierSettings& courier = instance_->courier;
@@ -154,17 +144,17 @@ headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1& args) {
           .method = carried ? "by the courier, unless a stream is named" : speed.method};
 }
 
-Result<bool> CudaIpcBackend::capture(void* request, const headrace_capture_v1& args) {
-  return static_cast<Request*>(request)->capture(args);
+Result<bool> CudaIpcBackend::capture(Request& request, const headrace_capture_v1& args) {
+  return request.capture(args);
 }
 
-void CudaIpcBackend::end_capture(void* request) { static_cast<Request*>(request)->end_capture(); }
+void CudaIpcBackend::end_capture(Request& request) { request.end_capture(); }
 
-Result<void> CudaIpcBackend::set_indices(void* request, const headrace_indices_v1& args) {
-  return static_cast<Request*>(request)->set_indices(args);
+Result<void> CudaIpcBackend::set_indices(Request& request, const headrace_indices_v1& args) {
+  return request.set_indices(args);
 }
 
-Result<std::uint64_t> CudaIpcBackend::check(void* request) { return static_cast<Request*>(request)->check(); }
+Result<std::uint64_t> CudaIpcBackend::check(Request& request) { return request.check(); }
 
 // ------------------------------------------------------------------ progress
 

@@ -36,10 +36,10 @@ std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixS
   return std::make_shared<Link>(*this, side, std::move(socket), std::move(process));
 }
 
-Result<const Region*> Instance::add_region(const headrace_region_v1& args) {
+Result<Region*> Instance::add_region(const headrace_region_v1& args) {
   HEADRACE_TRY(made, Region::make(gpus, args, pins_registered_));
   HEADRACE_TRY_VOID(live().set(made->id(), RegionState::registered, !made->read_only()));
-  const std::shared_ptr<const Region> region(std::move(made));
+  const std::shared_ptr<Region> region(std::move(made));
   const std::scoped_lock lock(mutex_);
   regions_.insert_or_assign(region->id(), region);
   return region.get();

@@ -33,7 +33,7 @@ class Instance final : public host_link::Site {
 
   // ---- memory of ours
 
-  [[nodiscard]] Result<const Region*> add_region(const headrace_region_v1& args);
+  [[nodiscard]] Result<Region*> add_region(const headrace_region_v1& args);
   /// Peers that reach it are told to let go. Waits for what GPUs of ours move between it and peers' memory.
   void remove_region(const Region* region);
   /// The region that a peer asks for; none: never was, or was deregistered.

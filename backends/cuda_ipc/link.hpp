@@ -31,10 +31,8 @@ class Link final : public host_link::Link {
   Link(Instance& instance, host_link::Side side, UnixSocket socket, host_link::PeerProcess process)
       : host_link::Link(instance, side, std::move(socket), std::move(process)), instance_(instance) {}
 
-  /// The link behind a handle of the host's.
-  [[nodiscard]] static Link& of(void* connection) {
-    return static_cast<Link&>(*static_cast<host_link::Link*>(connection));
-  }
+  /// A link of the site is one of this backend's.
+  [[nodiscard]] static Link& of(host_link::Link& link) { return static_cast<Link&>(link); }
   [[nodiscard]] std::shared_ptr<Link> shared() { return std::static_pointer_cast<Link>(shared_from_this()); }
 
   // Any thread.
@@ -80,6 +78,7 @@ class Link final : public host_link::Link {
   using Event = std::variant<Want, WholeOffer, Refused, Gone, LeftToOwner, ComingMove, Go, Drop, LeavingMove>;
 
   // With the control mutex held.
+  [[nodiscard]] void* handle() override { return this; }
   [[nodiscard]] std::string greeting() override { return {}; }
   void greeted(std::string_view /*greeting*/) override {}
   void say_first() override;

@@ -27,7 +27,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class CudaIpcLocal : public test::DirectBackend {
+class CudaIpcLocal : public test::DirectBackend<CudaIpcBackend> {
  protected:
   explicit CudaIpcLocal(std::vector<cuda::FakeGpu> gpus = {{}, {}, {}},
                         const std::vector<headrace_setting_v1>& settings = {})
@@ -60,10 +60,10 @@ class CudaIpcLocal : public test::DirectBackend {
     region.flags = flags;
     return region;
   }
-  void* registered(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
+  Region* registered(const gpu::DeviceMemory& memory, int ordinal, std::uint32_t flags = 0) {
     return backend->register_region(region_of(memory, ordinal, flags)).value();
   }
-  Status run(void* handle) {
+  Status run(Request* handle) {
     const Status posted = post(handle);
     if (!posted.ok()) return posted;
     while (in_flight(handle)) backend->progress();
@@ -87,16 +87,16 @@ TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
       static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP |
                                  HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE | HEADRACE_GRID));
   const auto near = memory(0, 4096);
-  void* const region = registered(near, 0);
+  auto* const region = registered(near, 0);
   EXPECT_EQ(fake.live().modules, 1);
-  backend->deregister_region(region);
+  backend->deregister_region(*region);
 }
 
 TEST_F(CudaIpcLocal, moves_scattered_pages_between_two_gpus_both_ways) {
   const auto near = memory(0, 64 * 512), far = memory(1, 64 * 512);
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 1);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 1);
+  auto* const remote_handle = backend->load_local(*there).value();
   auto local = test::uniform_side(here, 0, 512, 512), remote = test::uniform_side(remote_handle, 0, 512, 512);
   for (std::uint32_t i = 0; i < 64; ++i) {
     local.indices.push_back(i * 5 % 64);
@@ -105,25 +105,25 @@ TEST_F(CudaIpcLocal, moves_scattered_pages_between_two_gpus_both_ways) {
   for (const auto op : {HEADRACE_READ, HEADRACE_WRITE}) {
     const auto args = request(op, local, remote, 64);
     EXPECT_EQ(backend->cost(args).bytes_per_second, between_gpus.bytes_per_second);
-    void* const handle = backend->prepare(args).value();
+    auto* const handle = backend->prepare(nullptr, args).value();
     ++*reinterpret_cast<unsigned char*>(near.address());
     EXPECT_EQ(run(handle), Status{});
     EXPECT_TRUE(same(near, far));
-    backend->release(handle);
+    backend->release(*handle);
   }
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, ends_are_told_once_whoever_looks_and_the_bell_wakes_a_sleeper) {
   const auto near = memory(0, 4096), far = memory(0, 4096);
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 0);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 0);
+  auto* const remote_handle = backend->load_local(*there).value();
   const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 4096, 4096),
                             test::uniform_side(remote_handle, 0, 4096, 4096), 1);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   fake.hold();
   ASSERT_TRUE(post(handle).ok());
   EXPECT_EQ(backend->progress(), 0u);
@@ -133,59 +133,60 @@ TEST_F(CudaIpcLocal, ends_are_told_once_whoever_looks_and_the_bell_wakes_a_sleep
   EXPECT_EQ(::poll(&bell, 1, 10'000), 1);
   EXPECT_EQ(backend->arm(false), 0u);
   EXPECT_EQ(backend->progress(), 1u);
-  EXPECT_FALSE(backend->poll(handle));
+  EXPECT_FALSE(backend->poll(*handle));
   EXPECT_EQ(ends(handle), 1u);
   ASSERT_TRUE(post(handle).ok());
-  EXPECT_FALSE(backend->poll(handle));
+  EXPECT_FALSE(backend->poll(*handle));
   EXPECT_EQ(ends(handle), 2u);
   EXPECT_TRUE(same(near, far));
-  backend->release(handle);
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->release(*handle);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, memory_that_was_freed_is_not_found_even_if_its_address_is_back) {
   auto near = memory(0, 4096);
   const auto far = memory(0, 4096);
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 0);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 0);
+  auto* const remote_handle = backend->load_local(*there).value();
   const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 4096, 4096),
                             test::uniform_side(remote_handle, 0, 4096, 4096), 1);
   const auto address = near.address();
   near = gpu::DeviceMemory();
-  EXPECT_EQ(backend->prepare(args).code(), Code::not_found);
+  EXPECT_EQ(backend->prepare(nullptr, args).code(), Code::not_found);
   near = memory(0, 4096);
   ASSERT_EQ(near.address(), address);
-  const auto prepared = backend->prepare(args);
+  const auto prepared = backend->prepare(nullptr, args);
   ASSERT_FALSE(prepared);
   EXPECT_EQ(prepared.code(), Code::not_found);
   EXPECT_THAT(prepared.error().message, AllOf(HasSubstr("were freed"), HasSubstr("register it again")));
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, what_cannot_be_reached_or_written_is_refused) {
   const auto near = memory(0, 4096), far = memory(1, 4096);
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 1, HEADRACE_REGION_READ_ONLY);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 1, HEADRACE_REGION_READ_ONLY);
+  auto* const remote_handle = backend->load_local(*there).value();
   const auto local = test::uniform_side(here, 0, 4096, 4096),
              remote = test::uniform_side(remote_handle, 0, 4096, 4096);
-  EXPECT_EQ(backend->prepare(request(HEADRACE_WRITE, local, remote, 1)).code(), Code::invalid_argument);
+  EXPECT_EQ(backend->prepare(nullptr, request(HEADRACE_WRITE, local, remote, 1)).code(),
+            Code::invalid_argument);
   fake.forbid_peer_access(0, 1);
-  EXPECT_EQ(backend->prepare(request(HEADRACE_READ, local, remote, 1)).code(), Code::not_supported);
+  EXPECT_EQ(backend->prepare(nullptr, request(HEADRACE_READ, local, remote, 1)).code(), Code::not_supported);
   auto both = local;
   both.regions.push_back(there);
-  const auto two = backend->prepare(request(HEADRACE_READ, both, remote, 1));
+  const auto two = backend->prepare(nullptr, request(HEADRACE_READ, both, remote, 1));
   ASSERT_FALSE(two);
   EXPECT_EQ(two.code(), Code::not_supported);
   EXPECT_THAT(two.error().message, HasSubstr("GPU 0 and GPU 1"));
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local) {
@@ -194,11 +195,11 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
   headrace_region_v1 args = region_of(far, -1);
   args.kind = HEADRACE_DRAM;
   args.address = reinterpret_cast<std::uint64_t>(host_bytes.data());
-  void* const on_host = backend->register_region(args).value();
+  auto* const on_host = backend->register_region(args).value();
   EXPECT_EQ(fake.live().modules, 0) << "host memory alone needs no GPU";
-  void* const on_gpu = registered(far, 1);
-  void* const host_remote = backend->load_local(on_host).value();
-  void* const gpu_remote = backend->load_local(on_gpu).value();
+  auto* const on_gpu = registered(far, 1);
+  auto* const host_remote = backend->load_local(*on_host).value();
+  auto* const gpu_remote = backend->load_local(*on_gpu).value();
   const auto same_now = [&] {
     return std::memcmp(host_bytes.data(), reinterpret_cast<void*>(far.address()), host_bytes.size()) == 0;
   };
@@ -212,23 +213,23 @@ TEST_F(CudaIpcLocal, moves_between_a_gpu_and_host_memory_whichever_side_is_local
       }
       const auto prepared = request(op, local, remote, 64);
       EXPECT_EQ(backend->cost(prepared).bytes_per_second, with_host_memory.bytes_per_second);
-      void* const handle = backend->prepare(prepared).value();
+      auto* const handle = backend->prepare(nullptr, prepared).value();
       ++host_bytes[777];
       EXPECT_FALSE(same_now());
       EXPECT_EQ(run(handle), Status{});
       EXPECT_TRUE(same_now());
-      backend->release(handle);
+      backend->release(*handle);
     }
   }
-  const auto none = backend->prepare(request(HEADRACE_READ, test::uniform_side(on_host, 0, 512, 512),
-                                             test::uniform_side(host_remote, 0, 512, 512), 1));
+  const auto none = backend->prepare(nullptr, request(HEADRACE_READ, test::uniform_side(on_host, 0, 512, 512),
+                                                      test::uniform_side(host_remote, 0, 512, 512), 1));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.code(), Code::not_supported);
-  backend->unload(gpu_remote);
-  backend->unload(host_remote);
+  backend->unload(*gpu_remote);
+  backend->unload(*host_remote);
   const int pinned = fake.live().pinned;
-  backend->deregister_region(on_gpu);
-  backend->deregister_region(on_host);
+  backend->deregister_region(*on_gpu);
+  backend->deregister_region(*on_host);
   EXPECT_EQ(fake.live().pinned, pinned - 1);
 }
 
@@ -245,14 +246,14 @@ class CudaIpcStaged : public CudaIpcLocal {
     args.address = reinterpret_cast<std::uint64_t>(bytes.data());
     on_host = backend->register_region(args).value();
     on_gpu = registered(far, 1);
-    remote_handle = backend->load_local(on_gpu).value();
+    remote_handle = backend->load_local(*on_gpu).value();
     if (pin == std::string_view("auto"))
       fake.fail("cuMemHostRegister", cuda::Outcome::out_of_memory, 1, 1000);
   }
   ~CudaIpcStaged() override {
-    backend->unload(remote_handle);
-    backend->deregister_region(on_gpu);
-    backend->deregister_region(on_host);
+    backend->unload(*remote_handle);
+    backend->deregister_region(*on_gpu);
+    backend->deregister_region(*on_host);
   }
   headrace_prepare_v1 all_pages(headrace_op_v1 op) {
     auto local = test::uniform_side(on_host, 0, page_bytes, page_bytes),
@@ -270,26 +271,27 @@ class CudaIpcStaged : public CudaIpcLocal {
   static constexpr std::uint32_t pages = 101, page_bytes = 5003;  // longer than a slot
   std::vector<unsigned char> bytes;
   gpu::DeviceMemory far;
-  void *on_host = nullptr, *on_gpu = nullptr, *remote_handle = nullptr;
+  Region *on_host = nullptr, *on_gpu = nullptr;
+  Remote* remote_handle = nullptr;
 };
 
 TEST_F(CudaIpcStaged, host_memory_that_cannot_be_pinned_moves_through_slots_that_are) {
   for (const auto op : {HEADRACE_WRITE, HEADRACE_READ}) {
     const auto args = all_pages(op);
-    void* const handle = backend->prepare(args).value();
+    auto* const handle = backend->prepare(nullptr, args).value();
     for (int post = 0; post < 5; ++post) {
       ++bytes[777 + static_cast<std::size_t>(post)];
       EXPECT_FALSE(same_now());
       ASSERT_EQ(run(handle), Status{});
       ASSERT_TRUE(same_now());
     }
-    backend->release(handle);
+    backend->release(*handle);
   }
 }
 
 TEST_F(CudaIpcStaged, no_stream_orders_what_threads_copy) {
   const auto args = all_pages(HEADRACE_WRITE);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   const auto driver_of_it = gpu::Device::open(fake.load().value(), 1).value();
   const auto stream = gpu::Stream::make(driver_of_it).value();
   headrace_post_v1 how{};
@@ -298,17 +300,17 @@ TEST_F(CudaIpcStaged, no_stream_orders_what_threads_copy) {
   EXPECT_FALSE(same_now());
   EXPECT_EQ(run(handle), Status{});
   EXPECT_TRUE(same_now());
-  backend->release(handle);
+  backend->release(*handle);
 }
 
 TEST_F(CudaIpcStaged, a_fault_of_the_gpu_ends_the_post_when_nobody_touches_its_memory) {
   const auto args = all_pages(HEADRACE_READ);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   fake.add_kernel("headrace_move_few", sizeof(headrace_move_few_v1),
                   [](const void*) { return cuda::Outcome::illegal_address; });
   EXPECT_EQ(run(handle).code, Code::backend_failed);
   EXPECT_THAT(end_of(handle).text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-  backend->release(handle);
+  backend->release(*handle);
 }
 
 TEST_F(CudaIpcStaged, memory_that_is_gone_or_may_not_be_written_ends_the_post_and_not_the_process) {
@@ -321,16 +323,16 @@ TEST_F(CudaIpcStaged, memory_that_is_gone_or_may_not_be_written_ends_the_post_an
     region.kind = HEADRACE_DRAM;
     region.address = reinterpret_cast<std::uint64_t>(there);
     region.length = length;
-    void* const local = backend->register_region(region).value();
+    auto* const local = backend->register_region(region).value();
     const auto args = request(HEADRACE_READ, test::uniform_side(local, 0, 4096, 4096),
                               test::uniform_side(remote_handle, 0, 4096, 4096), 16);
-    void* const handle = backend->prepare(args).value();
+    auto* const handle = backend->prepare(nullptr, args).value();
     EXPECT_EQ(run(handle), Status{});
     ASSERT_EQ(::mprotect(there, length, protection), 0);
     EXPECT_EQ(run(handle).code, Code::backend_failed);
     EXPECT_THAT(end_of(handle).text, HasSubstr("read-only, or was unmapped"));
-    backend->release(handle);
-    backend->deregister_region(local);
+    backend->release(*handle);
+    backend->deregister_region(*local);
     ::munmap(there, length);
   }
 }
@@ -342,12 +344,12 @@ class CudaIpcUnpinned : public CudaIpcStaged {
 
 TEST_F(CudaIpcUnpinned, host_memory_moves_and_is_not_pinned) {
   const auto args = all_pages(HEADRACE_WRITE);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   EXPECT_FALSE(same_now());
   EXPECT_EQ(run(handle), Status{});
   EXPECT_TRUE(same_now());
   EXPECT_EQ(fake.calls("cuMemHostRegister"), 0);
-  backend->release(handle);
+  backend->release(*handle);
 }
 
 class CudaIpcUnstaged : public CudaIpcStaged {
@@ -356,7 +358,7 @@ class CudaIpcUnstaged : public CudaIpcStaged {
 };
 
 TEST_F(CudaIpcUnstaged, host_memory_that_cannot_be_pinned_is_refused) {
-  const auto prepared = backend->prepare(all_pages(HEADRACE_READ));
+  const auto prepared = backend->prepare(nullptr, all_pages(HEADRACE_READ));
   ASSERT_FALSE(prepared);
   EXPECT_EQ(prepared.code(), Code::not_supported);
   EXPECT_THAT(prepared.error().message, HasSubstr("GPUs cannot reach"));
@@ -367,12 +369,12 @@ TEST_F(CudaIpcLocal, a_post_in_the_order_of_a_stream_sees_what_was_queued_before
   const auto device = gpu::Device::open(fake.load().value(), 0).value();
   const auto stream = gpu::Stream::make(device).value(),
              other = gpu::Stream::make(gpu::Device::open(fake.load().value(), 1).value()).value();
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 1);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 1);
+  auto* const remote_handle = backend->load_local(*there).value();
   const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 4096, 4096),
                             test::uniform_side(remote_handle, 0, 4096, 4096), 1);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   const auto post_on = [&](cuda::Stream on) {
     headrace_post_v1 how{};
     how.stream = on;
@@ -406,10 +408,10 @@ TEST_F(CudaIpcLocal, a_post_in_the_order_of_a_stream_sees_what_was_queued_before
     ASSERT_EQ(device->driver().stream_end_capture(stream.handle(), &graph), cuda::Outcome::success);
     ASSERT_EQ(device->driver().graph_destroy(graph), cuda::Outcome::success);
   }
-  backend->release(handle);
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->release(*handle);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, remote_pages_on_several_gpus_move_in_one_post) {
@@ -420,12 +422,12 @@ TEST_F(CudaIpcLocal, remote_pages_on_several_gpus_move_in_one_post) {
     for (const int gpu : {0, 1, 2}) made.push_back(memory(gpu, pages * bytes));
     return made;
   }();
-  void* const here = registered(near, 0);
-  std::vector<void*> there;
+  auto* const here = registered(near, 0);
+  std::vector<Region*> there;
   test::PageSide remote;
   for (int gpu = 0; gpu < 3; ++gpu) {
     there.push_back(registered(far[static_cast<std::size_t>(gpu)], gpu));
-    remote.regions.push_back(backend->load_local(there.back()).value());
+    remote.regions.push_back(backend->load_local(*there.back()).value());
   }
   for (std::uint32_t i = 0; i < pages; ++i) {
     remote.region_of.push_back(i % 3);
@@ -433,7 +435,7 @@ TEST_F(CudaIpcLocal, remote_pages_on_several_gpus_move_in_one_post) {
   }
   remote.page_bytes = bytes;
   const auto args = request(HEADRACE_READ, test::uniform_side(here, 0, bytes, bytes), remote, pages);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   const int launches = fake.calls("cuLaunchKernelEx");
   EXPECT_EQ(run(handle), Status{});
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), launches + 1);
@@ -442,41 +444,41 @@ TEST_F(CudaIpcLocal, remote_pages_on_several_gpus_move_in_one_post) {
                           reinterpret_cast<void*>(far[i % 3].address() + remote.offsets[i]), bytes),
               0)
         << "page " << i;
-  backend->release(handle);
-  for (void* const remote_handle : remote.regions) backend->unload(remote_handle);
-  for (void* const region : there) backend->deregister_region(region);
-  backend->deregister_region(here);
+  backend->release(*handle);
+  for (void* const remote_handle : remote.regions) backend->unload(Handles::remote(remote_handle));
+  for (auto* const region : there) backend->deregister_region(*region);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, a_captured_request_moves_at_every_replay_what_its_numbers_say_then) {
   constexpr std::uint32_t pages = 64, bytes = 513;
   const auto near = memory(0, pages * bytes), far = memory(1, pages * bytes);
   const auto stream = gpu::Stream::make(gpu::Device::open(fake.load().value(), 0).value()).value();
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 1);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 1);
+  auto* const remote_handle = backend->load_local(*there).value();
   const auto args = request(HEADRACE_READ, test::uniform_side(here, 0, bytes, bytes),
                             test::uniform_side(remote_handle, 0, bytes, bytes), pages);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   headrace_capture_v1 capture{};
   capture.struct_size = sizeof capture;
   capture.stream = stream.handle();
   capture.local_pages = capture.remote_pages = pages;
-  EXPECT_FALSE(backend->capture(handle, capture).value()) << "nobody captures the stream";
+  EXPECT_FALSE(backend->capture(*handle, capture).value()) << "nobody captures the stream";
   {
     const test::GpuGraph graph(stream, [&] {
       capture.has_message = 1;
-      const auto refused = backend->capture(handle, capture);
+      const auto refused = backend->capture(*handle, capture);
       ASSERT_FALSE(refused);
       EXPECT_EQ(refused.code(), Code::not_supported);
       EXPECT_THAT(refused.error().message, HasSubstr("notification"));
       capture.has_message = 0;
-      EXPECT_TRUE(backend->capture(handle, capture).value());
+      EXPECT_TRUE(backend->capture(*handle, capture).value());
     });
     EXPECT_FALSE(same(near, far)) << "nothing has run";
     graph.replay();
     EXPECT_TRUE(same(near, far));
-    EXPECT_EQ(backend->check(handle).value(), 1U);
+    EXPECT_EQ(backend->check(*handle).value(), 1U);
     std::vector<std::uint32_t> numbers(pages);
     for (std::uint32_t i = 0; i < pages; ++i) numbers[i] = pages - 1 - i;
     headrace_indices_v1 change{};
@@ -484,87 +486,87 @@ TEST_F(CudaIpcLocal, a_captured_request_moves_at_every_replay_what_its_numbers_s
     change.remote = numbers.data();
     change.count = pages;
     change.stream = stream.handle();
-    ASSERT_TRUE(backend->set_indices(handle, change));
+    ASSERT_TRUE(backend->set_indices(*handle, change));
     graph.replay();
     for (std::uint32_t i = 0; i < pages; ++i)
       EXPECT_EQ(
           std::memcmp(reinterpret_cast<void*>(near.address() + std::uint64_t{i} * bytes),
                       reinterpret_cast<void*>(far.address() + std::uint64_t{numbers[i]} * bytes), bytes),
           0);
-    EXPECT_EQ(backend->check(handle).value(), 2U);
+    EXPECT_EQ(backend->check(*handle).value(), 2U);
     numbers[5] = pages;
     auto on_gpu = memory(0, pages * sizeof numbers[0]);
     std::memcpy(reinterpret_cast<void*>(on_gpu.address()), numbers.data(), on_gpu.bytes());
     change.remote = reinterpret_cast<const std::uint32_t*>(on_gpu.address());
     change.kind = HEADRACE_VRAM;
-    ASSERT_TRUE(backend->set_indices(handle, change));
+    ASSERT_TRUE(backend->set_indices(*handle, change));
     graph.replay();
-    const auto told = backend->check(handle);
+    const auto told = backend->check(*handle);
     ASSERT_FALSE(told);
     EXPECT_EQ(told.code(), Code::invalid_argument);
     EXPECT_EQ(told.error().page, 5U);
     EXPECT_THAT(told.error().message, HasSubstr("remote list"));
-    EXPECT_EQ(backend->check(handle).value(), 3U);
+    EXPECT_EQ(backend->check(*handle).value(), 3U);
   }
-  backend->end_capture(handle);
+  backend->end_capture(*handle);
   EXPECT_EQ(run(handle), Status{}) << "it may be posted again";
   EXPECT_TRUE(same(near, far)) << "with the pages that it was made with";
-  backend->release(handle);
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->release(*handle);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, a_capture_that_cannot_be_leaves_nothing_behind) {
   const auto near = memory(0, 4096), far = memory(1, 4096);
   const auto stream = gpu::Stream::make(gpu::Device::open(fake.load().value(), 0).value()).value(),
              other = gpu::Stream::make(gpu::Device::open(fake.load().value(), 1).value()).value();
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 1);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 1);
+  auto* const remote_handle = backend->load_local(*there).value();
   const auto args = request(HEADRACE_WRITE, test::uniform_side(here, 0, 512, 512),
                             test::uniform_side(remote_handle, 0, 512, 512), 8);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   headrace_capture_v1 capture{};
   capture.struct_size = sizeof capture;
   capture.local_pages = capture.remote_pages = 8;
   {
     capture.stream = other.handle();
     const test::GpuGraph graph(
-        other, [&] { EXPECT_EQ(backend->capture(handle, capture).code(), Code::invalid_argument); });
+        other, [&] { EXPECT_EQ(backend->capture(*handle, capture).code(), Code::invalid_argument); });
   }
   capture.stream = stream.handle();
   const test::GpuGraph graph(stream, [&] {
     fake.fail("cuLaunchKernelEx", cuda::Outcome::launch_out_of_resources);
-    EXPECT_EQ(backend->capture(handle, capture).code(), Code::backend_failed);
-    EXPECT_TRUE(backend->capture(handle, capture).value());
+    EXPECT_EQ(backend->capture(*handle, capture).code(), Code::backend_failed);
+    EXPECT_TRUE(backend->capture(*handle, capture).value());
   });
   graph.replay();
   EXPECT_TRUE(same(near, far));
-  backend->release(handle);
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->release(*handle);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 TEST_F(CudaIpcLocal, a_kernels_fault_ends_posts_with_the_drivers_words) {
   const auto near = memory(0, 64 * 512), far = memory(0, 64 * 512);
-  void* const here = registered(near, 0);
-  void* const there = registered(far, 0);
-  void* const remote_handle = backend->load_local(there).value();
+  auto* const here = registered(near, 0);
+  auto* const there = registered(far, 0);
+  auto* const remote_handle = backend->load_local(*there).value();
   auto local = test::uniform_side(here, 0, 512, 512);
   for (std::uint32_t i = 0; i < 32; ++i) local.indices.push_back(63 - i);
   const auto args = request(HEADRACE_WRITE, local, test::uniform_side(remote_handle, 0, 512, 512), 32);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   fake.add_kernel("headrace_move_row_pages", sizeof(headrace_move_pages_v1),
                   [](const void*) { return cuda::Outcome::illegal_address; });
   EXPECT_EQ(run(handle).code, Code::backend_failed);
   EXPECT_THAT(end_of(handle).text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   EXPECT_EQ(post(handle).code, Code::backend_failed) << "the context is gone";
-  backend->release(handle);
-  backend->unload(remote_handle);
-  backend->deregister_region(there);
-  backend->deregister_region(here);
+  backend->release(*handle);
+  backend->unload(*remote_handle);
+  backend->deregister_region(*there);
+  backend->deregister_region(*here);
 }
 
 /// One page between two GPUs, as the courier takes it.
@@ -575,19 +577,19 @@ class CudaIpcCourier : public CudaIpcLocal {
       : CudaIpcLocal({{}, {}}, settings),
         here(registered(near, 0)),
         there(registered(far, 1)),
-        remote(backend->load_local(there).value()) {}
+        remote(backend->load_local(*there).value()) {}
   ~CudaIpcCourier() override {
-    for (void* const handle : handles) backend->release(handle);
-    backend->unload(remote);
-    backend->deregister_region(there);
-    backend->deregister_region(here);
+    for (auto* const handle : handles) backend->release(*handle);
+    backend->unload(*remote);
+    backend->deregister_region(*there);
+    backend->deregister_region(*here);
   }
   /// Page `page` is written.
-  void* prepared(std::uint64_t page, std::uint64_t bytes = 4096) {
+  Request* prepared(std::uint64_t page, std::uint64_t bytes = 4096) {
     const auto side = [&](void* region) { return test::uniform_side(region, page * bytes, bytes, bytes); };
     const auto args = request(HEADRACE_WRITE, side(here), side(remote), 1);
     cost_method = backend->cost(args).method;
-    handles.push_back(backend->prepare(args).value());
+    handles.push_back(backend->prepare(nullptr, args).value());
     return handles.back();
   }
   [[nodiscard]] int couriers() const { return fake.calls("headrace_courier"); }
@@ -595,16 +597,16 @@ class CudaIpcCourier : public CudaIpcLocal {
 
   static constexpr std::uint64_t pages = HEADRACE_COURIER_SLOTS + 6;
   const gpu::DeviceMemory near = memory(0, pages * 4096), far = memory(1, pages * 4096);
-  void* const here;
-  void* const there;
-  void* const remote;
+  Region* const here;
+  Region* const there;
+  Remote* const remote;
   std::string cost_method;
-  std::vector<void*> handles;
+  std::vector<Request*> handles;
 };
 
 TEST_F(CudaIpcCourier, carries_small_posts_one_launch_for_all_and_says_so) {
   for (std::uint64_t page = 0; page < pages; ++page) {
-    void* const handle = prepared(page);
+    auto* const handle = prepared(page);
     EXPECT_THAT(cost_method, HasSubstr("courier"));
     ASSERT_EQ(run(handle), Status{});
     ASSERT_EQ(run(handle), Status{}) << "again";
@@ -615,13 +617,13 @@ TEST_F(CudaIpcCourier, carries_small_posts_one_launch_for_all_and_says_so) {
 }
 
 TEST_F(CudaIpcCourier, leaves_long_posts_and_those_of_streams_to_launches) {
-  void* const large = prepared(0, pages * 4096);
+  auto* const large = prepared(0, pages * 4096);
   EXPECT_THAT(cost_method, testing::Not(HasSubstr("courier")));
   EXPECT_EQ(run(large), Status{});
   EXPECT_TRUE(same(near, far));
   EXPECT_EQ(copies(), 1);
   const auto stream = gpu::Stream::make(gpu::Device::open(fake.load().value(), 0).value()).value();
-  void* const handle = prepared(1);
+  auto* const handle = prepared(1);
   headrace_post_v1 how{};
   how.stream = stream.handle();
   ASSERT_EQ(post(handle, how), Status{});
@@ -631,13 +633,13 @@ TEST_F(CudaIpcCourier, leaves_long_posts_and_those_of_streams_to_launches) {
 }
 
 TEST_F(CudaIpcCourier, whose_ring_is_full_leaves_the_rest_to_launches) {
-  std::vector<void*> all;
+  std::vector<Request*> all;
   for (std::uint64_t page = 0; page < pages; ++page) all.push_back(prepared(page));
   fake.hold();
-  for (void* const handle : all) ASSERT_EQ(post(handle), Status{});
+  for (auto* const handle : all) ASSERT_EQ(post(handle), Status{});
   EXPECT_EQ(backend->progress(), 0u);
   fake.release();
-  for (void* const handle : all) {
+  for (auto* const handle : all) {
     while (in_flight(handle)) backend->progress();
     EXPECT_EQ(end_of(handle).status, Status{});
   }
@@ -646,8 +648,8 @@ TEST_F(CudaIpcCourier, whose_ring_is_full_leaves_the_rest_to_launches) {
 }
 
 TEST_F(CudaIpcCourier, that_cannot_be_launched_costs_one_warning_and_no_post) {
-  void* const one = prepared(0);
-  void* const two = prepared(1);
+  auto* const one = prepared(0);
+  auto* const two = prepared(1);
   fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory, 1, 2);
   EXPECT_EQ(run(one), Status{});
   EXPECT_EQ(run(two), Status{});
@@ -658,7 +660,7 @@ TEST_F(CudaIpcCourier, that_cannot_be_launched_costs_one_warning_and_no_post) {
 }
 
 TEST_F(CudaIpcCourier, that_left_before_a_post_and_cannot_come_back_fails_it) {
-  void* const handle = prepared(0);
+  auto* const handle = prepared(0);
   cuda::add_courier_that_leaves(fake);
   fake.hold();
   ASSERT_EQ(post(handle), Status{});
@@ -671,7 +673,7 @@ TEST_F(CudaIpcCourier, that_left_before_a_post_and_cannot_come_back_fails_it) {
 }
 
 TEST_F(CudaIpcCourier, wakes_a_sleeper_and_comes_back_for_him) {
-  void* const handle = prepared(0);
+  auto* const handle = prepared(0);
   cuda::add_courier_that_leaves(fake);
   fake.hold();
   ASSERT_EQ(post(handle), Status{});
@@ -687,7 +689,7 @@ TEST_F(CudaIpcCourier, wakes_a_sleeper_and_comes_back_for_him) {
 }
 
 TEST_F(CudaIpcCourier, whose_kernel_faults_ends_its_posts_with_the_drivers_words) {
-  void* const handle = prepared(0);
+  auto* const handle = prepared(0);
   fake.add_kernel("headrace_courier", sizeof(headrace_courier_v1),
                   [](const void*) { return cuda::Outcome::illegal_address; });
   EXPECT_EQ(run(handle).code, Code::backend_failed);

@@ -9,13 +9,13 @@ namespace headrace::cuda_ipc {
 namespace {
 
 ToldRegion tell_own(void* handle) {
-  const Region& region = *static_cast<const Region*>(handle);
+  const Region& region = Handles::region(handle);
   if (region.gpu() == nullptr) return {region.id(), HEADRACE_DRAM, region.length(), 0};
   return {region.id(), HEADRACE_VRAM, region.length(), mark_of(region.gpu()->device->info())};
 }
 
 ToldRegion tell_remote(void* handle) {
-  const RemoteRegion& region = *static_cast<const RemoteRegion*>(handle);
+  const RemoteRegion& region = Handles::remote(handle);
   return {region.peer().id(), region.is_of_gpu() ? HEADRACE_VRAM : HEADRACE_DRAM, region.length(),
           region.gpu_mark()};
 }

@@ -6,7 +6,7 @@
 #include "gpu/pinned_memory.hpp"
 #include "gpu/registered_memory.hpp"
 
-#include <headrace/plugin/backend_v1.h>
+#include <headrace/plugin/backend.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -17,6 +17,12 @@ namespace headrace::cuda_ipc {
 
 using gpu::Gpus;
 using gpu::WorkingGpu;
+
+class Link;
+class Region;
+class RemoteRegion;
+class Request;
+using Handles = plugin::Handles<Region, Link, RemoteRegion, Request>;
 
 class Region {
  public:

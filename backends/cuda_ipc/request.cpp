@@ -15,8 +15,6 @@ constexpr std::uint64_t launch_ns = 30'000;  // with some grace
 constexpr std::uint64_t longest_look_ns =
     2'000'000;  // beyond it a wake-up is lost in the time of the transfer
 
-const Region& local_region(void* handle) { return *static_cast<const Region*>(handle); }
-const RemoteRegion& remote_region(void* handle) { return *static_cast<const RemoteRegion*>(handle); }
 std::span<void* const> regions_of(const headrace_side_v1& side) { return {side.regions, side.region_count}; }
 
 /// Where the driving GPU reaches a region of our own.
@@ -30,9 +28,9 @@ Result<cuda::Address> reach_own(const Region& region, const WorkingGpu& driver, 
 gpu::Touches touched_by(const headrace_prepare_v1& args) {
   const bool gpus_alone =
       std::ranges::all_of(regions_of(*args.local),
-                          [](void* handle) { return local_region(handle).gpu() != nullptr; }) &&
+                          [](void* handle) { return Handles::region(handle).gpu() != nullptr; }) &&
       std::ranges::all_of(regions_of(*args.remote),
-                          [](void* handle) { return remote_region(handle).is_of_gpu(); });
+                          [](void* handle) { return Handles::remote(handle).is_of_gpu(); });
   return gpus_alone ? gpu::Touches::gpus : gpu::Touches::host;
 }
 
@@ -41,7 +39,7 @@ gpu::Touches touched_by(const headrace_prepare_v1& args) {
 Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v1& args) {
   const WorkingGpu* driver = nullptr;
   for (void* const handle : regions_of(*args.local)) {
-    const WorkingGpu* const gpu = local_region(handle).gpu();
+    const WorkingGpu* const gpu = Handles::region(handle).gpu();
     if (driver != nullptr && gpu != nullptr && gpu != driver)
       return make_error(Code::not_supported,
                         "the local pages are of GPU {} and GPU {}: make a request for each GPU",
@@ -51,11 +49,11 @@ Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v
   if (driver != nullptr) return driver;
   const auto handles = regions_of(*args.remote);
   const auto of_gpu =
-      std::ranges::find_if(handles, [](void* handle) { return remote_region(handle).is_of_gpu(); });
+      std::ranges::find_if(handles, [](void* handle) { return Handles::remote(handle).is_of_gpu(); });
   if (of_gpu == handles.end())
     return make_error(Code::not_supported, "cuda_ipc moves host memory only to and from GPUs");
-  if (const Region* const own = remote_region(*of_gpu).local()) return own->gpu();
-  HEADRACE_TRY(gpu, instance.gpus.like(remote_region(*of_gpu).gpu_mark()));
+  if (const Region* const own = Handles::remote(*of_gpu).local()) return own->gpu();
+  HEADRACE_TRY(gpu, instance.gpus.like(Handles::remote(*of_gpu).gpu_mark()));
   return gpu.get();  // the instance keeps what it has opened
 }
 
@@ -102,9 +100,9 @@ Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1&
 Result<void> Request::reach_local() {
   const auto handles = regions_of(*args_.local);
   const bool on_host =
-      std::ranges::all_of(handles, [](void* handle) { return local_region(handle).gpu() == nullptr; });
+      std::ranges::all_of(handles, [](void* handle) { return Handles::region(handle).gpu() == nullptr; });
   for (void* const handle : handles) {
-    const Region& region = local_region(handle);
+    const Region& region = Handles::region(handle);
     const auto address = reach_own(region, *gpu_, args_.op == HEADRACE_READ);
     if (!address && (address.code() != Code::not_supported || !on_host || !instance_.staging.enabled()))
       return address.error();
@@ -116,7 +114,7 @@ Result<void> Request::reach_local() {
 
 Result<void> Request::prepare_local() {
   for (void* const handle : regions_of(*args_.remote)) {
-    const Region& region = *remote_region(handle).local();
+    const Region& region = *Handles::remote(handle).local();
     HEADRACE_TRY(address, reach_own(region, *gpu_, args_.op == HEADRACE_WRITE));
     memory_.push_back({nullptr, address, region.length()});
   }
@@ -130,7 +128,7 @@ Request::Ready Request::find_memory(Outcome& why) {
   bool all = true, by_owner = false;
   const auto handles = regions_of(*args_.remote);
   for (std::size_t i = 0; i < handles.size(); ++i) {
-    auto found = remote_region(handles[i]).reach(gpu_->device->ordinal());
+    auto found = Handles::remote(handles[i]).reach(gpu_->device->ordinal());
     if (found.reach == PeerRegion::Reach::refused) {
       why = about_region(i, found.error.code, std::move(found.error.message));
       return Ready::never;
@@ -170,7 +168,7 @@ Result<void> Request::prepare_move() {
   if (stages_) {
     staged_ = std::make_shared<StagedMove>(
         instance_.staging, *gpu_, args_,
-        [](void* handle) { return reinterpret_cast<std::byte*>(local_region(handle).address()); },
+        [](void* handle) { return reinterpret_cast<std::byte*>(Handles::region(handle).address()); },
         [remote](void* handle) { return remote.at(handle); });
   } else {
     HEADRACE_TRY(move, gpu::PreparedMove::prepare(
@@ -193,7 +191,7 @@ Outcome Request::check_peer() const {
   if (link_->owner_closed()) return link_->why_lost();
   const auto handles = regions_of(*args_.remote);
   for (std::size_t i = 0; i < handles.size(); ++i) {
-    const RemoteRegion& remote = remote_region(handles[i]);
+    const RemoteRegion& remote = Handles::remote(handles[i]);
     remote.find_slot();
     const PeerRegion& region = remote.peer();
     if (!region.live()) {

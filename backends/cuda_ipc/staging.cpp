@@ -20,13 +20,7 @@ bool Staging::submit(std::shared_ptr<Work> work) {
     ++running_;
   }
   auto task = std::make_unique<Task>(*this, std::move(work));
-  const bool taken = host_.submit(
-      [](void* argument) {
-        const std::unique_ptr<Task> own(static_cast<Task*>(argument));
-        own->staging.run(std::move(own->work));
-      },
-      task.get());
-  if (taken) {
+  if (host_.submit<&Task::run>(task.get())) {
     (void)task.release();
     return true;
   }

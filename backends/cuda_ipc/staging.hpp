@@ -74,6 +74,11 @@ class Staging {
   struct Task {
     Staging& staging;
     std::shared_ptr<Work> work;
+
+    static void run(Task* given) {
+      const std::unique_ptr<Task> own(given);
+      own->staging.run(std::move(own->work));
+    }
   };
   void run(std::shared_ptr<Work> work);
   [[nodiscard]] Result<std::unique_ptr<Lane>> take_lane(const std::shared_ptr<const gpu::Device>& device);

@@ -51,14 +51,13 @@ bool inside(std::uint64_t offset, std::uint64_t bytes, std::uint64_t length) {
 
 std::span<const headrace_option_v1> FakeBackend::options() { return option_rows; }
 
-Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host,
-                                                           const plugin::CreateArgs& args) {
+Result<std::unique_ptr<FakeBackend>> FakeBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
   return open(host, args, process_network(), std::make_shared<FaultScript>());
 }
 
-Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, const plugin::CreateArgs& args,
-                                                           FakeNetwork& network,
-                                                           std::shared_ptr<FaultScript> script) {
+Result<std::unique_ptr<FakeBackend>> FakeBackend::open(plugin::Host host, const plugin::CreateArgs& args,
+                                                       FakeNetwork& network,
+                                                       std::shared_ptr<FaultScript> script) {
   BackendOptions options("fake", option_rows, args);
   constexpr std::array completions{Completion::caller, Completion::progress, Completion::thread};
   const Completion completion =
@@ -73,9 +72,9 @@ Result<std::unique_ptr<plugin::Backend>> FakeBackend::open(plugin::Host host, co
   if (!timer) return os_error(errno, "create a timer");
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, 0));
   HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN, 0));
-  return std::unique_ptr<plugin::Backend>(new FakeBackend(host, network, std::move(script), completion, depth,
-                                                          std::move(objects), std::move(epoll),
-                                                          std::move(bell), std::move(timer)));
+  return std::unique_ptr<FakeBackend>(new FakeBackend(host, network, std::move(script), completion, depth,
+                                                      std::move(objects), std::move(epoll), std::move(bell),
+                                                      std::move(timer)));
 }
 
 FakeBackend::FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_ptr<FaultScript> script,
@@ -100,14 +99,14 @@ FakeBackend::FakeBackend(plugin::Host host, FakeNetwork& network, std::shared_pt
 
 FakeBackend::~FakeBackend() {
   for (;;) {  // links that came in and were never accepted, or that the host forgot
-    void* connection = nullptr;
+    LinkEnd* link = nullptr;
     {
       const Lock lock(network_.mutex_);
       network_.instances_.erase(number_);  // nobody finds us from now on
       if (links_.empty()) break;
-      connection = links_.begin()->first;
+      link = links_.begin()->second.get();
     }
-    disconnect(connection);
+    disconnect(*link);
   }
   {
     Lock lock(network_.mutex_);
@@ -135,7 +134,7 @@ Result<std::string> FakeBackend::connection_info() {
   return fmt::format("fake:{}:{}", network_.name(), number_);
 }
 
-Result<void*> FakeBackend::connect(const headrace_connect_v1& args) {
+Result<LinkEnd*> FakeBackend::connect(const headrace_connect_v1& args) {
   const std::string_view info(static_cast<const char*>(args.connection_info.data),
                               args.connection_info.length);
   const std::string here = fmt::format("fake:{}:", network_.name());
@@ -177,7 +176,7 @@ Result<void*> FakeBackend::connect(const headrace_connect_v1& args) {
     peer->push(std::move(event));
   }
   settle();
-  return static_cast<void*>(mine.get());
+  return mine.get();
 }
 
 void FakeBackend::accept(Lock& lock, const std::shared_ptr<LinkEnd>& link) {
@@ -259,10 +258,10 @@ void FakeBackend::end_waiting(Lock& lock, LinkEnd& link, Status status, const st
   }
 }
 
-void FakeBackend::disconnect(void* connection) {
+void FakeBackend::disconnect(LinkEnd& end) {
   {
     Lock lock(network_.mutex_);
-    const auto found = links_.find(connection);
+    const auto found = links_.find(&end);
     if (found == links_.end()) return;  // came in, and was refused by the host just now
     const std::shared_ptr<LinkEnd> link = found->second;
     if (link->state != LinkState::lost) {
@@ -278,19 +277,14 @@ void FakeBackend::disconnect(void* connection) {
     end_waiting(lock, *link, {Code::canceled}, "the link was disconnected");
     network_.changed_.wait(lock, [&] { return link->busy == 0 && link->in_flight.empty(); });
     link->until_ready.clear();  // they hold the link, which holds them
-    links_.erase(connection);
+    links_.erase(&end);
   }
   settle();
 }
 
-std::shared_ptr<LinkEnd> FakeBackend::link_of(void* connection) const {
-  if (connection == nullptr) return nullptr;
-  return links_.at(connection);
-}
-
 // ------------------------------------------------------------------------------------------------ regions
 
-Result<void*> FakeBackend::register_region(const headrace_region_v1& region) {
+Result<Region*> FakeBackend::register_region(const headrace_region_v1& region) {
   if (region.kind != HEADRACE_DRAM)
     return make_error(Code::not_supported, "fake takes host memory only, region {} is of kind {}",
                       region.region_id, region.kind);
@@ -312,14 +306,14 @@ Result<void*> FakeBackend::register_region(const headrace_region_v1& region) {
     return make_error(Code::invalid_argument, "region {} is registered already: ids are never used twice",
                       region.region_id);
   regions_.emplace(made.get(), made);
-  return static_cast<void*>(made.get());
+  return made.get();
 }
 
-void FakeBackend::deregister_region(void* handle) {
+void FakeBackend::deregister_region(Region& handle) {
   std::shared_ptr<Region> region;
   {
     const Lock lock(network_.mutex_);
-    const auto found = regions_.find(handle);
+    const auto found = regions_.find(&handle);
     region = found->second;
     regions_by_id_.erase(region->id);
     regions_.erase(found);
@@ -328,16 +322,16 @@ void FakeBackend::deregister_region(void* handle) {
   region->gone = true;
 }
 
-Result<void*> FakeBackend::load_local(void* handle) {
+Result<RemoteRegion*> FakeBackend::load_local(Region& region) {
   auto made = std::make_shared<RemoteRegion>();
   const Lock lock(network_.mutex_);
-  made->own = regions_.at(handle);
+  made->own = regions_.at(&region);
   made->region_id = made->own->id;
   remotes_.emplace(made.get(), made);
-  return static_cast<void*>(made.get());
+  return made.get();
 }
 
-Result<void*> FakeBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
+Result<RemoteRegion*> FakeBackend::load_remote(LinkEnd& link, const headrace_remote_region_v1& region) {
   if (region.public_data.length != 0)
     return make_error(Code::corrupt,
                       "region {} comes with {} bytes of public data, a fake instance gives out none",
@@ -345,15 +339,15 @@ Result<void*> FakeBackend::load_remote(void* connection, const headrace_remote_r
   auto made = std::make_shared<RemoteRegion>();
   made->region_id = region.region_id;
   const Lock lock(network_.mutex_);
-  made->link = link_of(connection);
+  made->link = links_.at(&link);
   if (made->link->broken) return Error{made->link->lost_status.code, "load region: " + made->link->lost_text};
   remotes_.emplace(made.get(), made);
-  return static_cast<void*>(made.get());
+  return made.get();
 }
 
-void FakeBackend::unload(void* remote) {
+void FakeBackend::unload(RemoteRegion& remote) {
   const Lock lock(network_.mutex_);
-  remotes_.erase(remote);
+  remotes_.erase(&remote);
 }
 
 /// The region behind a remote handle, if its owner still has it.
@@ -366,19 +360,18 @@ std::shared_ptr<Region> FakeBackend::find_region(const RemoteRegion& remote) {
   return found != regions.end() ? found->second : nullptr;
 }
 
-Result<std::span<std::byte>> FakeBackend::map(void* remote, int device, unsigned access) {
+Result<std::span<std::byte>> FakeBackend::map(RemoteRegion& remote, int device, unsigned access) {
   if (device >= 0)
     return make_error(Code::not_supported, "fake maps for the CPU only, not for device {}", device);
   const Lock lock(network_.mutex_);
-  const RemoteRegion& loaded = *remotes_.at(remote);
-  if (loaded.link && loaded.link->broken)
-    return Error{loaded.link->lost_status.code, "map: " + loaded.link->lost_text};
-  if (loaded.link && loaded.link->state == LinkState::connecting)
-    return make_error(Code::would_block, "map region {}: its link is not ready yet", loaded.region_id);
-  const auto region = find_region(loaded);
+  if (remote.link && remote.link->broken)
+    return Error{remote.link->lost_status.code, "map: " + remote.link->lost_text};
+  if (remote.link && remote.link->state == LinkState::connecting)
+    return make_error(Code::would_block, "map region {}: its link is not ready yet", remote.region_id);
+  const auto region = find_region(remote);
   if (!region)
     return make_error(Code::not_found, "map region {}: its owner does not have it any more",
-                      loaded.region_id);
+                      remote.region_id);
   if (region->memory_fd < 0)
     return make_error(Code::not_supported,
                       "map region {}: only memory from allocate can be mapped, this was merely registered",
@@ -395,7 +388,7 @@ Result<std::span<std::byte>> FakeBackend::map(void* remote, int device, unsigned
   return std::span<std::byte>(address, region->length);
 }
 
-void FakeBackend::unmap(void* /*remote*/, void* address) {
+void FakeBackend::unmap(RemoteRegion& /*remote*/, void* address) {
   std::pair<void*, std::size_t> mapped;
   {
     const Lock lock(network_.mutex_);
@@ -408,26 +401,24 @@ void FakeBackend::unmap(void* /*remote*/, void* address) {
 
 // ------------------------------------------------------------------------------------------------ requests
 
-std::shared_ptr<Request> FakeBackend::request_of(void* handle) const { return requests_.at(handle); }
-
-Result<void*> FakeBackend::prepare(const headrace_prepare_v1& args) {
+Result<Request*> FakeBackend::prepare(LinkEnd* link, const headrace_prepare_v1& args) {
   if (script_->next_preparation_denied())
     return make_error(Code::not_supported, "the fault script denies this preparation");
   auto request = std::make_shared<Request>();
   request->args = args;
   const Lock lock(network_.mutex_);
-  request->link = link_of(args.connection);
+  if (link != nullptr) request->link = links_.at(link);
   if (request->link && request->link->broken)
     return Error{request->link->lost_status.code, "prepare: " + request->link->lost_text};
   requests_.emplace(request.get(), request);
-  return static_cast<void*>(request.get());
+  return request.get();
 }
 
-Status FakeBackend::post(void* handle, const headrace_post_v1& args) {
+Status FakeBackend::post(Request& handle, const headrace_post_v1& args) {
   const std::uint64_t now = host_.now_ns();
   {
     const Lock lock(network_.mutex_);
-    const std::shared_ptr<Request> request = request_of(handle);
+    const std::shared_ptr<Request> request = requests_.at(&handle);
     if (request->state != RequestState::idle) return {Code::invalid_argument};
     LinkEnd* const link = request->link.get();
     if (link != nullptr && link->broken) return link->lost_status;
@@ -458,10 +449,10 @@ Status FakeBackend::post(void* handle, const headrace_post_v1& args) {
   return {};
 }
 
-bool FakeBackend::poll(void* handle) {
+bool FakeBackend::poll(Request& handle) {
   if (completion_ != Completion::progress) return false;
   Lock lock(network_.mutex_);
-  const std::shared_ptr<Request> request = request_of(handle);
+  const std::shared_ptr<Request> request = requests_.at(&handle);
   const Mishap& mishap = request->mishap;
   if (request->state != RequestState::waiting || mishap.drop || mishap.reorder || mishap.delay_ns != 0)
     return false;
@@ -470,10 +461,10 @@ bool FakeBackend::poll(void* handle) {
   return true;
 }
 
-void FakeBackend::cancel(void* handle) {
+void FakeBackend::cancel(Request& handle) {
   {
     const Lock lock(network_.mutex_);
-    const std::shared_ptr<Request> request = request_of(handle);
+    const std::shared_ptr<Request> request = requests_.at(&handle);
     if (request->state == RequestState::idle) return;
     request->cancel = true;
     if (request->state == RequestState::waiting) push_run(request);  // wherever it waits: it ends now
@@ -481,9 +472,9 @@ void FakeBackend::cancel(void* handle) {
   settle();
 }
 
-void FakeBackend::release(void* handle) {
+void FakeBackend::release(Request& handle) {
   const Lock lock(network_.mutex_);
-  requests_.erase(handle);
+  requests_.erase(&handle);
 }
 
 void FakeBackend::schedule(const std::shared_ptr<Request>& request, std::uint64_t now) {
@@ -571,7 +562,7 @@ Status FakeBackend::check_remote(const Request& request, std::string& text) {
   const RemoteRegion* last = nullptr;
   std::uint64_t length = 0;
   for (std::uint64_t page = 0; page < request.args.count; ++page) {
-    const auto* const remote = static_cast<const RemoteRegion*>(side_region(side, page));
+    const RemoteRegion* const remote = &Handles::remote(side_region(side, page));
     if (remote != last) {
       const Lock lock(network_.mutex_);
       const auto region = find_region(*remote);
@@ -633,14 +624,14 @@ Status FakeBackend::copy_once(Request& request, std::string& text) {
     }
     if (request.link && request.link->broken.load(std::memory_order_acquire))
       return broken_at(*request.link, run.first_page, text);
-    const auto& handle = *static_cast<const RemoteRegion*>(run.remote_region);
+    const RemoteRegion& handle = Handles::remote(run.remote_region);
     std::shared_ptr<Region> region;
     {
       const Lock lock(network_.mutex_);
       region = find_region(handle);
     }
     if (!region) return gone(request, handle, run.first_page, text);
-    std::byte* const local = static_cast<const Region*>(run.local_region)->base + run.local_offset;
+    std::byte* const local = Handles::region(run.local_region).base + run.local_offset;
     const std::shared_lock together(region->gate);
     if (region->gone) return gone(request, handle, run.first_page, text);
     std::byte* const remote = region->base + run.remote_offset;
@@ -654,11 +645,10 @@ Status FakeBackend::copy_once(Request& request, std::string& text) {
 
 // ------------------------------------------------------------------------------------------------ messages
 
-Status FakeBackend::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
+Status FakeBackend::notify(LinkEnd& link, std::uint32_t channel, std::string_view bytes) {
   const std::uint64_t now = host_.now_ns();
   {
     const Lock lock(network_.mutex_);
-    LinkEnd& link = *link_of(connection);
     if (link.broken) return link.lost_status;
     if (bytes.size() > max_message_bytes) return {Code::invalid_argument};
     if (link.undelivered >= max_undelivered) return {Code::would_block};

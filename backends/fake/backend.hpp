@@ -16,7 +16,7 @@ namespace headrace::fake {
 /// Who does an instance's work: the caller who caused it, whoever calls `progress`, or a thread of its own.
 enum class Completion { caller, progress, thread };
 
-class FakeBackend final : public plugin::Backend {
+class FakeBackend final : public plugin::Backend<Handles> {
  public:
   static constexpr const char* name = "fake";
   static constexpr const char* version = "1.0";
@@ -25,11 +25,11 @@ class FakeBackend final : public plugin::Backend {
   static std::span<const headrace_option_v1> options();
 
   /// What the plugin calls: the network of the process, faults from the options.
-  static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args);
+  static Result<std::unique_ptr<FakeBackend>> open(plugin::Host host, const plugin::CreateArgs& args);
   /// What tests call: their own network, which must outlive the instance, and a script that they may add to
   /// later.
-  static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args,
-                                               FakeNetwork& network, std::shared_ptr<FaultScript> script);
+  static Result<std::unique_ptr<FakeBackend>> open(plugin::Host host, const plugin::CreateArgs& args,
+                                                   FakeNetwork& network, std::shared_ptr<FaultScript> script);
 
   ~FakeBackend() override;
   FakeBackend(const FakeBackend&) = delete;
@@ -37,23 +37,23 @@ class FakeBackend final : public plugin::Backend {
 
   [[nodiscard]] headrace_info_v1 info() override;
   Result<std::string> connection_info() override;
-  Result<void*> connect(const headrace_connect_v1& args) override;
-  void disconnect(void* connection) override;
+  Result<Link*> connect(const headrace_connect_v1& args) override;
+  void disconnect(Link& link) override;
 
-  Result<void*> register_region(const headrace_region_v1& region) override;
-  void deregister_region(void* handle) override;
-  Result<void*> load_local(void* handle) override;
-  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
-  void unload(void* remote) override;
-  Result<std::span<std::byte>> map(void* remote, int device, unsigned access) override;
-  void unmap(void* remote, void* address) override;
+  Result<Region*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(Region& region) override;
+  Result<Remote*> load_local(Region& region) override;
+  Result<Remote*> load_remote(Link& link, const headrace_remote_region_v1& region) override;
+  void unload(Remote& remote) override;
+  Result<std::span<std::byte>> map(Remote& remote, int device, unsigned access) override;
+  void unmap(Remote& remote, void* address) override;
 
-  Result<void*> prepare(const headrace_prepare_v1& args) override;
-  Status post(void* request, const headrace_post_v1& args) override;
-  bool poll(void* request) override;
-  void cancel(void* request) override;
-  void release(void* request) override;
-  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
+  Result<Request*> prepare(Link* link, const headrace_prepare_v1& args) override;
+  Status post(Request& request, const headrace_post_v1& args) override;
+  bool poll(Request& request) override;
+  void cancel(Request& request) override;
+  void release(Request& request) override;
+  Status notify(Link& link, std::uint32_t channel, std::string_view bytes) override;
 
   std::uint32_t progress() override;
   [[nodiscard]] int descriptor() override;
@@ -79,8 +79,6 @@ class FakeBackend final : public plugin::Backend {
   void ring();
   void set_timer(std::uint64_t now);
   void bring_due(std::uint64_t now);
-  [[nodiscard]] std::shared_ptr<LinkEnd> link_of(void* connection) const;
-  [[nodiscard]] std::shared_ptr<Request> request_of(void* handle) const;
 
   // With the lock held; they let it go to copy or to call the host, and hold it again when they return.
   std::uint32_t drain(Lock& lock, bool release_late);
@@ -122,11 +120,11 @@ class FakeBackend final : public plugin::Backend {
   bool timer_set_ = false;
   bool stop_ = false;
   std::uint64_t posts_in_flight_ = 0;
-  std::map<void*, std::shared_ptr<LinkEnd>> links_;
-  std::map<void*, std::shared_ptr<Region>> regions_;
+  std::map<const LinkEnd*, std::shared_ptr<LinkEnd>> links_;
+  std::map<const Region*, std::shared_ptr<Region>> regions_;
   std::map<std::uint32_t, std::shared_ptr<Region>> regions_by_id_;
-  std::map<void*, std::shared_ptr<RemoteRegion>> remotes_;
-  std::map<void*, std::shared_ptr<Request>> requests_;
+  std::map<const RemoteRegion*, std::shared_ptr<RemoteRegion>> remotes_;
+  std::map<const Request*, std::shared_ptr<Request>> requests_;
   std::map<void*, std::pair<void*, std::size_t>> mappings_;  // address handed out -> what mmap gave
 
   // descriptor(): an epoll set of a bell, rung while armed, and a timer for delayed things.

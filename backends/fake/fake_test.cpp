@@ -24,7 +24,7 @@ struct TestBackend {
 
   static FakeNetwork* network;
   static std::shared_ptr<FaultScript> script;
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+  static Result<std::unique_ptr<FakeBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
     return FakeBackend::open(host, args, *network, script);
   }
 };

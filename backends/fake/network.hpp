@@ -27,6 +27,10 @@ namespace headrace::fake {
 
 class FakeBackend;
 struct LinkEnd;
+struct Region;
+struct RemoteRegion;
+struct Request;
+using Handles = plugin::Handles<Region, LinkEnd, RemoteRegion, Request>;
 
 /// Memory of one instance that others may reach. Whoever copies holds `gate` shared; deregistration takes it
 /// alone, so that nobody is in the memory once it returns.

@@ -3,24 +3,16 @@
 
 #include "backends/posix/job.hpp"
 #include "backends/posix/query.hpp"
-#include "backends/posix/region.hpp"
 
 #include <algorithm>
 
 namespace headrace::posix {
 namespace {
 
-/// The handle that `prepare` returns.
-struct Request {
-  std::shared_ptr<Job> job;
-};
-
-Request& request_of(void* handle) { return *static_cast<Request*>(handle); }
-
 /// Checks that one side is memory and the other files, and that the target may be written.
 Result<void> check_side(const headrace_side_v1& side, bool files, bool is_target) {
   for (void* const handle : std::span(side.regions, side.region_count)) {
-    const Region& region = *static_cast<const Region*>(handle);
+    const Region& region = Handles::region(handle);
     if ((region.file() != nullptr) != files)
       return make_error(
           Code::not_supported,
@@ -34,15 +26,14 @@ Result<void> check_side(const headrace_side_v1& side, bool files, bool is_target
 
 }  // namespace
 
-Result<std::unique_ptr<plugin::Backend>> PosixBackend::open(plugin::Host host,
-                                                            const plugin::CreateArgs& args) {
+Result<std::unique_ptr<PosixBackend>> PosixBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
   return open(host, args, FileCalls::system());
 }
 
-Result<std::unique_ptr<plugin::Backend>> PosixBackend::open(plugin::Host host, const plugin::CreateArgs& args,
-                                                            const FileCalls& calls) {
+Result<std::unique_ptr<PosixBackend>> PosixBackend::open(plugin::Host host, const plugin::CreateArgs& args,
+                                                         const FileCalls& calls) {
   HEADRACE_TRY(settings, read_settings(args));
-  return std::unique_ptr<plugin::Backend>(new PosixBackend(host, settings, calls));
+  return std::unique_ptr<PosixBackend>(new PosixBackend(host, settings, calls));
 }
 
 headrace_info_v1 PosixBackend::info() {
@@ -54,29 +45,29 @@ headrace_info_v1 PosixBackend::info() {
   return info;
 }
 
-Result<void*> PosixBackend::register_region(const headrace_region_v1& args) {
+Result<Region*> PosixBackend::register_region(const headrace_region_v1& args) {
   HEADRACE_TRY(region, Region::make(args, calls_));
-  return static_cast<void*>(region.release());
+  return region.release();
 }
-void PosixBackend::deregister_region(void* handle) { delete static_cast<Region*>(handle); }
+void PosixBackend::deregister_region(Region& region) { delete &region; }
 
-Result<void*> PosixBackend::load_local(void* handle) { return handle; }
-void PosixBackend::unload(void*) {}
+Result<Region*> PosixBackend::load_local(Region& region) { return &region; }
+void PosixBackend::unload(Region&) {}
 
-Result<void*> PosixBackend::prepare(const headrace_prepare_v1& args) {
+Result<Request*> PosixBackend::prepare(Link* /*link*/, const headrace_prepare_v1& args) {
   HEADRACE_TRY_VOID(check_side(*args.local, false, args.op == HEADRACE_READ));
   HEADRACE_TRY_VOID(check_side(*args.remote, true, args.op == HEADRACE_WRITE));
-  return static_cast<void*>(new Request{std::make_shared<Job>(host_, args, settings_.piece_bytes)});
+  return new Request{std::make_shared<Job>(host_, args, settings_.piece_bytes)};
 }
 
-Status PosixBackend::post(void* handle, const headrace_post_v1& args) {
+Status PosixBackend::post(Request& request, const headrace_post_v1& args) {
   if (args.has_message != 0) return {Code::not_supported};  // the host delivers messages to its own agent
   const auto pool = workers();
   if (!pool) {
     host_.log(HEADRACE_LOG_WARN, pool.error().message);
     return {pool.error().code};
   }
-  const std::shared_ptr<Job>& job = request_of(handle).job;
+  const std::shared_ptr<Job>& job = request.job;
   if (!job->begin(args.token)) return {Code::invalid_argument};
   const std::uint64_t wanted = std::min<std::uint64_t>(job->pieces(), settings_.threads);
   std::uint64_t helpers = 0;
@@ -85,8 +76,8 @@ Status PosixBackend::post(void* handle, const headrace_post_v1& args) {
   return {};
 }
 
-void PosixBackend::cancel(void* handle) { request_of(handle).job->cancel(); }
-void PosixBackend::release(void* handle) { delete static_cast<Request*>(handle); }
+void PosixBackend::cancel(Request& request) { request.job->cancel(); }
+void PosixBackend::release(Request& request) { delete &request; }
 
 Result<std::string> PosixBackend::query(const headrace_query_v1& args) { return posix::query(args); }
 

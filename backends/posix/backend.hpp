@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backends/posix/file_calls.hpp"
+#include "backends/posix/region.hpp"
 #include "backends/posix/settings.hpp"
 #include "base/worker_pool.hpp"
 
@@ -16,7 +17,13 @@
 
 namespace headrace::posix {
 
-class PosixBackend final : public plugin::Backend {
+class Job;
+
+struct Request {
+  std::shared_ptr<Job> job;
+};
+
+class PosixBackend final : public plugin::Backend<Handles> {
  public:
   static constexpr const char* name = "posix";
   static constexpr const char* version = "1.0";
@@ -25,23 +32,23 @@ class PosixBackend final : public plugin::Backend {
   static constexpr bool maps = false;
   [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
 
-  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
-                                                             const plugin::CreateArgs& args);
+  [[nodiscard]] static Result<std::unique_ptr<PosixBackend>> open(plugin::Host host,
+                                                                  const plugin::CreateArgs& args);
   /// With other system calls, for tests; `calls` must outlive the instance.
-  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
-                                                             const plugin::CreateArgs& args,
-                                                             const FileCalls& calls);
+  [[nodiscard]] static Result<std::unique_ptr<PosixBackend>> open(plugin::Host host,
+                                                                  const plugin::CreateArgs& args,
+                                                                  const FileCalls& calls);
 
   [[nodiscard]] headrace_info_v1 info() override;
-  Result<void*> register_region(const headrace_region_v1& region) override;
-  void deregister_region(void* handle) override;
-  Result<void*> load_local(void* handle) override;
-  void unload(void* remote) override;
+  Result<Region*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(Region& region) override;
+  Result<Remote*> load_local(Region& region) override;
+  void unload(Remote& remote) override;
 
-  Result<void*> prepare(const headrace_prepare_v1& args) override;
-  Status post(void* request, const headrace_post_v1& args) override;
-  void cancel(void* request) override;
-  void release(void* request) override;
+  Result<Request*> prepare(Link* link, const headrace_prepare_v1& args) override;
+  Status post(Request& request, const headrace_post_v1& args) override;
+  void cancel(Request& request) override;
+  void release(Request& request) override;
 
   Result<std::string> query(const headrace_query_v1& args) override;
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;

@@ -64,7 +64,7 @@ std::ptrdiff_t threads() {
                        std::filesystem::directory_iterator());
 }
 
-class Posix : public test::DirectBackend {
+class Posix : public test::DirectBackend<PosixBackend> {
  protected:
   Posix() { open({}); }
   ~Posix() override { close(); }
@@ -77,7 +77,7 @@ class Posix : public test::DirectBackend {
     std::ofstream(path) << std::string(bytes, fill);
     return path;
   }
-  void* memory(std::string& bytes, std::uint32_t flags = 0) {
+  Region* memory(std::string& bytes, std::uint32_t flags = 0) {
     headrace_region_v1 region{};
     region.struct_size = sizeof region;
     region.region_id = ++regions;
@@ -88,7 +88,7 @@ class Posix : public test::DirectBackend {
     region.flags = flags;
     return backend->register_region(region).value();
   }
-  void* file(const std::string& path, std::uint32_t flags = 0) {
+  Region* file(const std::string& path, std::uint32_t flags = 0) {
     headrace_region_v1 region{};
     region.struct_size = sizeof region;
     region.region_id = ++regions;
@@ -98,19 +98,19 @@ class Posix : public test::DirectBackend {
     region.flags = flags;
     return backend->register_region(region).value();
   }
-  test::PostEnd wait(void* handle) {
+  test::PostEnd wait(Request* handle) {
     while (in_flight(handle)) std::this_thread::yield();
     return end_of(handle);
   }
   test::PostEnd run(const headrace_prepare_v1& args) {
-    void* const handle = backend->prepare(args).value();
+    auto* const handle = backend->prepare(nullptr, args).value();
     EXPECT_TRUE(post(handle).ok());
     test::PostEnd end = wait(handle);
-    backend->release(handle);
+    backend->release(*handle);
     return end;
   }
-  void give_back(const std::vector<void*>& handles) {
-    for (void* const handle : handles) backend->deregister_region(handle);
+  void give_back(const std::vector<Region*>& handles) {
+    for (auto* const handle : handles) backend->deregister_region(*handle);
   }
 
   test::TemporaryFolder folder;
@@ -121,24 +121,24 @@ class Posix : public test::DirectBackend {
 TEST_F(Posix, the_backend_starts_no_thread_before_the_first_post) {
   const auto before = threads();
   std::string bytes(4096, '.');
-  void* const here = memory(bytes);
-  void* const there = file(make("f", 4096));
+  auto* const here = memory(bytes);
+  auto* const there = file(make("f", 4096));
   const auto args = request(HEADRACE_READ, test::uniform_side(here, 0, 4096, 4096),
                             test::uniform_side(there, 0, 4096, 4096), 1);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   EXPECT_EQ(threads(), before);
   ASSERT_TRUE(post(handle).ok());
   EXPECT_TRUE(wait(handle).status.ok());
   EXPECT_EQ(bytes, std::string(4096, 'f'));
   EXPECT_GT(threads(), before);
-  backend->release(handle);
+  backend->release(*handle);
   give_back({here, there});
 }
 
 TEST_F(Posix, neighbouring_pages_of_a_file_are_read_in_one_call) {
   std::string bytes(100 * 64, '.');
-  void* const here = memory(bytes);
-  void* const there = file(make("f", 100 * 32));
+  auto* const here = memory(bytes);
+  auto* const there = file(make("f", 100 * 32));
   const auto args =
       request(HEADRACE_READ, test::uniform_side(here, 0, 64, 32), test::uniform_side(there, 0, 32, 32), 100);
   EXPECT_TRUE(run(args).status.ok());
@@ -149,9 +149,9 @@ TEST_F(Posix, neighbouring_pages_of_a_file_are_read_in_one_call) {
 
 TEST_F(Posix, an_error_names_the_page_and_the_pages_before_it_are_moved) {
   std::string bytes(10 * 64, '.');
-  void* const here = memory(bytes);
+  auto* const here = memory(bytes);
   const std::string path = make("f", 250);
-  void* const there = file(path);
+  auto* const there = file(path);
   const auto args =
       request(HEADRACE_READ, test::uniform_side(here, 0, 64, 32), test::uniform_side(there, 0, 32, 32), 10);
   const test::PostEnd end = run(args);
@@ -165,10 +165,10 @@ TEST_F(Posix, an_error_names_the_page_and_the_pages_before_it_are_moved) {
 
 TEST_F(Posix, pages_of_several_files_are_written_to_the_right_file) {
   std::string bytes(4096, 'm');
-  void* const here = memory(bytes);
+  auto* const here = memory(bytes);
   const std::string one = make("one", 10), two = make("two", 10);
-  void* const first = file(one);
-  void* const second = file(two);
+  auto* const first = file(one);
+  auto* const second = file(two);
   test::PageSide there = test::uniform_side(first, 0, 0, 100);
   there.regions = {first, second};
   there.region_of = {0, 1, 1, 0};
@@ -185,18 +185,18 @@ TEST_F(Posix, a_cancel_waits_for_the_chunk_in_flight_and_no_other_begins) {
   open({one_thread});
   constexpr std::size_t size = 8 << 20;
   std::string bytes(size, '.');
-  void* const here = memory(bytes);
-  void* const there = file(make("f", size));
+  auto* const here = memory(bytes);
+  auto* const there = file(make("f", size));
   const auto args = request(HEADRACE_READ, test::uniform_side(here, 0, size, size),
                             test::uniform_side(there, 0, size, size), 1);
-  void* const handle = backend->prepare(args).value();
+  auto* const handle = backend->prepare(nullptr, args).value();
   calls.hold();
   ASSERT_TRUE(post(handle).ok());
   calls.wait_inside(1);
   EXPECT_EQ(post(handle).code, Code::invalid_argument) << "the request is in flight";
-  backend->cancel(handle);
+  backend->cancel(*handle);
   EXPECT_TRUE(in_flight(handle)) << "a read may still write the memory";
-  EXPECT_FALSE(backend->poll(handle));
+  EXPECT_FALSE(backend->poll(*handle));
   calls.let_go();
   EXPECT_EQ(wait(handle).status.code, Code::canceled);
   EXPECT_EQ(calls.reads(), 1);
@@ -204,7 +204,7 @@ TEST_F(Posix, a_cancel_waits_for_the_chunk_in_flight_and_no_other_begins) {
   ASSERT_TRUE(post(handle).ok()) << "a canceled request may be posted again";
   EXPECT_TRUE(wait(handle).status.ok());
   EXPECT_EQ(bytes, std::string(size, 'f'));
-  backend->release(handle);
+  backend->release(*handle);
   give_back({here, there});
 }
 
@@ -212,24 +212,24 @@ TEST_F(Posix, a_full_queue_refuses_a_post_and_a_canceled_request_leaves_it_at_on
   const std::vector<headrace_setting_v1> narrow{{"threads", "1"}, {"queue_depth", "1"}};
   open(narrow);
   std::string bytes(64, '.');
-  void* const here = memory(bytes);
-  void* const there = file(make("f", 64));
+  auto* const here = memory(bytes);
+  auto* const there = file(make("f", 64));
   const auto args =
       request(HEADRACE_READ, test::uniform_side(here, 0, 64, 64), test::uniform_side(there, 0, 64, 64), 1);
-  std::vector<void*> requests;
-  for (int i = 0; i < 3; ++i) requests.push_back(backend->prepare(args).value());
+  std::vector<Request*> requests;
+  for (int i = 0; i < 3; ++i) requests.push_back(backend->prepare(nullptr, args).value());
   calls.hold();
   ASSERT_TRUE(post(requests[0]).ok());
   calls.wait_inside(1);
   ASSERT_TRUE(post(requests[1]).ok());
   EXPECT_EQ(post(requests[2]).code, Code::would_block);
-  backend->cancel(requests[1]);
+  backend->cancel(*requests[1]);
   EXPECT_EQ(wait(requests[1]).status.code, Code::canceled) << "no thread has begun the request";
   calls.let_go();
   EXPECT_TRUE(wait(requests[0]).status.ok());
   while (post(requests[2]).code == Code::would_block) std::this_thread::yield();
   EXPECT_TRUE(wait(requests[2]).status.ok());
-  for (void* const handle : requests) backend->release(handle);
+  for (auto* const handle : requests) backend->release(*handle);
   give_back({here, there});
 }
 
@@ -237,21 +237,21 @@ TEST_F(Posix, the_backend_is_destroyed_with_canceled_and_released_requests_in_it
   const headrace_setting_v1 one_thread{"threads", "1"};
   open({one_thread});
   std::string bytes(64, '.');
-  void* const here = memory(bytes);
-  void* const there = file(make("f", 64));
+  auto* const here = memory(bytes);
+  auto* const there = file(make("f", 64));
   const auto args =
       request(HEADRACE_READ, test::uniform_side(here, 0, 64, 64), test::uniform_side(there, 0, 64, 64), 1);
-  void* const running = backend->prepare(args).value();
-  void* const waiting = backend->prepare(args).value();
+  auto* const running = backend->prepare(nullptr, args).value();
+  auto* const waiting = backend->prepare(nullptr, args).value();
   calls.hold();
   ASSERT_TRUE(post(running).ok());
   calls.wait_inside(1);
   ASSERT_TRUE(post(waiting).ok());
-  backend->cancel(waiting);
-  backend->release(waiting);
+  backend->cancel(*waiting);
+  backend->release(*waiting);
   calls.let_go();
   EXPECT_TRUE(wait(running).status.ok());
-  backend->release(running);
+  backend->release(*running);
   give_back({here, there});
   backend.reset();
   EXPECT_EQ(calls.reads(), 1);
@@ -259,15 +259,15 @@ TEST_F(Posix, the_backend_is_destroyed_with_canceled_and_released_requests_in_it
 
 TEST_F(Posix, the_backend_moves_between_memory_and_files_only) {
   std::string bytes(64, '.');
-  void* const here = memory(bytes);
-  void* const locked = memory(bytes, HEADRACE_REGION_READ_ONLY);
-  void* const there = file(make("f", 64));
+  auto* const here = memory(bytes);
+  auto* const locked = memory(bytes, HEADRACE_REGION_READ_ONLY);
+  auto* const there = file(make("f", 64));
   const std::string read_only = make("g", 64);
-  void* const kept = file(read_only, HEADRACE_REGION_READ_ONLY);
+  auto* const kept = file(read_only, HEADRACE_REGION_READ_ONLY);
   const auto refusal = [&](headrace_op_v1 op, void* local, void* remote) {
     const auto args =
         request(op, test::uniform_side(local, 0, 64, 64), test::uniform_side(remote, 0, 64, 64), 1);
-    const auto refused = backend->prepare(args);
+    const auto refused = backend->prepare(nullptr, args);
     EXPECT_FALSE(refused.ok());
     return refused.ok() ? std::pair<Code, std::string>()
                         : std::pair(refused.error().code, refused.error().message);
@@ -281,7 +281,8 @@ TEST_F(Posix, the_backend_moves_between_memory_and_files_only) {
               Pair(Code::invalid_argument, HasSubstr("may be read, not written")));
   EXPECT_THAT(refusal(HEADRACE_WRITE, here, kept),
               Pair(Code::invalid_argument, HasSubstr("may be read, not written")));
-  EXPECT_EQ(backend->load_remote(nullptr, {}).code(), Code::not_supported);
+  plugin::NoLink none;
+  EXPECT_EQ(backend->load_remote(none, {}).code(), Code::not_supported);
   EXPECT_EQ(backend->connect({}).code(), Code::not_supported);
   headrace_region_v1 object{};
   object.kind = HEADRACE_OBJECT;
@@ -292,8 +293,8 @@ TEST_F(Posix, the_backend_moves_between_memory_and_files_only) {
 
 TEST_F(Posix, a_request_without_bytes_completes_at_once) {
   std::string bytes(64, '.');
-  void* const here = memory(bytes);
-  void* const there = file(make("f", 64));
+  auto* const here = memory(bytes);
+  auto* const there = file(make("f", 64));
   EXPECT_TRUE(run(request(HEADRACE_READ, test::uniform_side(here, 0, 64, 64),
                           test::uniform_side(there, 0, 64, 64), 0))
                   .status.ok());

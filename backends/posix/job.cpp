@@ -9,7 +9,7 @@
 namespace headrace::posix {
 namespace {
 
-const File& file_of(const PageRun& run) { return *static_cast<const Region*>(run.remote_region)->file(); }
+const File& file_of(const PageRun& run) { return *Handles::remote(run.remote_region).file(); }
 
 /// Whether the run continues in the file where the run before it ends.
 bool continues(const PageRun& run, const PageRun& before) {
@@ -82,8 +82,7 @@ std::optional<Job::Failure> Job::move(std::span<const PageRun> runs) const {
   for (std::size_t first = 0, next = 0; first < runs.size(); first = next) {
     do {
       const PageRun& run = runs[next];
-      parts[next - first] = {static_cast<const Region*>(run.local_region)->base() + run.local_offset,
-                             run.bytes};
+      parts[next - first] = {Handles::region(run.local_region).base() + run.local_offset, run.bytes};
       ++next;
     } while (next < runs.size() && continues(runs[next], runs[next - 1]));
     Moved moved =

@@ -4,13 +4,18 @@
 
 #include "backends/posix/file.hpp"
 
-#include <headrace/plugin/backend_v1.h>
+#include <headrace/plugin/backend.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 namespace headrace::posix {
+
+class Region;
+struct Request;
+/// A file of this agent is the remote side of a request as it was registered.
+using Handles = plugin::Handles<Region, plugin::NoLink, Region, Request>;
 
 class Region {
  public:

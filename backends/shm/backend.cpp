@@ -11,10 +11,10 @@ namespace headrace::shm {
 
 // ------------------------------------------------------------------ life
 
-Result<std::unique_ptr<plugin::Backend>> ShmBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
+Result<std::unique_ptr<ShmBackend>> ShmBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
   HEADRACE_TRY(settings, read_settings(args));
   HEADRACE_TRY(parts, host_link::Site::Parts::open(protocol, host, args.runtime_dir));
-  return std::unique_ptr<Backend>(
+  return std::unique_ptr<ShmBackend>(
       new ShmBackend(std::make_unique<Instance>(host, settings, std::move(parts))));
 }
 
@@ -33,17 +33,20 @@ headrace_info_v1 ShmBackend::info() {
 
 Result<std::string> ShmBackend::connection_info() { return instance_->connection_info(); }
 
-Result<void*> ShmBackend::connect(const headrace_connect_v1& args) { return instance_->connect(args); }
+Result<Link*> ShmBackend::connect(const headrace_connect_v1& args) {
+  HEADRACE_TRY(link, instance_->connect(args));
+  return &Link::of(*link);
+}
 
-void ShmBackend::disconnect(void* connection) { instance_->close(&Link::of(connection)); }
+void ShmBackend::disconnect(Link& link) { instance_->close(&link); }
 
-Status ShmBackend::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
-  return Link::of(connection).notify(channel, bytes);
+Status ShmBackend::notify(Link& link, std::uint32_t channel, std::string_view bytes) {
+  return link.notify(channel, bytes);
 }
 
 // ------------------------------------------------------------------ regions
 
-Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
+Result<LocalRegion*> ShmBackend::register_region(const headrace_region_v1& region) {
   if (region.kind != HEADRACE_DRAM)
     return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
   if (region.address == 0 || region.length == 0) {
@@ -82,25 +85,22 @@ Result<void*> ShmBackend::register_region(const headrace_region_v1& region) {
   return local.release();
 }
 
-void ShmBackend::deregister_region(void* handle) {
-  const std::unique_ptr<LocalRegion> region(static_cast<LocalRegion*>(handle));
-  (void)instance_->live().set(region->region_id,
+void ShmBackend::deregister_region(LocalRegion& region) {
+  const std::unique_ptr<LocalRegion> owned(&region);
+  (void)instance_->live().set(region.region_id,
                               RegionState::gone);  // its step of the table is mapped: this cannot fail
-  if (region->shared) {
-    instance_->unshare(region->region_id);
+  if (region.shared) {
+    instance_->unshare(region.region_id);
   } else {
-    instance_->served.remove(*region);
+    instance_->served.remove(region);
   }
 }
 
-Result<void*> ShmBackend::load_local(void* handle) {
-  return new RemoteRegion(*static_cast<LocalRegion*>(handle));
-}
+Result<RemoteRegion*> ShmBackend::load_local(LocalRegion& region) { return new RemoteRegion(region); }
 
-Result<void*> ShmBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
+Result<RemoteRegion*> ShmBackend::load_remote(Link& link, const headrace_remote_region_v1& region) {
   if (region.kind != HEADRACE_DRAM)
     return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
-  Link& link = Link::of(connection);
   if (link.state() == LinkState::lost) return link.why_lost().error();
   auto remote =
       std::make_unique<RemoteRegion>(link.shared(), region.region_id, region.address, region.length);
@@ -108,54 +108,48 @@ Result<void*> ShmBackend::load_remote(void* connection, const headrace_remote_re
   return remote.release();
 }
 
-void ShmBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote); }
+void ShmBackend::unload(RemoteRegion& remote) { delete &remote; }
 
 constexpr unsigned map_for_writing = 2;
 
-Result<std::span<std::byte>> ShmBackend::map(void* remote, int device, unsigned access) {
-  auto& region = *static_cast<RemoteRegion*>(remote);
+Result<std::span<std::byte>> ShmBackend::map(RemoteRegion& remote, int device, unsigned access) {
   if (device >= 0)
     return make_error(Code::not_supported, "shm maps memory for the CPU, not for GPU {}", device);
-  const bool known = region.resolve();
-  if (std::byte* const mapped = region.mapped(); mapped != nullptr) {
-    if ((access & map_for_writing) == 0 || region.writable()) return std::span(mapped, region.length_bytes());
+  const bool known = remote.resolve();
+  if (std::byte* const mapped = remote.mapped(); mapped != nullptr) {
+    if ((access & map_for_writing) == 0 || remote.writable()) return std::span(mapped, remote.length_bytes());
     return make_error(Code::not_supported, "region {} of peer {} is read-only: map it for reading",
-                      region.region_id(),
-                      region.link() != nullptr ? region.link()->peer_name() : instance_->name);
+                      remote.region_id(),
+                      remote.link() != nullptr ? remote.link()->peer_name() : instance_->name);
   }
-  const std::string owner = region.link()->peer_name();
+  const std::string owner = remote.link()->peer_name();
   if (!known)
     return make_error(Code::would_block, "the memory file of region {} of peer {} is on its way",
-                      region.region_id(), owner);
-  if (!region.live())
-    return make_error(Code::not_found, "region {} of peer {} is not registered any more", region.region_id(),
+                      remote.region_id(), owner);
+  if (!remote.live())
+    return make_error(Code::not_found, "region {} of peer {} is not registered any more", remote.region_id(),
                       owner);
   return make_error(
       Code::not_supported,
       "region {} of peer {} was registered, not allocated: only memory from allocate can be mapped",
-      region.region_id(), owner);
+      remote.region_id(), owner);
 }
 
 // ------------------------------------------------------------------ requests
 
-Result<void*> ShmBackend::prepare(const headrace_prepare_v1& args) {
-  std::shared_ptr<Link> link;
-  if (args.connection != nullptr) link = Link::of(args.connection).shared();
-  HEADRACE_TRY(request, Request::prepare(*instance_, args, std::move(link)));
-  return request;
+Result<Request*> ShmBackend::prepare(Link* link, const headrace_prepare_v1& args) {
+  return Request::prepare(*instance_, args, link != nullptr ? link->shared() : nullptr);
 }
 
-Status ShmBackend::post(void* request, const headrace_post_v1& args) {
-  return static_cast<Request*>(request)->post(args);
-}
-bool ShmBackend::poll(void* request) { return static_cast<Request*>(request)->poll(); }
-void ShmBackend::cancel(void* request) { static_cast<Request*>(request)->cancel(); }
-void ShmBackend::release(void* request) { static_cast<Request*>(request)->unref(); }
+Status ShmBackend::post(Request& request, const headrace_post_v1& args) { return request.post(args); }
+bool ShmBackend::poll(Request& request) { return request.poll(); }
+void ShmBackend::cancel(Request& request) { request.cancel(); }
+void ShmBackend::release(Request& request) { request.unref(); }
 
 headrace_cost_v1 ShmBackend::cost(const headrace_prepare_v1& args) {
   bool mapped = args.connection == nullptr && args.remote->regions != nullptr;
   if (args.connection != nullptr && args.remote->regions != nullptr) {
-    mapped = static_cast<const RemoteRegion*>(args.remote->regions[0])->mapped() != nullptr;
+    mapped = Handles::remote(args.remote->regions[0]).mapped() != nullptr;
   }
   const CopySpeed speed = mapped ? speeds_.mapped() : speeds_.attached();
   const bool shared_work = args.bytes > instance_->settings.inline_bytes;

@@ -6,6 +6,7 @@
 
 #include "backends/shm/instance.hpp"
 #include "backends/shm/link.hpp"
+#include "backends/shm/regions.hpp"
 #include "backends/shm/speed.hpp"
 
 #include <headrace/plugin/backend.hpp>
@@ -16,7 +17,7 @@
 
 namespace headrace::shm {
 
-class ShmBackend final : public plugin::Backend {
+class ShmBackend final : public plugin::Backend<Handles> {
  public:
   static constexpr const char* name = "shm";
   static constexpr const char* version = "1.0";
@@ -24,29 +25,29 @@ class ShmBackend final : public plugin::Backend {
   static constexpr bool maps = true;
   [[nodiscard]] static std::span<const headrace_option_v1> options() { return option_rows(); }
 
-  [[nodiscard]] static Result<std::unique_ptr<Backend>> open(plugin::Host host,
-                                                             const plugin::CreateArgs& args);
+  [[nodiscard]] static Result<std::unique_ptr<ShmBackend>> open(plugin::Host host,
+                                                                const plugin::CreateArgs& args);
 
   [[nodiscard]] headrace_info_v1 info() override;
   Result<std::string> connection_info() override;
-  Result<void*> connect(const headrace_connect_v1& args) override;
-  void disconnect(void* connection) override;
+  Result<Link*> connect(const headrace_connect_v1& args) override;
+  void disconnect(Link& link) override;
 
-  Result<void*> register_region(const headrace_region_v1& region) override;
-  void deregister_region(void* handle) override;
+  Result<Region*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(Region& region) override;
 
-  Result<void*> load_local(void* handle) override;
-  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
-  void unload(void* remote) override;
-  Result<std::span<std::byte>> map(void* remote, int device, unsigned access) override;
+  Result<Remote*> load_local(Region& region) override;
+  Result<Remote*> load_remote(Link& link, const headrace_remote_region_v1& region) override;
+  void unload(Remote& remote) override;
+  Result<std::span<std::byte>> map(Remote& remote, int device, unsigned access) override;
 
-  Result<void*> prepare(const headrace_prepare_v1& args) override;
-  Status post(void* request, const headrace_post_v1& args) override;
-  bool poll(void* request) override;
-  void cancel(void* request) override;
-  void release(void* request) override;
+  Result<Request*> prepare(Link* link, const headrace_prepare_v1& args) override;
+  Status post(Request& request, const headrace_post_v1& args) override;
+  bool poll(Request& request) override;
+  void cancel(Request& request) override;
+  void release(Request& request) override;
 
-  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
+  Status notify(Link& link, std::uint32_t channel, std::string_view bytes) override;
 
   std::uint32_t progress() override;
   [[nodiscard]] int descriptor() override;

@@ -126,8 +126,8 @@ struct ServeTask {
   std::shared_ptr<LaneMemory> lane;
   Instance* instance;
 
-  static void run(void* argument) {
-    std::unique_ptr<ServeTask> task(static_cast<ServeTask*>(argument));
+  static void run(ServeTask* given) {
+    std::unique_ptr<ServeTask> task(given);
     TaskGate& tasks = task->instance->tasks;
     task->lane->queued.store(false);
     task->instance->serve(*task->link, *task->lane);
@@ -151,7 +151,7 @@ Result<void> Link::on_serve_lane(const ServeLane& lane) {
   if (memory->queued.exchange(true)) return {};  // that task serves whatever is asked for then
   auto task = std::make_unique<ServeTask>(shared(), at->second, &instance_);
   instance_.tasks.enter();
-  if (instance_.host.submit(&ServeTask::run, task.get())) {
+  if (instance_.host.submit<&ServeTask::run>(task.get())) {
     (void)task.release();
   } else {
     memory->queued.store(false);

@@ -6,6 +6,8 @@
 #include "backends/shm/imports.hpp"
 #include "host_link/live_table.hpp"
 
+#include <headrace/plugin/backend.hpp>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +21,10 @@ using host_link::RegionSlot;
 using host_link::RegionState;
 
 class Link;
+class RemoteRegion;
+class Request;
+struct LocalRegion;
+using Handles = plugin::Handles<LocalRegion, Link, RemoteRegion, Request>;
 
 struct LocalRegion {
   std::uint32_t region_id = 0;

@@ -74,7 +74,7 @@ Outcome Request::find_paths() {
   const std::string& refusal = link_->attach_refusal();
   bool all_known = true;
   for (std::uint64_t i = 0; i < args_.remote->region_count; ++i) {
-    auto& region = *static_cast<RemoteRegion*>(args_.remote->regions[i]);
+    auto& region = Handles::remote(args_.remote->regions[i]);
     if (!region.resolve()) all_known = false;
     if (!ready || region.mapped() != nullptr || refusal.empty()) continue;
     // The trial of attach fails too when the peer dies during it: that is no fault of this path.
@@ -170,7 +170,7 @@ bool Request::can_relay() const {
     return false;
   if (link_->process().pid() == ::getpid()) return false;
   for (std::uint64_t i = 0; i < args_.remote->region_count; ++i) {
-    const auto& region = *static_cast<const RemoteRegion*>(args_.remote->regions[i]);
+    const auto& region = Handles::remote(args_.remote->regions[i]);
     if (region.mapped() != nullptr || !region.relays()) return false;
   }
   return true;
@@ -263,7 +263,7 @@ Outcome Request::move(const Chunk& chunk, bool through_lane) {
   if (lane != nullptr) {
     end = lane->reader->read(transfer(), chunk.from, chunk.to, [&] { link_->call(*lane); });
     for (std::uint64_t i = 0; end.refused_region != 0 && i < args_.remote->region_count; ++i)
-      static_cast<RemoteRegion*>(args_.remote->regions[i])->refuse_relay(end.refused_region);
+      Handles::remote(args_.remote->regions[i]).refuse_relay(end.refused_region);
     if (auto dropped =
             link_->lanes().give_back(std::move(lane), end.refused_region != 0 || !end.outcome.status.ok()))
       link_->drop(std::move(dropped));
@@ -347,14 +347,13 @@ void Request::get_help() {
 bool Request::submit_helper() {
   ref();
   instance_.tasks.enter();
-  if (instance_.host.submit(&Request::help, this)) return true;
+  if (instance_.host.submit<&Request::help>(this)) return true;
   instance_.tasks.leave();
   unref();
   return false;
 }
 
-void Request::help(void* argument) {
-  auto* const request = static_cast<Request*>(argument);
+void Request::help(Request* request) {
   TaskGate& tasks = request->instance_.tasks;
   {
     NearMemory thread(request->instance_.places.get());

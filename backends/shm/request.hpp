@@ -67,7 +67,7 @@ class Request final : public host_link::Post {
   void stop(const Outcome& outcome);
   void get_help();
   bool submit_helper();
-  static void help(void* argument);
+  static void help(Request* request);
   void finish(Outcome outcome, bool counted);
 
   Instance& instance_;

@@ -16,11 +16,9 @@ constexpr std::size_t large_batch = 512;                   // pages a system cal
 constexpr std::uint64_t prefetch_below_bytes = 32 * 1024;  // longer runs hide the first misses by themselves
 
 std::byte* local_address(const PageRun& run) {
-  return static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset;
+  return Handles::region(run.local_region).base + run.local_offset;
 }
-const RemoteRegion& remote_of(const PageRun& run) {
-  return *static_cast<const RemoteRegion*>(run.remote_region);
-}
+const RemoteRegion& remote_of(const PageRun& run) { return Handles::remote(run.remote_region); }
 
 /// The page in which byte `byte` of a run lies.
 std::uint64_t page_of(const headrace_prepare_v1& request, const PageRun& run, std::uint64_t byte) {

@@ -37,37 +37,34 @@ Result<void> check_kind(std::int32_t kind) {
   return make_error(Code::not_supported, "tcp moves memory of the host and of GPUs, not kind {}", kind);
 }
 
-Link& link_of(void* connection) { return *static_cast<Link*>(connection); }
-Request& request_of(void* request) { return *static_cast<Request*>(request); }
-
 }  // namespace
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
+Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
   HEADRACE_TRY(settings, Settings::read(args));
   HEADRACE_TRY(calls, calls_for(settings));
   return open(host, std::move(settings), std::move(calls));
 }
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, Settings settings,
-                                                          std::unique_ptr<SocketCalls> calls) {
+Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, Settings settings,
+                                                     std::unique_ptr<SocketCalls> calls) {
   return open(std::unique_ptr<TcpBackend>(
                   new TcpBackend(host, std::move(settings), gpu::GpuSource::installed(), gpu::is_in_sight())),
               std::move(calls));
 }
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args,
-                                                          gpu::GpuSource source) {
+Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args,
+                                                     gpu::GpuSource source) {
   HEADRACE_TRY(settings, Settings::read(args));
   HEADRACE_TRY(calls, calls_for(settings));
   return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), std::move(source), true)),
               std::move(calls));
 }
 
-Result<std::unique_ptr<plugin::Backend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend,
-                                                          std::unique_ptr<SocketCalls> calls) {
+Result<std::unique_ptr<TcpBackend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend,
+                                                     std::unique_ptr<SocketCalls> calls) {
   backend->context_.calls = std::move(calls);
   HEADRACE_TRY_VOID(backend->start());
-  return std::unique_ptr<plugin::Backend>(std::move(backend));
+  return backend;
 }
 
 Result<void> TcpBackend::start() {
@@ -106,7 +103,7 @@ headrace_info_v1 TcpBackend::info() {
 
 Result<std::string> TcpBackend::connection_info() { return listener_->info().text(); }
 
-Result<void*> TcpBackend::connect(const headrace_connect_v1& args) {
+Result<Link*> TcpBackend::connect(const headrace_connect_v1& args) {
   HEADRACE_TRY(info, ConnectionInfo::parse(
                          {static_cast<const char*>(args.connection_info.data), args.connection_info.length}));
   std::vector<TcpAddress> addresses = info.for_host(listener_->info().host);
@@ -122,7 +119,7 @@ Result<void*> TcpBackend::connect(const headrace_connect_v1& args) {
     take(link.get());
     return std::move(started).error();
   }
-  return static_cast<void*>(link.get());
+  return link.get();
 }
 
 Result<std::shared_ptr<Link>> TcpBackend::admit(const wire::Hello& peer) {
@@ -166,14 +163,14 @@ std::shared_ptr<Link> TcpBackend::take(const Link* link) {
   return node.empty() ? nullptr : std::move(node.mapped());
 }
 
-void TcpBackend::disconnect(void* connection) {
+void TcpBackend::disconnect(Link& link) {
   // It stays in the list until it is quiet: deregister_region must find it. Requests and regions that were
   // prepared for it hold it until they are given back.
-  link_of(connection).disconnect();
-  take(&link_of(connection));
+  link.disconnect();
+  take(&link);
 }
 
-Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
+Result<Region*> TcpBackend::register_region(const headrace_region_v1& region) {
   HEADRACE_TRY_VOID(check_kind(region.kind));
   if (region.length == 0 || region.address == 0 || region.address + region.length < region.address)
     return make_error(Code::invalid_argument, "region {} of {} bytes at {:#x} is no memory", region.region_id,
@@ -186,61 +183,52 @@ Result<void*> TcpBackend::register_region(const headrace_region_v1& region) {
     made.gpu = std::make_shared<const gpu::RegisteredMemory>(std::move(memory));
   }
   HEADRACE_TRY(added, context_.regions.add(made));
-  return static_cast<void*>(added);
+  return added;
 }
 
-void TcpBackend::deregister_region(void* handle) {
+void TcpBackend::deregister_region(Region& region) {
   // First no frame finds it any more, then those that found it before let go. The object lives until then:
   // they compare.
-  const Regions::Removed region = context_.regions.remove(static_cast<const Region*>(handle));
-  if (region.empty()) return;
-  for (const auto& link : links()) link->detach(region.mapped());
+  const Regions::Removed removed = context_.regions.remove(&region);
+  if (removed.empty()) return;
+  for (const auto& link : links()) link->detach(removed.mapped());
 }
 
-Result<void*> TcpBackend::load_local(void* handle) {
-  const auto* const region = static_cast<const Region*>(handle);
-  return static_cast<void*>(new RemoteRegion{nullptr, region, region->id});
+Result<RemoteRegion*> TcpBackend::load_local(Region& region) {
+  return new RemoteRegion{nullptr, &region, region.id};
 }
 
-Result<void*> TcpBackend::load_remote(void* connection, const headrace_remote_region_v1& region) {
+Result<RemoteRegion*> TcpBackend::load_remote(Link& link, const headrace_remote_region_v1& region) {
   HEADRACE_TRY_VOID(check_kind(region.kind));
-  return static_cast<void*>(
-      new RemoteRegion{link_of(connection).shared_from_this(), nullptr, region.region_id});
+  return new RemoteRegion{link.shared_from_this(), nullptr, region.region_id};
 }
 
-void TcpBackend::unload(void* remote) { delete static_cast<RemoteRegion*>(remote); }
+void TcpBackend::unload(RemoteRegion& remote) { delete &remote; }
 
-Result<void*> TcpBackend::prepare(const headrace_prepare_v1& args) {
+Result<Request*> TcpBackend::prepare(Link* link, const headrace_prepare_v1& args) {
   if (args.op != HEADRACE_READ && args.op != HEADRACE_WRITE)
     return make_error(Code::not_supported, "operation {}: tcp reads and writes", args.op);
   for (std::uint64_t i = 0; i < args.remote->region_count; ++i) {
-    const auto* const remote = static_cast<const RemoteRegion*>(args.remote->regions[i]);
-    if (remote->link.get() != args.connection)
+    const RemoteRegion& remote = Handles::remote(args.remote->regions[i]);
+    if (remote.link.get() != link)
       return make_error(Code::invalid_argument,
-                        "remote region {} (id {}) was not loaded for the link of the request", i, remote->id);
+                        "remote region {} (id {}) was not loaded for the link of the request", i, remote.id);
   }
   for (std::uint64_t i = 0; i < args.local->region_count; ++i) {
-    const auto* const region = static_cast<const Region*>(args.local->regions[i]);
-    if (region->of_gpu()) HEADRACE_TRY_VOID(region->gpu->check_unchanged(region->id));
+    const Region& region = Handles::region(args.local->regions[i]);
+    if (region.of_gpu()) HEADRACE_TRY_VOID(region.gpu->check_unchanged(region.id));
   }
-  Request* request = nullptr;
-  if (args.connection == nullptr) {
-    request = new LocalRequest(args, context_);
-  } else {
-    request = new RemoteRequest(args, link_of(args.connection).shared_from_this());
-  }
-  return static_cast<void*>(request);
+  if (link == nullptr) return new LocalRequest(args, context_);
+  return new RemoteRequest(args, link->shared_from_this());
 }
 
-Status TcpBackend::post(void* request, const headrace_post_v1& args) {
-  return request_of(request).post(args);
-}
-bool TcpBackend::poll(void* request) { return request_of(request).poll(); }
-void TcpBackend::cancel(void* request) { request_of(request).cancel(); }
-void TcpBackend::release(void* request) { delete &request_of(request); }
+Status TcpBackend::post(Request& request, const headrace_post_v1& args) { return request.post(args); }
+bool TcpBackend::poll(Request& request) { return request.poll(); }
+void TcpBackend::cancel(Request& request) { request.cancel(); }
+void TcpBackend::release(Request& request) { delete &request; }
 
-Status TcpBackend::notify(void* connection, std::uint32_t channel, std::string_view bytes) {
-  return link_of(connection).notify(channel, bytes);
+Status TcpBackend::notify(Link& link, std::uint32_t channel, std::string_view bytes) {
+  return link.notify(channel, bytes);
 }
 
 headrace_cost_v1 TcpBackend::cost(const headrace_prepare_v1& args) {

@@ -16,7 +16,7 @@
 
 namespace headrace::tcp {
 
-class TcpBackend final : public plugin::Backend, private Admission {
+class TcpBackend final : public plugin::Backend<Handles>, private Admission {
  public:
   static constexpr const char* name = "tcp";
   static constexpr const char* version = "1.0.0";
@@ -24,43 +24,43 @@ class TcpBackend final : public plugin::Backend, private Admission {
       HEADRACE_KIND_BIT(HEADRACE_DRAM) | HEADRACE_KIND_BIT(HEADRACE_VRAM);
   static constexpr bool maps = false;
   static std::span<const headrace_option_v1> options() { return Settings::rows(); }
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args);
+  static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args);
   /// The same over other system calls, for tests.
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, Settings settings,
-                                                       std::unique_ptr<SocketCalls> calls);
+  static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, Settings settings,
+                                                  std::unique_ptr<SocketCalls> calls);
   /// The same with another driver and other kernels, for tests.
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args,
-                                                       gpu::GpuSource source);
+  static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args,
+                                                  gpu::GpuSource source);
 
   ~TcpBackend() override;
 
   [[nodiscard]] headrace_info_v1 info() override;
   Result<std::string> connection_info() override;
-  Result<void*> connect(const headrace_connect_v1& args) override;
-  void disconnect(void* connection) override;
+  Result<Link*> connect(const headrace_connect_v1& args) override;
+  void disconnect(Link& link) override;
 
-  Result<void*> register_region(const headrace_region_v1& region) override;
-  void deregister_region(void* handle) override;
+  Result<Region*> register_region(const headrace_region_v1& region) override;
+  void deregister_region(Region& region) override;
 
-  Result<void*> load_local(void* handle) override;
-  Result<void*> load_remote(void* connection, const headrace_remote_region_v1& region) override;
-  void unload(void* remote) override;
+  Result<Remote*> load_local(Region& region) override;
+  Result<Remote*> load_remote(Link& link, const headrace_remote_region_v1& region) override;
+  void unload(Remote& remote) override;
 
-  Result<void*> prepare(const headrace_prepare_v1& args) override;
-  Status post(void* request, const headrace_post_v1& args) override;
-  bool poll(void* request) override;
-  void cancel(void* request) override;
-  void release(void* request) override;
+  Result<Request*> prepare(Link* link, const headrace_prepare_v1& args) override;
+  Status post(Request& request, const headrace_post_v1& args) override;
+  bool poll(Request& request) override;
+  void cancel(Request& request) override;
+  void release(Request& request) override;
 
-  Status notify(void* connection, std::uint32_t channel, std::string_view bytes) override;
+  Status notify(Link& link, std::uint32_t channel, std::string_view bytes) override;
 
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
  private:
   TcpBackend(plugin::Host host, Settings settings, gpu::GpuSource source, bool gpus_in_sight)
       : context_(host, std::move(settings), std::move(source), gpus_in_sight) {}
-  static Result<std::unique_ptr<plugin::Backend>> open(std::unique_ptr<TcpBackend> backend,
-                                                       std::unique_ptr<SocketCalls> calls);
+  static Result<std::unique_ptr<TcpBackend>> open(std::unique_ptr<TcpBackend> backend,
+                                                  std::unique_ptr<SocketCalls> calls);
   Result<void> start();
   Result<std::shared_ptr<Link>> admit(const wire::Hello& peer) override;
   [[nodiscard]] std::vector<std::shared_ptr<Link>> links() const;

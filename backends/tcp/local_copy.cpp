@@ -127,14 +127,14 @@ Status LocalRequest::post(const headrace_post_v1& how) {
   for (; helpers < std::min<std::uint64_t>(pieces, context_.host.pool_threads()); ++helpers) {
     auto* const task = new std::shared_ptr<Job>(job_);
     context_.tasks.fetch_add(1);
-    const auto run = [](void* argument) {
-      const std::unique_ptr<std::shared_ptr<Job>> job(static_cast<std::shared_ptr<Job>*>(argument));
+    constexpr void (*run)(std::shared_ptr<Job>*) = [](std::shared_ptr<Job>* given) {
+      const std::unique_ptr<std::shared_ptr<Job>> job(given);
       std::atomic<unsigned>& tasks = (*job)->context.tasks;
       while ((*job)->work()) {
       }
       tasks.fetch_sub(1);
     };
-    if (context_.host.submit(run, task)) continue;
+    if (context_.host.submit<run>(task)) continue;
     context_.tasks.fetch_sub(1);
     delete task;
     break;

@@ -69,7 +69,7 @@ struct NotedBackend {
   static constexpr std::uint32_t memory_kinds = TcpBackend::memory_kinds;
   static constexpr bool maps = TcpBackend::maps;
   static std::span<const headrace_option_v1> options() { return TcpBackend::options(); }
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+  static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
     HEADRACE_TRY(settings, Settings::read(args));
     return TcpBackend::open(host, std::move(settings), std::make_unique<NotedCalls>(*senders));
   }

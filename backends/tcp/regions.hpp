@@ -6,7 +6,7 @@
 #include "backends/tcp/frame.hpp"
 #include "gpu/registered_memory.hpp"
 
-#include <headrace/result.hpp>
+#include <headrace/plugin/backend.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -17,6 +17,12 @@
 #include <unordered_map>
 
 namespace headrace::tcp {
+
+class Link;
+class Request;
+struct Region;
+struct RemoteRegion;
+using Handles = plugin::Handles<Region, Link, RemoteRegion, Request>;
 
 struct Region {
   std::uint32_t id = 0;

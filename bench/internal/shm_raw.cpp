@@ -125,7 +125,7 @@ class BenchHost {
   [[nodiscard]] std::uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
   [[nodiscard]] std::uint64_t incarnation() const { return table_.incarnation; }
 
-  std::unique_ptr<plugin::Backend> backend;
+  std::unique_ptr<shm::ShmBackend> backend;
   void* connection = nullptr;
   bool ready = false;
   bool lost = false;
@@ -187,8 +187,8 @@ enum class Mode : std::uint32_t { sleep, spin };
   fill_words(shared, 0);
   {
     BenchHost host("owner", runtime_dir, 1);
-    void* const plain_region = must(host.backend->register_region(region_of(1, plain, -1)));
-    void* const shared_region = must(host.backend->register_region(region_of(2, shared, shared_fd)));
+    auto* const plain_region = must(host.backend->register_region(region_of(1, plain, -1)));
+    auto* const shared_region = must(host.backend->register_region(region_of(2, shared, shared_fd)));
     OwnerFacts facts;
     const std::string info = must(host.backend->connection_info());
     facts.incarnation = host.incarnation();
@@ -204,11 +204,11 @@ enum class Mode : std::uint32_t { sleep, spin };
           [&] { return host.lost || host.received > answered || (mode.load() == Mode::sleep) != sleeps; },
           sleeps);
       for (; host.received > answered; ++answered)
-        must(host.backend->notify(host.connection, 0, "pong").ok(), "answer");
+        must(host.backend->notify(*shm::Handles::link(host.connection), 0, "pong").ok(), "answer");
     }
-    host.backend->disconnect(host.connection);
-    host.backend->deregister_region(plain_region);
-    host.backend->deregister_region(shared_region);
+    host.backend->disconnect(*shm::Handles::link(host.connection));
+    host.backend->deregister_region(*plain_region);
+    host.backend->deregister_region(*shared_region);
   }
   ::_exit(0);
 }
@@ -267,10 +267,10 @@ class Initiator {
     mapped_ = load(2, facts.shared_address);
   }
   ~Initiator() {
-    host_.backend->disconnect(link_);
-    host_.backend->unload(plain_);
-    host_.backend->unload(mapped_);
-    host_.backend->deregister_region(local_);
+    host_.backend->disconnect(*link_);
+    host_.backend->unload(shm::Handles::remote(plain_));
+    host_.backend->unload(shm::Handles::remote(mapped_));
+    host_.backend->deregister_region(shm::Handles::region(local_));
   }
 
   void pages(std::size_t page, std::size_t threads) {
@@ -328,7 +328,7 @@ class Initiator {
     for (int i = 0; i < count; ++i) {
       const std::uint64_t before = host_.received;
       times.push_back(seconds([&] {
-        must(host_.backend->notify(link_, 0, "ping").ok(), "notify");
+        must(host_.backend->notify(*link_, 0, "ping").ok(), "notify");
         host_.until([&] { return host_.received > before; }, how == Mode::sleep);
       }));
     }
@@ -355,14 +355,14 @@ class Initiator {
       args.bytes = args.count * page;
       args.local = &local.view;
       args.remote = &remote.view;
-      handle = must(initiator.host_.backend->prepare(args));
+      handle = must(initiator.host_.backend->prepare(initiator.link_, args));
     }
-    ~Prepared() { owner.host_.backend->release(handle); }
+    ~Prepared() { owner.host_.backend->release(*handle); }
     Prepared(const Prepared&) = delete;
     Initiator& owner;
     void* region;
     Side local, remote;
-    void* handle = nullptr;
+    shm::Request* handle = nullptr;
   };
 
   static double percentile(std::vector<double> values, double share) {
@@ -377,17 +377,17 @@ class Initiator {
     region.kind = HEADRACE_DRAM;
     region.address = address;
     region.length = arguments_.bytes;
-    return must(host_.backend->load_remote(link_, region));
+    return must(host_.backend->load_remote(*link_, region));
   }
 
-  void run(void* request) {
+  void run(shm::Request* request) {
     headrace_post_v1 post{};
     post.struct_size = sizeof post;
     post.deadline_ns = UINT64_MAX;
     const std::uint64_t before = host_.completed();
-    must(host_.backend->post(request, post).ok(), "post");
+    must(host_.backend->post(*request, post).ok(), "post");
     while (host_.completed() == before) {
-      if (!host_.backend->poll(request)) std::this_thread::yield();
+      if (!host_.backend->poll(*request)) std::this_thread::yield();
     }
   }
 
@@ -471,7 +471,7 @@ class Initiator {
   const std::span<std::byte> shared_;
   BenchHost host_;
   const std::span<std::byte> target_;
-  void* link_ = nullptr;
+  shm::Link* link_ = nullptr;
   void* local_ = nullptr;
   void* plain_ = nullptr;
   void* mapped_ = nullptr;

@@ -378,7 +378,7 @@ void Link::announce_to_host() {
   if (!state_.compare_exchange_strong(connecting, LinkState::ready, std::memory_order_acq_rel))
     return attend();
   settled_.store(true, std::memory_order_release);
-  link_token_ = site_.host.accepted(static_cast<Link*>(this), peer_name_, peer_incarnation_);
+  link_token_ = site_.host.accepted(handle(), peer_name_, peer_incarnation_);
   if (link_token_ == 0) {
     const std::lock_guard lock(control_mutex_);
     refuse(Code::peer_lost, fmt::format("agent {} does not want it", site_.name));

@@ -105,6 +105,8 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // ---- what the backend adds; called with control_mutex_ held unless it says otherwise
 
+  /// What the host knows the link by: a pointer to the backend's own type.
+  [[nodiscard]] virtual void* handle() = 0;
   /// Protocol::greeting_bytes that this side says of itself.
   [[nodiscard]] virtual std::string greeting() = 0;
   /// What the peer has said of itself. The link is not ready yet.

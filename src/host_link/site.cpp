@@ -123,7 +123,7 @@ Result<UnixSocket> Site::reach(const headrace_connect_v1& args) const {
   return std::move(socket).error().within(fmt::format("link to peer {}", args.peer_name));
 }
 
-Result<void*> Site::connect(const headrace_connect_v1& args) {
+Result<Link*> Site::connect(const headrace_connect_v1& args) {
   HEADRACE_TRY(socket, reach(args));
   HEADRACE_TRY(process, PeerProcess::of(socket));
   const auto link = make_link(Side::connecting, std::move(socket), std::move(process));
@@ -131,7 +131,7 @@ Result<void*> Site::connect(const headrace_connect_v1& args) {
   add(link);
   introduce(*link);
   wake();  // the timer is to be wound
-  return static_cast<void*>(link.get());
+  return link.get();
 }
 
 Result<void> Site::accept(UnixSocket socket) {

@@ -69,9 +69,9 @@ class Site {
   // ---- links
 
   [[nodiscard]] std::string connection_info() const;
-  /// As `connect` of the table; the connection is a Link*.
+  /// As `connect` of the table.
   ///   errors   peer_lost (it has died), not_supported (another host, or another runtime directory), corrupt
-  [[nodiscard]] Result<void*> connect(const headrace_connect_v1& args);
+  [[nodiscard]] Result<Link*> connect(const headrace_connect_v1& args);
   /// Never 0, never used twice.
   [[nodiscard]] std::uint32_t next_serial() { return next_serial_.fetch_add(1, std::memory_order_relaxed); }
   /// Closes it for good; the progress thread does not see it at its next look.

@@ -6,8 +6,6 @@
 #include "support/page_side.hpp"
 #include "support/plugin_host.hpp"
 
-#include <headrace/plugin/backend.hpp>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +16,13 @@
 namespace headrace::test {
 
 /// A derived fixture opens `backend`, and closes it before the members that it uses are destroyed.
+template <class BackendType>
 class DirectBackend : public ::testing::Test {
  protected:
+  using Region = typename BackendType::Region;
+  using Remote = typename BackendType::Remote;
+  using Request = typename BackendType::Request;
+
   void close() {
     backend.reset();
     host.instance_is_gone();
@@ -41,30 +44,30 @@ class DirectBackend : public ::testing::Test {
     args.remote = &remote_view_;
     return args;
   }
-  Status post(void* request, headrace_post_v1 args = {}) {
+  Status post(Request* request, headrace_post_v1 args = {}) {
     args.struct_size = sizeof args;
     args.token = host.post_begins(slot(request));
-    const Status status = backend->post(request, args);
+    const Status status = backend->post(*request, args);
     if (!status.ok()) host.post_refused(args.token);
     return status;
   }
-  [[nodiscard]] bool in_flight(void* request) { return host.in_flight(slot(request)); }
-  [[nodiscard]] std::uint64_t ends(void* request) { return host.ends(slot(request)); }
+  [[nodiscard]] bool in_flight(const Request* request) { return host.in_flight(slot(request)); }
+  [[nodiscard]] std::uint64_t ends(const Request* request) { return host.ends(slot(request)); }
   /// Of the last post, which has ended.
-  [[nodiscard]] PostEnd end_of(void* request) { return host.last_end(slot(request)).value(); }
+  [[nodiscard]] PostEnd end_of(const Request* request) { return host.last_end(slot(request)).value(); }
 
   PluginHost host{{}};
-  std::unique_ptr<plugin::Backend> backend;
+  std::unique_ptr<BackendType> backend;
 
  private:
-  std::uint64_t slot(void* request) {
+  std::uint64_t slot(const Request* request) {
     const auto at = slots_.find(request);
     return at != slots_.end() ? at->second : slots_.emplace(request, host.new_slot()).first->second;
   }
 
   PageSide local_side_, remote_side_;
   headrace_side_v1 local_view_{}, remote_view_{};
-  std::map<void*, std::uint64_t> slots_;  // in the host, of the requests
+  std::map<const Request*, std::uint64_t> slots_;  // in the host, of the requests
 };
 
 }  // namespace headrace::test

@@ -29,7 +29,7 @@ class OnFakes {
   static constexpr std::uint32_t memory_kinds = Backend::memory_kinds;
   static constexpr bool maps = Backend::maps;
   static std::span<const headrace_option_v1> options() { return Backend::options(); }
-  static Result<std::unique_ptr<plugin::Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+  static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
     const gpu::GpuSource source{
         [] { return FakeGpus::of_this_process().driver().load(); },
         [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};

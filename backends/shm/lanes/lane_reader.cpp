@@ -32,8 +32,8 @@ bool LaneReader::check(const Group& group) {
 void LaneReader::publish_asked(const Group& group) {
   for (std::size_t i = 0; i < group.count; ++i) {
     const PageRun& run = group.runs[i];
-    lane_->run(asked_ + i) = {static_cast<const RemoteRegion*>(run.remote_region)->region_id(), 0,
-                              run.remote_offset, run.bytes};
+    lane_->run(asked_ + i) = {Handles::remote(run.remote_region).region_id(), 0, run.remote_offset,
+                              run.bytes};
   }
   asked_ += group.count;
   lane_->words().asked.store(asked_);  // before the loads of `state` in needs_call()
@@ -59,7 +59,7 @@ std::uint64_t LaneReader::available() {
 
 std::uint64_t LaneReader::copy(const PageRun& run, std::uint64_t done, std::uint64_t there) {
   const std::uint64_t bytes = std::min({there, run.bytes - done, lane_chunk_bytes});
-  std::byte* const to = static_cast<const LocalRegion*>(run.local_region)->base + run.local_offset + done;
+  std::byte* const to = Handles::region(run.local_region).base + run.local_offset + done;
   copy_bytes(to, lane_->ring(consumed_), bytes, transfer_->mode);
   consumed_ += bytes;
   if (consumed_ - published_ >= lane_publish_bytes) publish_consumed();

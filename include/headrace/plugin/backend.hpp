@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace headrace::plugin {
@@ -52,8 +53,11 @@ class Host {
   void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) const {
     table_->received(table_->context, link, channel, bytes.data(), bytes.size());
   }
-  [[nodiscard]] bool submit(void (*function)(void*), void* argument) const {
-    return table_->submit(table_->context, function, argument) != 0;
+  /// Runs `Function(argument)` on the pool.
+  template <auto Function, class Argument>
+  [[nodiscard]] bool submit(Argument* argument) const {
+    return table_->submit(
+               table_->context, [](void* given) { Function(static_cast<Argument*>(given)); }, argument) != 0;
   }
   void wake() const { table_->wake(table_->context); }
 
@@ -77,42 +81,69 @@ struct CreateArgs {
   }
 };
 
+/// The types behind the handles of a backend: what it registers, the links to its peers, what it loads, and
+/// its requests. Its methods take and return these types; `table` converts them to and from the handles of
+/// backend_v1.h. The functions here are for handles inside its structs. The types may be incomplete.
+template <class RegionType, class LinkType, class RemoteType, class RequestType>
+struct Handles {
+  using Region = RegionType;
+  using Link = LinkType;
+  using Remote = RemoteType;
+  using Request = RequestType;
+
+  [[nodiscard]] static Region& region(void* handle) { return *static_cast<Region*>(handle); }
+  [[nodiscard]] static Remote& remote(void* handle) { return *static_cast<Remote*>(handle); }
+  [[nodiscard]] static Request& request(void* handle) { return *static_cast<Request*>(handle); }
+  /// Null if there is none: the request is inside this agent.
+  [[nodiscard]] static Link* link(void* handle) { return static_cast<Link*>(handle); }
+};
+
+/// The link type of a backend that has no links.
+struct NoLink {};
+
 /// One instance of a backend. Each method is the entry of the same name in backend_v1.h, and its sentence
 /// there is binding. The default methods suit an instance without links, without a descriptor and without
 /// queries.
+template <class HandleTypes>
 class Backend {
  public:
+  using Region = typename HandleTypes::Region;
+  using Link = typename HandleTypes::Link;
+  using Remote = typename HandleTypes::Remote;
+  using Request = typename HandleTypes::Request;
+
   virtual ~Backend() = default;
 
   [[nodiscard]] virtual headrace_info_v1 info() = 0;
   virtual Result<std::string> connection_info() { return std::string(); }
-  virtual Result<void*> connect(const headrace_connect_v1& /*args*/) {
+  virtual Result<Link*> connect(const headrace_connect_v1& /*args*/) {
     return Error{Code::not_supported, "this backend has no links to peers"};
   }
-  virtual void disconnect(void* /*connection*/) {}
+  virtual void disconnect(Link& /*link*/) {}
 
-  virtual Result<void*> register_region(const headrace_region_v1& region) = 0;
-  virtual void deregister_region(void* handle) = 0;
-  virtual Result<std::string> export_region(void* /*handle*/) { return std::string(); }
+  virtual Result<Region*> register_region(const headrace_region_v1& args) = 0;
+  virtual void deregister_region(Region& region) = 0;
+  virtual Result<std::string> export_region(Region& /*region*/) { return std::string(); }
 
-  virtual Result<void*> load_local(void* handle) = 0;
-  virtual Result<void*> load_remote(void* /*connection*/, const headrace_remote_region_v1& /*region*/) {
+  virtual Result<Remote*> load_local(Region& region) = 0;
+  virtual Result<Remote*> load_remote(Link& /*link*/, const headrace_remote_region_v1& /*region*/) {
     return Error{Code::not_supported, "this backend reaches no peer's memory"};
   }
-  virtual void unload(void* remote) = 0;
-  virtual Result<std::span<std::byte>> map(void* /*remote*/, int /*device*/, unsigned /*access*/) {
+  virtual void unload(Remote& remote) = 0;
+  virtual Result<std::span<std::byte>> map(Remote& /*remote*/, int /*device*/, unsigned /*access*/) {
     return Error{Code::not_supported, "this backend does not map memory"};
   }
-  virtual void unmap(void* /*remote*/, void* /*address*/) {}
+  virtual void unmap(Remote& /*remote*/, void* /*address*/) {}
 
-  virtual Result<void*> prepare(const headrace_prepare_v1& args) = 0;
-  virtual Status post(void* request, const headrace_post_v1& args) = 0;
+  /// `link` is the one of `args`; null: inside this agent.
+  virtual Result<Request*> prepare(Link* link, const headrace_prepare_v1& args) = 0;
+  virtual Status post(Request& request, const headrace_post_v1& args) = 0;
   /// Returns whether it did some work and there may be more.
-  virtual bool poll(void* /*request*/) { return false; }
-  virtual void cancel(void* request) = 0;
-  virtual void release(void* request) = 0;
+  virtual bool poll(Request& /*request*/) { return false; }
+  virtual void cancel(Request& request) = 0;
+  virtual void release(Request& request) = 0;
 
-  virtual Status notify(void* /*connection*/, std::uint32_t /*channel*/, std::string_view /*bytes*/) {
+  virtual Status notify(Link& /*link*/, std::uint32_t /*channel*/, std::string_view /*bytes*/) {
     return {Code::not_supported};
   }
 
@@ -126,13 +157,15 @@ class Backend {
   virtual headrace_cost_v1 cost(const headrace_prepare_v1& args) = 0;
 
   /// Returns whether the stream is being captured; then the request is now part of the graph.
-  virtual Result<bool> capture(void* /*request*/, const headrace_capture_v1& /*args*/) { return no_graphs(); }
-  virtual void end_capture(void* /*request*/) {}
-  virtual Result<void> set_indices(void* /*request*/, const headrace_indices_v1& /*args*/) {
+  virtual Result<bool> capture(Request& /*request*/, const headrace_capture_v1& /*args*/) {
+    return no_graphs();
+  }
+  virtual void end_capture(Request& /*request*/) {}
+  virtual Result<void> set_indices(Request& /*request*/, const headrace_indices_v1& /*args*/) {
     return no_graphs();
   }
   /// Returns how many replays have ended.
-  virtual Result<std::uint64_t> check(void* /*request*/) { return no_graphs(); }
+  virtual Result<std::uint64_t> check(Request& /*request*/) { return no_graphs(); }
 
  private:
   static Error no_graphs() {
@@ -141,6 +174,15 @@ class Backend {
 };
 
 namespace detail {
+
+template <class T>
+using InstanceOf = std::remove_reference_t<decltype(*T::open(std::declval<Host>(), CreateArgs{}).value())>;
+template <class B>
+using HandlesOf = Handles<typename B::Region, typename B::Link, typename B::Remote, typename B::Request>;
+template <class B>
+B& self(void* instance) {
+  return *static_cast<B*>(instance);
+}
 
 inline int32_t fail(const Error& error, headrace_text_v1* out) {
   if (out != nullptr) {
@@ -164,8 +206,6 @@ int32_t guarded(headrace_text_v1* error, Body&& body, Take&& take) noexcept {
     return fail(Error{Code::internal, "backend threw something that is not a std::exception"}, error);
   }
 }
-
-inline Backend* self(void* instance) { return static_cast<Backend*>(instance); }
 
 /// Runs `body` of an entry that has no error text; an exception becomes `otherwise`.
 template <class Body, class Value>
@@ -221,14 +261,14 @@ inline auto pour(const headrace_sink_v1* out) {
 }  // namespace detail
 
 /// The table of backend `T`, which offers
-///   static Result<std::unique_ptr<Backend>> open(Host, const CreateArgs&);
-///   static constexpr const char* name, *version;
-///   static constexpr std::uint32_t memory_kinds;
-///   static constexpr bool maps;
-///   static std::span<const headrace_option_v1> options();
+///   static Result<std::unique_ptr<B>> open(Host, const CreateArgs&);  // B derives from
+///   Backend<Handles<...>> static constexpr const char* name, *version; static constexpr std::uint32_t
+///   memory_kinds; static constexpr bool maps; static std::span<const headrace_option_v1> options();
 template <class T>
 const headrace_backend_v1* table() {
   using namespace detail;
+  using B = InstanceOf<T>;
+  using H = HandlesOf<B>;
   static const headrace_backend_v1 backend = [] {
     headrace_backend_v1 t{};
     t.struct_size = sizeof(t);
@@ -249,98 +289,105 @@ const headrace_backend_v1* table() {
           },
           [&](auto& result) { *instance = result.value().release(); });
     };
-    t.destroy = [](void* i) { shielded([&] { delete self(i); }); };
-    t.info = [](void* i, headrace_info_v1* info) { shielded([&] { fill(info, self(i)->info()); }); };
+    t.destroy = [](void* i) { shielded([&] { delete &self<B>(i); }); };
+    t.info = [](void* i, headrace_info_v1* info) { shielded([&] { fill(info, self<B>(i).info()); }); };
     t.connection_info = [](void* i, const headrace_sink_v1* out, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->connection_info(); }, pour(out));
+          error, [&] { return self<B>(i).connection_info(); }, pour(out));
     };
     t.connect = [](void* i, const headrace_connect_v1* args, void** connection, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->connect(*args); }, put(connection));
+          error, [&] { return self<B>(i).connect(*args); }, put(connection));
     };
-    t.disconnect = [](void* i, void* connection) { shielded([&] { self(i)->disconnect(connection); }); };
+    t.disconnect = [](void* i, void* connection) {
+      shielded([&] { self<B>(i).disconnect(*H::link(connection)); });
+    };
     t.register_region = [](void* i, const headrace_region_v1* region, void** handle,
                            headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->register_region(*region); }, put(handle));
+          error, [&] { return self<B>(i).register_region(*region); }, put(handle));
     };
     t.deregister_region = [](void* i, void* handle) {
-      shielded([&] { self(i)->deregister_region(handle); });
+      shielded([&] { self<B>(i).deregister_region(H::region(handle)); });
     };
     t.export_region = [](void* i, void* handle, const headrace_sink_v1* out, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->export_region(handle); }, pour(out));
+          error, [&] { return self<B>(i).export_region(H::region(handle)); }, pour(out));
     };
     t.load_local = [](void* i, void* handle, void** remote, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->load_local(handle); }, put(remote));
+          error, [&] { return self<B>(i).load_local(H::region(handle)); }, put(remote));
     };
     t.load_remote = [](void* i, void* c, const headrace_remote_region_v1* region, void** remote,
                        headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->load_remote(c, *region); }, put(remote));
+          error, [&] { return self<B>(i).load_remote(*H::link(c), *region); }, put(remote));
     };
-    t.unload = [](void* i, void* remote) { shielded([&] { self(i)->unload(remote); }); };
+    t.unload = [](void* i, void* remote) { shielded([&] { self<B>(i).unload(H::remote(remote)); }); };
     if constexpr (T::maps) {
       t.map = [](void* i, void* remote, headrace_map_v1* args, headrace_text_v1* error) {
         return guarded(
-            error, [&] { return self(i)->map(remote, args->device, args->access); },
+            error, [&] { return self<B>(i).map(H::remote(remote), args->device, args->access); },
             [&](auto& result) {
               args->address = result.value().data();
               args->length = result.value().size();
             });
       };
       t.unmap = [](void* i, void* remote, void* address) {
-        shielded([&] { self(i)->unmap(remote, address); });
+        shielded([&] { self<B>(i).unmap(H::remote(remote), address); });
       };
     }
     t.prepare = [](void* i, const headrace_prepare_v1* args, void** request, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->prepare(whole(*args)); }, put(request));
+          error, [&] { return self<B>(i).prepare(H::link(args->connection), whole(*args)); }, put(request));
     };
     t.post = [](void* i, void* request, const headrace_post_v1* args) {
-      return shielded(threw, [&] { return Host::to_c(self(i)->post(request, *args)); });
+      return shielded(threw, [&] { return Host::to_c(self<B>(i).post(H::request(request), *args)); });
     };
     t.poll = [](void* i, void* request) {
-      return shielded(int32_t{0}, [&] { return int32_t{self(i)->poll(request) ? 1 : 0}; });
+      return shielded(int32_t{0}, [&] { return int32_t{self<B>(i).poll(H::request(request)) ? 1 : 0}; });
     };
-    t.cancel = [](void* i, void* request) { shielded([&] { self(i)->cancel(request); }); };
-    t.release = [](void* i, void* request) { shielded([&] { self(i)->release(request); }); };
+    t.cancel = [](void* i, void* request) { shielded([&] { self<B>(i).cancel(H::request(request)); }); };
+    t.release = [](void* i, void* request) { shielded([&] { self<B>(i).release(H::request(request)); }); };
     t.notify = [](void* i, void* connection, uint32_t channel, const void* bytes, size_t length) {
       return shielded(threw, [&] {
-        return Host::to_c(self(i)->notify(connection, channel, {static_cast<const char*>(bytes), length}));
+        return Host::to_c(
+            self<B>(i).notify(*H::link(connection), channel, {static_cast<const char*>(bytes), length}));
       });
     };
-    t.progress = [](void* i) { return shielded(uint32_t{0}, [&] { return self(i)->progress(); }); };
+    t.progress = [](void* i) { return shielded(uint32_t{0}, [&] { return self<B>(i).progress(); }); };
     t.descriptor = [](void* i) {
-      return shielded(int32_t{-1}, [&] { return int32_t{self(i)->descriptor()}; });
+      return shielded(int32_t{-1}, [&] { return int32_t{self<B>(i).descriptor()}; });
     };
-    t.arm = [](void* i, int32_t on) { return shielded(uint32_t{0}, [&] { return self(i)->arm(on != 0); }); };
+    t.arm = [](void* i, int32_t on) {
+      return shielded(uint32_t{0}, [&] { return self<B>(i).arm(on != 0); });
+    };
     t.query = [](void* i, const headrace_query_v1* args, const headrace_sink_v1* out,
                  headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->query(*args); }, pour(out));
+          error, [&] { return self<B>(i).query(*args); }, pour(out));
     };
     t.cost = [](void* i, const headrace_prepare_v1* args, headrace_cost_v1* cost) {
       return shielded(int32_t{HEADRACE_INTERNAL}, [&] {
-        fill(cost, self(i)->cost(whole(*args)));
+        fill(cost, self<B>(i).cost(whole(*args)));
         return int32_t{HEADRACE_OK};
       });
     };
     t.capture = [](void* i, void* request, headrace_capture_v1* args, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return telling_page(self(i)->capture(request, *args), args->page); },
+          error, [&] { return telling_page(self<B>(i).capture(H::request(request), *args), args->page); },
           [&](auto& result) { args->captured = result.value() ? 1 : 0; });
     };
-    t.end_capture = [](void* i, void* request) { shielded([&] { self(i)->end_capture(request); }); };
+    t.end_capture = [](void* i, void* request) {
+      shielded([&] { self<B>(i).end_capture(H::request(request)); });
+    };
     t.set_indices = [](void* i, void* request, const headrace_indices_v1* args, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return self(i)->set_indices(request, *args); }, [](auto&) {});
+          error, [&] { return self<B>(i).set_indices(H::request(request), *args); }, [](auto&) {});
     };
     t.check = [](void* i, void* request, headrace_check_v1* args, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return telling_page(self(i)->check(request), args->page); },
+          error, [&] { return telling_page(self<B>(i).check(H::request(request)), args->page); },
           [&](auto& result) { args->replays = result.value(); });
     };
     return t;
