@@ -4,8 +4,8 @@
 #include <headrace/log.hpp>
 #include <headrace/version.hpp>
 
+#include "cli/common/text.hpp"
 #include "cli/run_action.hpp"
-#include "cli/text.hpp"
 
 #include <CLI/CLI.hpp>
 

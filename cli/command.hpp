@@ -3,8 +3,8 @@
 // action.
 #pragma once
 
-#include "cli/arguments.hpp"
-#include "cli/errors.hpp"
+#include "cli/common/arguments.hpp"
+#include "cli/common/errors.hpp"
 
 #include <functional>
 #include <map>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run_action.hpp"
 
-#include "cli/errors.hpp"
-#include "cli/text.hpp"
+#include "cli/common/errors.hpp"
+#include "cli/common/text.hpp"
 
 #include <cerrno>
 #include <cstdio>

@@ -189,10 +189,10 @@ function(headrace_reached variable folder)
   set(${variable} "${reached}" PARENT_SCOPE)
 endfunction()
 
-# cli/*.cpp -> bin/headrace on libheadrace.so. What tests/unit/cli reaches is the static library headrace_cli, so that
-# these tests do not wait for the rest.
+# cli/*.cpp, cli/<folder>/*.cpp -> bin/headrace on libheadrace.so. What tests/unit/cli reaches is the static library
+# headrace_cli, so that these tests do not wait for the rest.
 function(headrace_add_cli)
-  headrace_glob(sources cli/*.cpp cli/demo/*.cpp)
+  headrace_glob(sources cli/*.cpp cli/*/*.cpp)
   if(NOT sources OR NOT TARGET headrace)
     return()
   endif()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decode worker: generates the texts whose prompt pages have arrived from the prefill worker, one token
 // of each text in turn.
+#include "cli/common/errors.hpp"
 #include "cli/demo/messages.hpp"
 #include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
-#include "cli/errors.hpp"
 
 #include <deque>
 #include <set>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace demo --serve`: OpenAI's completions protocol over HTTP. The same Front also generates the text of
 // `headrace demo`.
+#include "cli/common/errors.hpp"
 #include "cli/demo/demo_options.hpp"
 #include "cli/demo/http_completions.hpp"
 #include "cli/demo/http_server.hpp"
 #include "cli/demo/http_text.hpp"
 #include "cli/demo/stop_signals.hpp"
-#include "cli/errors.hpp"
 
 #include <algorithm>
 #include <array>

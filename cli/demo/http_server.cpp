@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/http_server.hpp"
 
-#include "cli/errors.hpp"
+#include "cli/common/errors.hpp"
 
 #include <headrace/version.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/kv_pool.hpp"
 
-#include "cli/errors.hpp"
+#include "cli/common/errors.hpp"
 #include "gpu/device_memory.hpp"
 
 #include <nlohmann/json.hpp>

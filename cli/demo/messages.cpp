@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/messages.hpp"
 
-#include "cli/errors.hpp"
+#include "cli/common/errors.hpp"
 
 #include <chrono>
 #include <thread>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/placement.hpp"
 
-#include "cli/errors.hpp"
+#include "cli/common/errors.hpp"
 
 namespace headrace::cli::demo {
 

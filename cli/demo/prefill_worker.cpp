@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The prefill worker: runs prompts. The pages of a layer move to the decode worker while the next layer runs.
+#include "cli/common/errors.hpp"
 #include "cli/demo/messages.hpp"
 #include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
-#include "cli/errors.hpp"
 
 #include <chrono>
 #include <deque>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/processes.hpp"
 
-#include "cli/child_ending.hpp"
-#include "cli/errors.hpp"
+#include "cli/common/child_ending.hpp"
+#include "cli/common/errors.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

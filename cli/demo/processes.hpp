@@ -2,7 +2,7 @@
 // Runs this command again as child processes, which end with this process.
 #pragma once
 
-#include "cli/file_descriptor.hpp"
+#include "cli/common/file_descriptor.hpp"
 
 #include <headrace/result.hpp>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cli/common/errors.hpp"
+#include "cli/common/table.hpp"
 #include "cli/demo/demo_options.hpp"
 #include "cli/demo/stop_signals.hpp"
-#include "cli/errors.hpp"
-#include "cli/table.hpp"
 
 #include <unistd.h>
 

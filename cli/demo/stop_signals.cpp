@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/stop_signals.hpp"
 
-#include "cli/errors.hpp"
+#include "cli/common/errors.hpp"
 
 #include <signal.h>
 #include <sys/eventfd.h>

@@ -2,7 +2,7 @@
 // Turns SIGINT, SIGTERM and SIGHUP into a readable descriptor, so that a process ends its parts in order.
 #pragma once
 
-#include "cli/file_descriptor.hpp"
+#include "cli/common/file_descriptor.hpp"
 
 #include <headrace/result.hpp>
 

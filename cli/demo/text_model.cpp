@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/text_model.hpp"
 
-#include "cli/errors.hpp"
+#include "cli/common/errors.hpp"
 #include "formats/tensor_file.hpp"
 
 #include <nlohmann/json.hpp>

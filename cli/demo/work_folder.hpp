@@ -3,7 +3,7 @@
 // that was killed; the next demo removes it.
 #pragma once
 
-#include "cli/file_descriptor.hpp"
+#include "cli/common/file_descriptor.hpp"
 
 #include <headrace/result.hpp>
 

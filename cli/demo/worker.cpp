@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/demo/worker.hpp"
 
+#include "cli/common/errors.hpp"
 #include "cli/demo/messages.hpp"
 #include "cli/demo/processes.hpp"
-#include "cli/errors.hpp"
 
 #include <unistd.h>
 

@@ -2,7 +2,7 @@
 // How a child of a test ended. WEXITSTATUS alone takes a child that a signal ended for one that ended well.
 #pragma once
 
-#include "cli/child_ending.hpp"
+#include "cli/common/child_ending.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/types.h>

@@ -2,8 +2,8 @@
 // The exit code of a command and its text on stderr.
 #include "cli/run_action.hpp"
 
-#include "cli/errors.hpp"
-#include "cli/file_descriptor.hpp"
+#include "cli/common/errors.hpp"
+#include "cli/common/file_descriptor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

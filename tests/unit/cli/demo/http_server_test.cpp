@@ -2,7 +2,7 @@
 // The server against clients that write raw bytes: correct clients, slow clients, and clients that
 // disconnect.
 #include "cli/demo/http_server.hpp"
-#include "cli/file_descriptor.hpp"
+#include "cli/common/file_descriptor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
