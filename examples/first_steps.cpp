@@ -17,7 +17,7 @@ int main() {  // value() ends the program with the error's text; look at ok() an
   const UniformPages all{.region = cache.id, .page_bytes = 65536, .count = 256};
   auto local = decode.prepare(four).value(), remote = decode.prepare("prefill", all).value();
   const std::vector<std::uint32_t> to{0, 1}, from{7, 3};
-  auto request = decode.make_request(Op::read, local, to, remote, from).value();
+  auto request = decode.make_request(Op::read, {local, remote, to, from}).value();
   request.post({.notification = "took pages 7 and 3"});
   if (!request.wait(std::chrono::seconds(10)).ok() || mine[0] != std::byte{42}) return 1;
   std::printf("%s\n%s\n", prefill.wait_notification().value().payload.c_str(), request.explain().c_str());

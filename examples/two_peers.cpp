@@ -45,7 +45,7 @@ int main() {
   if (!local) return fail(local.error());
   if (!remote) return fail(remote.error());
   const std::vector<std::uint32_t> to{0, 1}, from{7, 3};
-  auto request = decode->make_request(Op::read, *local, to, *remote, from);
+  auto request = decode->make_request(Op::read, {*local, *remote, to, from});
   if (!request) return fail(request.error());
   request->post({"took pages 7 and 3", {}});
   if (!request->wait(std::chrono::seconds(10)).ok()) return fail(request->error());

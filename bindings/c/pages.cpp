@@ -17,8 +17,6 @@ Result<std::optional<PageView>> view_of_pages(const headrace_page_spec& spec) {
   if (spec.dimensions == 0) return std::optional<PageView>();
   if (spec.dimensions > HEADRACE_VIEW_DIMENSIONS)
     return wrong("a view has at most 4 dimensions, this one " + std::to_string(spec.dimensions));
-  if (spec.form == HEADRACE_PAGES_COLUMNS)
-    return wrong("pages that are given by columns are contiguous: set dimensions to 0");
   PageView view;
   view.shape.assign(spec.shape, spec.shape + spec.dimensions);
   const std::span strides(spec.strides, spec.dimensions);
@@ -41,30 +39,25 @@ std::span<const Row> rows_of(const headrace_page_spec& spec) {
   return {static_cast<const Row*>(spec.rows), static_cast<std::size_t>(spec.count)};
 }
 
-/// `peer` empty: pages of this agent.
-Result<PageList> prepare(Agent& agent, std::string_view peer, const headrace_page_spec& spec) {
-  auto view = view_of_pages(spec);
+Result<PageSpec> spec_of(const headrace_page_spec& given) {
+  auto view = view_of_pages(given);
   if (!view) return std::move(view).error();
-  const auto of = [&](const auto& pages) {
-    if (*view) return peer.empty() ? agent.prepare(pages, **view) : agent.prepare(peer, pages, **view);
-    return peer.empty() ? agent.prepare(pages) : agent.prepare(peer, pages);
+  const auto with_view = [&](const auto& pages) {
+    return *view ? PageSpec(pages, *std::move(*view)) : PageSpec(pages);
   };
-  const bool by_rows = spec.form == HEADRACE_PAGES_ROWS || spec.form == HEADRACE_PAGES_ADDRESSES;
-  if (by_rows && spec.rows == nullptr && spec.count > 0) return missing("rows");
-  switch (spec.form) {
+  const bool by_rows = given.form == HEADRACE_PAGES_ROWS || given.form == HEADRACE_PAGES_ADDRESSES;
+  if (by_rows && given.rows == nullptr && given.count > 0) return missing("rows");
+  switch (given.form) {
     case HEADRACE_PAGES_ROWS:
-      return of(rows_of<Page>(spec));
+      return with_view(rows_of<Page>(given));
+    case HEADRACE_PAGES_ADDRESSES:
+      return with_view(rows_of<AddressPage>(given));
     case HEADRACE_PAGES_UNIFORM:
-      return of(uniform_of(spec));
+      return with_view(uniform_of(given));
     case HEADRACE_PAGES_COLUMNS:
-      return peer.empty() ? agent.prepare(columns_of(spec)) : agent.prepare(peer, columns_of(spec));
-    case HEADRACE_PAGES_ADDRESSES: {
-      if (!peer.empty()) return wrong("pages by address are of this agent's own memory: pass no peer");
-      const auto rows = rows_of<AddressPage>(spec);
-      return *view ? agent.prepare(rows, **view) : agent.prepare(rows);
-    }
+      return with_view(columns_of(given));
     default:
-      return wrong("there is no form of pages " + std::to_string(spec.form) + ": see headrace_page_form");
+      return wrong("there is no form of pages " + std::to_string(given.form) + ": see headrace_page_form");
   }
 }
 
@@ -81,7 +74,10 @@ std::int32_t headrace_agent_prepare(headrace_agent* agent, const char* peer, con
     HEADRACE_C_TRY(whole(spec, "spec"));
     HEADRACE_C_TRY(given(pages, "pages"));
     if (peer != nullptr && *peer == '\0') return wrong("a peer's name is not empty: NULL means this agent");
-    return make_handle(pages, prepare(agent->agent, peer == nullptr ? "" : peer, *spec));
+    auto which = spec_of(*spec);
+    if (!which) return std::move(which).error();
+    return make_handle(pages,
+                       peer == nullptr ? agent->agent.prepare(*which) : agent->agent.prepare(peer, *which));
   });
 }
 

@@ -31,8 +31,8 @@ Result<RequestPart> part_of(const headrace_request_part* given) {
   if (given->local_index == nullptr && given->remote_index == nullptr) return part;
   if (given->local_index == nullptr || given->remote_index == nullptr)
     return wrong("indices are given for one side: give them for both, or for none");
-  part.local_index = {given->local_index, static_cast<std::size_t>(given->count)};
-  part.remote_index = {given->remote_index, static_cast<std::size_t>(given->count)};
+  part.local_index = std::span(given->local_index, static_cast<std::size_t>(given->count));
+  part.remote_index = std::span(given->remote_index, static_cast<std::size_t>(given->count));
   return part;
 }
 

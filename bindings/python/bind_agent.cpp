@@ -256,42 +256,14 @@ void watch_namespace(PyAgent& self, nb::object callback) {
 
 // Pages and requests
 
-/// `whose`: the peer's name, or nothing for memory of this agent. `view`: the shape of a page; null: a page
-/// is contiguous.
-template <class Pages, class... Whose>
-Result<PageList> prepare_in(headrace::Agent& agent, const Pages& pages, const PageView* view,
-                            Whose... whose) {
-  if (view == nullptr) return agent.prepare(whose..., pages);
-  if constexpr (std::is_same_v<Pages, RegionPages>) {
-    return Error{Code::invalid_argument,
-                 "RegionPages has contiguous pages only: for a view give rows (region, offset, length) or "
-                 "UniformPages"};
-  } else {
-    return agent.prepare(whose..., pages, *view);
-  }
-}
-
+/// `view`: the shape of a page; null: a page is contiguous.
 PageList prepare(PyAgent& self, nb::handle pages, const std::string* peer, const PageView* view = nullptr) {
   const PageInput input = to_pages(pages);
-  if (!peer) {
-    return self.ask([&](headrace::Agent& agent) {
-      return std::visit([&](const auto& p) { return prepare_in(agent, p, view); }, input.pages);
-    });
-  }
-  return self.ask([&](headrace::Agent& agent) -> Result<PageList> {
-    return std::visit(
-        [&](const auto& p) -> Result<PageList> {
-          if constexpr (std::is_same_v<std::decay_t<decltype(p)>, std::span<const AddressPage>>) {
-            return Error{Code::invalid_argument, "pages of peer " + *peer +
-                                                     " are given by address, which is valid in the peer's "
-                                                     "process only: give (region, offset, length), or "
-                                                     "Regions from peer_regions"};
-          } else {
-            return prepare_in(agent, p, view, std::string_view(*peer));
-          }
-        },
-        input.pages);
-  });
+  const PageSpec spec = std::visit(
+      [&](const auto& given) { return view != nullptr ? PageSpec(given, *view) : PageSpec(given); },
+      input.pages);
+  return self.ask(
+      [&](headrace::Agent& agent) { return peer ? agent.prepare(*peer, spec) : agent.prepare(spec); });
 }
 
 /// Returns a PageList as it is, and prepares everything else.
@@ -333,7 +305,7 @@ nb::object make_request(PyAgent& self, const std::string& op, const PageList& lo
   const nb::handle type = request_type(cls);
   if (local_index.is_none() && remote_index.is_none()) {
     return in_python(type, self.ask([&](headrace::Agent& agent) {
-      return agent.make_request(operation, local, remote, options);
+      return agent.make_request(operation, {local, remote}, options);
     }));
   }
   IndexInput here =
@@ -347,8 +319,8 @@ nb::object make_request(PyAgent& self, const std::string& op, const PageList& lo
   return in_python(type, self.ask([&](headrace::Agent& agent) -> Result<headrace::Request> {
     return std::visit(
         [&](auto local_indices) {
-          return agent.make_request(operation, local, local_indices, remote,
-                                    std::get<decltype(local_indices)>(there.indices), options);
+          const auto& remote_indices = std::get<decltype(local_indices)>(there.indices);
+          return agent.make_request(operation, {local, remote, local_indices, remote_indices}, options);
         },
         here.indices);
   }));
@@ -418,8 +390,9 @@ std::unique_ptr<PyRequest> transfer(PyAgent& self, Op op, const std::string& pee
   if (!notification.is_none()) post.notification = from_bytes(notification, "the notification");
   const RequestOptions options = request_options(backends, timeout);
   const auto start = std::chrono::steady_clock::now();
-  auto request = std::make_unique<PyRequest>(
-      self.ask([&](headrace::Agent& agent) { return agent.make_request(op, local, remote, options); }));
+  auto request = std::make_unique<PyRequest>(self.ask([&](headrace::Agent& agent) {
+    return agent.make_request(op, {local, remote}, options);
+  }));
   const auto post_when_there_is_room = [&](std::chrono::nanoseconds time) {
     const auto until = std::chrono::steady_clock::now() + time;
     return without_gil([&] {

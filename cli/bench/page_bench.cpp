@@ -195,8 +195,10 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
     const auto begin = Clock::now();
     for (std::uint64_t s = 0; s < shares; ++s) {
       const std::uint64_t from = plan.count * s / shares, length = plan.count * (s + 1) / shares - from;
-      HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, here.subspan(from, length), remote,
-                                                   there.subspan(from, length), within_patience()));
+      HEADRACE_CLI_TRY(request,
+                       agent.make_request(
+                           plan.op, {local, remote, here.subspan(from, length), there.subspan(from, length)},
+                           within_patience()));
       requests.push_back(std::move(request));
     }
     samples.make_seconds.push_back(seconds_between(begin, Clock::now()));
@@ -209,8 +211,9 @@ Result<PageSamples> PageBench::pages(const PageCase& plan, const Progress& progr
   if (by_gpu()) {
     const std::uint64_t few = std::min(plan.count / 4, waking_pages);
     if (few > 0) {
-      HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, here.first(few), remote, there.first(few),
-                                                   within_patience()));
+      HEADRACE_CLI_TRY(
+          request,
+          agent.make_request(plan.op, {local, remote, here.first(few), there.first(few)}, within_patience()));
       waking = std::move(request);
     }
   }
@@ -255,8 +258,10 @@ Result<PageSamples> PageBench::single(const PageCase& plan, const Progress& prog
   std::vector<Request> requests;
   for (std::size_t i = 0; i < set.count; ++i) {
     const auto begin = Clock::now();
-    HEADRACE_CLI_TRY(request, agent.make_request(plan.op, local, std::span(here).subspan(i, 1), remote,
-                                                 std::span(there).subspan(i, 1), within_patience()));
+    HEADRACE_CLI_TRY(
+        request, agent.make_request(
+                     plan.op, {local, remote, std::span(here).subspan(i, 1), std::span(there).subspan(i, 1)},
+                     within_patience()));
     samples.make_seconds.push_back(seconds_between(begin, Clock::now()));
     requests.push_back(std::move(request));
   }

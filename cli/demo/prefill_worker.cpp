@@ -222,10 +222,11 @@ class PrefillWorker {
     const auto page = static_cast<std::size_t>(pool_.shape().page_tokens);
     const std::size_t first = from / page, count = (to - 1) / page + 1 - first;
     const auto at = static_cast<std::size_t>(layer);
-    HEADRACE_CLI_TRY(request, agent_.make_request(
-                                  Op::write, local_[at], std::span(job.sequence.pages).subspan(first, count),
-                                  peers_.at(job.decode).layers[at],
-                                  std::span(std::as_const(job.remote_pages)).subspan(first, count)));
+    HEADRACE_CLI_TRY(
+        request,
+        agent_.make_request(Op::write, {local_[at], peers_.at(job.decode).layers[at],
+                                        std::span(job.sequence.pages).subspan(first, count),
+                                        std::span(std::as_const(job.remote_pages)).subspan(first, count)}));
     if (const Status posted = request.post(); !posted.ok()) return request.error();
     job.requests.push_back(std::move(request));
     return {};

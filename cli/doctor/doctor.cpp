@@ -45,7 +45,7 @@ Finding try_core(const Invocation& invocation) {
   const auto to = agent->prepare(agent->name(), UniformPages{region->id, page, 0, page, 1});
   if (!from) return bad(from.error());
   if (!to) return bad(to.error());
-  auto request = agent->make_request(Op::write, *from, *to);
+  auto request = agent->make_request(Op::write, {*from, *to});
   if (!request) return bad(request.error());
   if (!request->post().ok() || !request->wait(std::chrono::seconds(10)).ok()) return bad(request->error());
   if (std::memcmp(bytes.data(), bytes.data() + page, page) != 0)

@@ -216,7 +216,7 @@ Result<void> TensorMover::bring(const PullPlan& plan, std::span<const Piece> pie
     if (posted < loads.size() && flights.size() < requests_in_flight) {
       const Load& load = loads[posted];
       const auto part = std::span<const std::uint32_t>(index).subspan(load.first, load.end - load.first);
-      HEADRACE_CLI_TRY(request, agent_->make_request(Op::read, local, part, remote, part, options));
+      HEADRACE_CLI_TRY(request, agent_->make_request(Op::read, {local, remote, part, part}, options));
       const Status status = request.post();
       if (status.ok()) {
         flights.push_back(std::move(request));
@@ -258,7 +258,7 @@ Result<std::string> read_region(Agent& agent, const std::string& peer, RegionId 
   HEADRACE_CLI_TRY(remote, agent.prepare(peer, UniformPages{region, 0, 0, bytes, 1}));
   RequestOptions options;
   options.timeout = patience;
-  HEADRACE_CLI_TRY(request, agent.make_request(Op::read, local, remote, options));
+  HEADRACE_CLI_TRY(request, agent.make_request(Op::read, {local, remote}, options));
   if (const Status status = request.post(); !status.ok()) return ended(request, status);
   if (const Status status = request.wait(patience); !status.ok()) return ended(request, status);
   request = Request();

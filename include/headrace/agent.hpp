@@ -214,56 +214,41 @@ class Agent {
   // --- pages and requests
 
   /// Prepares pages of this agent's regions.
-  ///   errors  invalid_argument (no pages; a page of zero length: its index), not_found (a page is not
-  ///           registered: its index)
-  HEADRACE_API Result<PageList> prepare(std::span<const AddressPage> pages);
-  HEADRACE_API Result<PageList> prepare(std::span<const Page> pages);
-  HEADRACE_API Result<PageList> prepare(const UniformPages& pages);
-  HEADRACE_API Result<PageList> prepare(const RegionPages& pages);
+  ///   errors  invalid_argument (no pages; a page of zero length: its index; a view that is not possible:
+  ///   why; a
+  ///           length that differs from the view's), not_found (a page is not registered: its index)
+  HEADRACE_API Result<PageList> prepare(const PageSpec& pages);
   /// Prepares pages of a peer's regions. With this agent's own name: the remote list of a move inside the
   /// agent.
-  HEADRACE_API Result<PageList> prepare(std::string_view peer, std::span<const Page> pages);
-  HEADRACE_API Result<PageList> prepare(std::string_view peer, const UniformPages& pages);
-  HEADRACE_API Result<PageList> prepare(std::string_view peer, const RegionPages& pages);
-  /// Prepares pages that are strided views. The length of a page is the product of `shape` and `item_bytes`.
-  /// Uniform pages may have length 0 here, but must set their stride. All bytes of a view must lie in the
-  /// page's region.
-  ///   errors  as above; invalid_argument (a view that is not possible: why; a length that differs from the
-  ///           view's)
-  HEADRACE_API Result<PageList> prepare(std::span<const AddressPage> pages, const PageView& view);
-  HEADRACE_API Result<PageList> prepare(std::span<const Page> pages, const PageView& view);
-  HEADRACE_API Result<PageList> prepare(const UniformPages& pages, const PageView& view);
-  HEADRACE_API Result<PageList> prepare(std::string_view peer, std::span<const Page> pages,
-                                        const PageView& view);
-  HEADRACE_API Result<PageList> prepare(std::string_view peer, const UniformPages& pages,
-                                        const PageView& view);
+  ///   errors  as above; invalid_argument (pages by address)
+  HEADRACE_API Result<PageList> prepare(std::string_view peer, const PageSpec& pages);
 
-  /// Makes a request that moves page i of `local` to or from page i of `remote`.
-  ///   shapes  the same number of pages on both sides, page i of the same length; views of the same shape
-  ///   errors  invalid_argument (counts or lengths differ: the index; shapes of views differ), not_found
-  ///           (revoked), not_supported (no common path: what each backend said)
-  HEADRACE_API Result<Request> make_request(Op op, const PageList& local, const PageList& remote,
-                                            const RequestOptions& options = {});
-  /// The same with page local_index[i] of `local` and page remote_index[i] of `remote`.
-  HEADRACE_API Result<Request> make_request(Op op, const PageList& local,
-                                            std::span<const std::uint32_t> local_index,
-                                            const PageList& remote,
-                                            std::span<const std::uint32_t> remote_index,
-                                            const RequestOptions& options = {});
-  HEADRACE_API Result<Request> make_request(Op op, const PageList& local,
-                                            std::span<const std::int32_t> local_index, const PageList& remote,
-                                            std::span<const std::int32_t> remote_index,
-                                            const RequestOptions& options = {});
-  HEADRACE_API Result<Request> make_request(Op op, const PageList& local,
-                                            std::span<const std::int64_t> local_index, const PageList& remote,
-                                            std::span<const std::int64_t> remote_index,
-                                            const RequestOptions& options = {});
-
-  /// Makes one request to or from several peers, one part for each: one post, one deadline, one completion.
-  /// See RequestPart.
-  ///   errors  as above, with the part's number; invalid_argument (no part; two parts of one peer)
+  /// Makes a request that moves pages between this agent and one peer, or several peers with a part for each:
+  /// one post, one deadline, one completion.
+  ///   shapes  in each part the same number of pages on both sides, page i of the same length; views of the
+  ///   same shape errors  invalid_argument (counts or lengths differ: the index; shapes of views differ; no
+  ///   part; two parts of
+  ///           one peer), not_found (revoked), not_supported (no common path: what each backend said); of
+  ///           several parts with the part's number
   HEADRACE_API Result<Request> make_request(Op op, std::span<const RequestPart> parts,
                                             const RequestOptions& options = {});
+  Result<Request> make_request(Op op, const RequestPart& part, const RequestOptions& options = {}) {
+    return make_request(op, std::span(&part, 1), options);
+  }
+
+  // --- one-shot requests: both lists are prepared, the request is made and posted
+
+  /// Returns once it is posted.
+  ///   errors  those of prepare, make_request and Request::post
+  HEADRACE_API Result<Request> post(Op op, std::string_view peer, const PageSpec& local,
+                                    const PageSpec& remote, const PostOptions& options = {},
+                                    const RequestOptions& request = {});
+  /// Waits until the pages have moved. PostOptions::timeout limits it.
+  ///   errors  as post, and those of Request::wait
+  HEADRACE_API Result<Request> read(std::string_view peer, const PageSpec& local, const PageSpec& remote,
+                                    const PostOptions& options = {}, const RequestOptions& request = {});
+  HEADRACE_API Result<Request> write(std::string_view peer, const PageSpec& local, const PageSpec& remote,
+                                     const PostOptions& options = {}, const RequestOptions& request = {});
 
   // --- notifications
 

@@ -5,6 +5,12 @@
 
 #include <headrace/memory.hpp>
 
+#include <optional>
+#include <ranges>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace headrace {
@@ -66,6 +72,62 @@ struct PageView {
   std::uint64_t item_bytes = 1;  ///< length of an element, which is contiguous
 
   static constexpr std::size_t most_dimensions = 4;
+};
+
+/// Which bytes are the pages of a list: rows, columns of a table, or pages at one distance; each page
+/// contiguous or a strided view.
+///   owns  nothing of rows and columns, which are read while the list is prepared
+class PageSpec {
+ public:
+  using Pages = std::variant<std::span<const Page>, std::span<const AddressPage>, UniformPages, RegionPages>;
+
+  /// Rows: a vector, an array or a span of Page, or of AddressPage for memory of this agent.
+  template <std::ranges::contiguous_range Rows>
+    requires std::is_same_v<std::ranges::range_value_t<Rows>, Page> ||
+             std::is_same_v<std::ranges::range_value_t<Rows>, AddressPage>
+  PageSpec(const Rows& rows)
+      : pages_(std::span<const std::ranges::range_value_t<Rows>>(std::ranges::data(rows),
+                                                                 std::ranges::size(rows))) {}
+  PageSpec(const UniformPages& pages) : pages_(pages) {}
+  PageSpec(const RegionPages& pages) : pages_(pages) {}
+  /// The same pages, each a strided view. The length of a page is the product of `shape` and `item_bytes`.
+  /// Uniform pages may have length 0 here, but must set their stride. Columns have no views.
+  template <class Given>
+  PageSpec(const Given& pages, PageView view) : PageSpec(pages) {
+    view_ = std::move(view);
+  }
+
+  [[nodiscard]] const Pages& pages() const { return pages_; }
+  /// Null: every page is contiguous.
+  [[nodiscard]] const PageView* view() const { return view_ ? &*view_ : nullptr; }
+
+ private:
+  Pages pages_;
+  std::optional<PageView> view_;
+};
+
+/// Indices of pages in a list: a vector, an array or a span of uint32, int32 or int64. None: all pages in
+/// order.
+///   owns  nothing; they are read while the request is made
+class PageNumbers {
+ public:
+  using Numbers = std::variant<std::monostate, std::span<const std::uint32_t>, std::span<const std::int32_t>,
+                               std::span<const std::int64_t>>;
+
+  PageNumbers() = default;
+  template <std::ranges::contiguous_range Range>
+    requires std::is_same_v<std::ranges::range_value_t<Range>, std::uint32_t> ||
+             std::is_same_v<std::ranges::range_value_t<Range>, std::int32_t> ||
+             std::is_same_v<std::ranges::range_value_t<Range>, std::int64_t>
+  PageNumbers(const Range& numbers)
+      : numbers_(std::span<const std::ranges::range_value_t<Range>>(std::ranges::data(numbers),
+                                                                    std::ranges::size(numbers))) {}
+
+  [[nodiscard]] bool all() const { return numbers_.index() == 0; }
+  [[nodiscard]] const Numbers& numbers() const { return numbers_; }
+
+ private:
+  Numbers numbers_;
 };
 
 /// A prepared list. Immutable, cheap to copy, used by any number of requests. It keeps nothing of the

@@ -34,17 +34,18 @@ struct RequestOptions {
   Timeout timeout = {};  ///< of each post: after this time it is canceled and ends with timed_out
 };
 
-/// One part of a request to several peers: what moves to or from one of them. Each part takes its own best
-/// path. A part that fails does not stop the others: the request ends when its last part has ended, with the
-/// error of the part that failed first. Notification and stream of a post go with each part. Each peer
-/// receives the notification after its own pages.
+/// What moves to or from one peer: page local_index[i] of `local` with page remote_index[i] of `remote`.
+/// Without indices page i goes with page i.
+///
+/// A request has one part, or one for each of several peers. Each part takes its own best path. A part that
+/// fails does not stop the others: the request ends when its last part has ended, with the error of the part
+/// that failed first. Notification and stream of a post go with each part. Each peer receives the
+/// notification after its own pages.
 struct RequestPart {
   PageList local;
   PageList remote;  ///< each part has another peer
-  /// Page local_index[i] goes with page remote_index[i]. Both null: page i of `local` with page i of
-  /// `remote`.
-  std::span<const std::uint32_t> local_index = {};
-  std::span<const std::uint32_t> remote_index = {};
+  PageNumbers local_index = {};
+  PageNumbers remote_index = {};
 };
 
 /// The pages that a captured request moves instead of those that it was made with.

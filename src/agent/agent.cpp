@@ -224,41 +224,11 @@ Result<PageList> list_of(Result<engine::PageListState> state) {
 
 }  // namespace
 
-Result<PageList> Agent::prepare(std::span<const AddressPage> pages) {
-  return list_of(impl_->engine->lists().prepare_addresses(pages));
+Result<PageList> Agent::prepare(const PageSpec& pages) {
+  return list_of(impl_->engine->lists().prepare(engine::Side::local(), pages));
 }
-Result<PageList> Agent::prepare(std::span<const Page> pages) {
-  return list_of(impl_->engine->lists().prepare_pages(engine::Side::local(), pages));
-}
-Result<PageList> Agent::prepare(const UniformPages& pages) {
-  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::local(), pages));
-}
-Result<PageList> Agent::prepare(const RegionPages& pages) {
-  return list_of(impl_->engine->lists().prepare_region(engine::Side::local(), pages));
-}
-Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages) {
-  return list_of(impl_->engine->lists().prepare_pages(engine::Side::remote(peer), pages));
-}
-Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages) {
-  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::remote(peer), pages));
-}
-Result<PageList> Agent::prepare(std::string_view peer, const RegionPages& pages) {
-  return list_of(impl_->engine->lists().prepare_region(engine::Side::remote(peer), pages));
-}
-Result<PageList> Agent::prepare(std::span<const AddressPage> pages, const PageView& view) {
-  return list_of(impl_->engine->lists().prepare_addresses(pages, &view));
-}
-Result<PageList> Agent::prepare(std::span<const Page> pages, const PageView& view) {
-  return list_of(impl_->engine->lists().prepare_pages(engine::Side::local(), pages, &view));
-}
-Result<PageList> Agent::prepare(const UniformPages& pages, const PageView& view) {
-  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::local(), pages, &view));
-}
-Result<PageList> Agent::prepare(std::string_view peer, std::span<const Page> pages, const PageView& view) {
-  return list_of(impl_->engine->lists().prepare_pages(engine::Side::remote(peer), pages, &view));
-}
-Result<PageList> Agent::prepare(std::string_view peer, const UniformPages& pages, const PageView& view) {
-  return list_of(impl_->engine->lists().prepare_uniform(engine::Side::remote(peer), pages, &view));
+Result<PageList> Agent::prepare(std::string_view peer, const PageSpec& pages) {
+  return list_of(impl_->engine->lists().prepare(engine::Side::remote(peer), pages));
 }
 
 std::uint64_t PageList::count() const { return state_->count; }
@@ -275,108 +245,127 @@ Request handle_of(std::shared_ptr<engine::Transfer> transfer) {
       address, [held = std::move(transfer)](engine::Transfer* last) { last->cancel(); }));
 }
 
-engine::RequestPlan plan_for(Op op, const PageList& local, const PageList& remote,
-                             const RequestOptions& options) {
-  engine::RequestPlan plan;
-  plan.op = op;
-  plan.local = local.state();
-  plan.remote = remote.state();
-  plan.backends = options.backends;
-  plan.timeout = options.timeout;
-  return plan;
-}
-
-Result<engine::RequestPlan> plan_of_all(Op op, const PageList& local, const PageList& remote,
-                                        const RequestOptions& options) {
-  if (local.count() != remote.count()) {
+/// The part's pages in order.
+Result<void> take_all(engine::RequestPlan& plan) {
+  if (plan.local->count != plan.remote->count)
     return make_error(
         Code::invalid_argument,
         "{} local pages and {} remote pages: page i goes with page i, so the counts must be equal",
-        local.count(), remote.count());
-  }
-  auto plan = plan_for(op, local, remote, options);
-  plan.count = local.count();
-  return plan;
+        plan.local->count, plan.remote->count);
+  plan.count = plan.local->count;
+  return {};
 }
 
-template <class Index>
-Result<engine::RequestPlan> plan_of_some(engine::Engine& engine, Op op, const PageList& local,
-                                         std::span<const Index> local_index, const PageList& remote,
-                                         std::span<const Index> remote_index, const RequestOptions& options) {
-  if (local_index.size() != remote_index.size()) {
+std::size_t count_of(const PageNumbers& numbers) {
+  const auto size = [](const auto& given) -> std::size_t {
+    if constexpr (requires { given.size(); })
+      return given.size();
+    else
+      return 0;
+  };
+  return std::visit(size, numbers.numbers());
+}
+
+/// Copies the numbers into a vector of the pool.
+Result<std::vector<std::uint32_t>> copy_numbers(IndexPool& pool, const PageNumbers& numbers,
+                                                std::uint64_t pages, const char* side) {
+  std::vector<std::uint32_t> copy = pool.take(count_of(numbers));
+  const auto fill = [&](const auto& given) -> Result<void> {
+    if constexpr (requires { given.size(); })
+      return copy_indices(given, pages, side, copy);
+    else
+      return {};
+  };
+  HEADRACE_TRY_VOID(std::visit(fill, numbers.numbers()));
+  return copy;
+}
+
+/// The part's pages by their numbers.
+Result<void> take_some(IndexPool& pool, const RequestPart& part, engine::RequestPlan& plan) {
+  plan.count = count_of(part.local_index);
+  if (plan.count != count_of(part.remote_index))
     return make_error(
         Code::invalid_argument,
         "{} local indices and {} remote indices: page i goes with page i, so the counts must be equal",
-        local_index.size(), remote_index.size());
-  }
-  if (local_index.empty())
+        plan.count, count_of(part.remote_index));
+  if (plan.count == 0)
     return make_error(Code::invalid_argument,
                       "the request has no pages: give at least one index on each side");
-  auto plan = plan_for(op, local, remote, options);
-  plan.count = local_index.size();
-  plan.local_index = engine.requests().index_pool().take(plan.count);
-  HEADRACE_TRY_VOID(copy_indices(local_index, plan.local->count, "local", plan.local_index));
-  plan.remote_index = engine.requests().index_pool().take(plan.count);
-  HEADRACE_TRY_VOID(copy_indices(remote_index, plan.remote->count, "remote", plan.remote_index));
-  return plan;
+  HEADRACE_TRY(local, copy_numbers(pool, part.local_index, plan.local->count, "local"));
+  plan.local_index = std::move(local);
+  HEADRACE_TRY(remote, copy_numbers(pool, part.remote_index, plan.remote->count, "remote"));
+  plan.remote_index = std::move(remote);
+  return {};
 }
 
-template <class Index>
-Result<Request> make_indexed(engine::Engine& engine, Op op, const PageList& local,
-                             std::span<const Index> local_index, const PageList& remote,
-                             std::span<const Index> remote_index, const RequestOptions& options) {
-  HEADRACE_TRY_VOID(engine.usable());
-  HEADRACE_TRY(plan, plan_of_some(engine, op, local, local_index, remote, remote_index, options));
-  HEADRACE_TRY(core, engine.requests().make(std::move(plan)));
-  return handle_of(std::move(core));
-}
-
-Result<engine::RequestPlan> plan_of(engine::Engine& engine, Op op, const RequestPart& part,
+Result<engine::RequestPlan> plan_of(IndexPool& pool, Op op, const RequestPart& part,
                                     const RequestOptions& options) {
-  if (part.local_index.data() == nullptr && part.remote_index.data() == nullptr)
-    return plan_of_all(op, part.local, part.remote, options);
-  return plan_of_some(engine, op, part.local, part.local_index, part.remote, part.remote_index, options);
+  engine::RequestPlan plan;
+  plan.op = op;
+  plan.local = part.local.state();
+  plan.remote = part.remote.state();
+  plan.backends = options.backends;
+  plan.timeout = options.timeout;
+  const bool all = part.local_index.all() && part.remote_index.all();
+  HEADRACE_TRY_VOID(all ? take_all(plan) : take_some(pool, part, plan));
+  return plan;
 }
 
 }  // namespace
 
-Result<Request> Agent::make_request(Op op, const PageList& local, const PageList& remote,
-                                    const RequestOptions& options) {
-  HEADRACE_TRY(plan, plan_of_all(op, local, remote, options));
-  HEADRACE_TRY(core, impl_->engine->requests().make(std::move(plan)));
-  return handle_of(std::move(core));
-}
-
 Result<Request> Agent::make_request(Op op, std::span<const RequestPart> parts,
                                     const RequestOptions& options) {
   HEADRACE_TRY_VOID(impl_->engine->usable());
+  engine::Requests& requests = impl_->engine->requests();
+  if (parts.size() == 1) {
+    HEADRACE_TRY(plan, plan_of(requests.index_pool(), op, parts.front(), options));
+    HEADRACE_TRY(core, requests.make(std::move(plan)));
+    return handle_of(std::move(core));
+  }
   std::vector<engine::RequestPlan> plans;
   for (const RequestPart& part : parts) {
-    auto plan = plan_of(*impl_->engine, op, part, options);
+    auto plan = plan_of(requests.index_pool(), op, part, options);
     if (!plan)
       return std::move(plan).error().within(fmt::format("part {} of {}", plans.size(), parts.size()));
     plans.push_back(std::move(*plan));
   }
-  HEADRACE_TRY(transfer, impl_->engine->requests().make_of_parts(std::move(plans)));
+  HEADRACE_TRY(transfer, requests.make_of_parts(std::move(plans)));
   return handle_of(std::move(transfer));
 }
 
-Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::uint32_t> local_index,
-                                    const PageList& remote, std::span<const std::uint32_t> remote_index,
-                                    const RequestOptions& options) {
-  return make_indexed(*impl_->engine, op, local, local_index, remote, remote_index, options);
+namespace {
+
+/// A status of a request as a result. The request has the sentence, if the status is that of its last post.
+Result<void> result_of(const Request& request, Status status) {
+  if (status.ok()) return {};
+  Error error = request.error();
+  if (error.code == status.code) return error;
+  return Error{status.code, std::string(code_sentence(status.code)), status.page};
 }
 
-Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int32_t> local_index,
-                                    const PageList& remote, std::span<const std::int32_t> remote_index,
-                                    const RequestOptions& options) {
-  return make_indexed(*impl_->engine, op, local, local_index, remote, remote_index, options);
+}  // namespace
+
+Result<Request> Agent::post(Op op, std::string_view peer, const PageSpec& local, const PageSpec& remote,
+                            const PostOptions& options, const RequestOptions& request) {
+  HEADRACE_TRY(ours, prepare(local));
+  HEADRACE_TRY(theirs, prepare(peer, remote));
+  HEADRACE_TRY(made, make_request(op, {std::move(ours), std::move(theirs)}, request));
+  HEADRACE_TRY_VOID(result_of(made, made.post(options)));
+  return made;
 }
 
-Result<Request> Agent::make_request(Op op, const PageList& local, std::span<const std::int64_t> local_index,
-                                    const PageList& remote, std::span<const std::int64_t> remote_index,
-                                    const RequestOptions& options) {
-  return make_indexed(*impl_->engine, op, local, local_index, remote, remote_index, options);
+Result<Request> Agent::read(std::string_view peer, const PageSpec& local, const PageSpec& remote,
+                            const PostOptions& options, const RequestOptions& request) {
+  HEADRACE_TRY(posted, post(Op::read, peer, local, remote, options, request));
+  HEADRACE_TRY_VOID(result_of(posted, posted.wait()));
+  return posted;
+}
+
+Result<Request> Agent::write(std::string_view peer, const PageSpec& local, const PageSpec& remote,
+                             const PostOptions& options, const RequestOptions& request) {
+  HEADRACE_TRY(posted, post(Op::write, peer, local, remote, options, request));
+  HEADRACE_TRY_VOID(result_of(posted, posted.wait()));
+  return posted;
 }
 
 // --- notifications

@@ -140,14 +140,37 @@ Result<void> check_stride(const UniformPages& pages, const std::optional<PageSha
                     pages.count);
 }
 
+std::uint64_t page_count(const PageSpec& spec) {
+  const auto count = [](const auto& pages) -> std::uint64_t {
+    if constexpr (requires { pages.size(); })
+      return pages.size();
+    else
+      return pages.count;
+  };
+  return std::visit(count, spec.pages());
+}
+
 Error no_pages() { return make_error(Code::invalid_argument, "the list has no pages: give at least one"); }
 
 }  // namespace
 
-Result<PageListState> PageLists::prepare_addresses(std::span<const AddressPage> pages, const PageView* view) {
+Result<PageListState> PageLists::prepare(Side side, const PageSpec& spec) {
   HEADRACE_TRY_VOID(calls_.usable());
-  HEADRACE_TRY(shape, shape_of(view));
-  if (pages.empty()) return no_pages();
+  HEADRACE_TRY(shape, shape_of(spec.view()));
+  if (page_count(spec) == 0) return no_pages();
+  HEADRACE_TRY(owner, owner_of(side));
+  return std::visit([&](const auto& pages) { return prepare_pages(owner, pages, std::move(shape)); },
+                    spec.pages());
+}
+
+Result<PageListState> PageLists::prepare_pages(const Owner& owner, std::span<const AddressPage> pages,
+                                               Shape shape) {
+  if (owner.life || owner.far_side)
+    return make_error(
+        Code::invalid_argument,
+        "pages of peer {} are given by address, which is valid in the peer's process only: give "
+        "(region, offset, length), or Regions from peer_regions",
+        owner.life ? owner.life->name : self_.name);
   PageColumnsBuilder columns(pages.size());
   {
     const auto regions = regions_.look_by_address();
@@ -168,14 +191,10 @@ Result<PageListState> PageLists::prepare_addresses(std::span<const AddressPage> 
       columns.add(id, page.address - begin, page.length_bytes);
     }
   }
-  return finish(from_columns(std::move(columns).finish(), std::move(shape)), {});
+  return finish(from_columns(std::move(columns).finish(), std::move(shape)), owner);
 }
 
-Result<PageListState> PageLists::prepare_pages(Side side, std::span<const Page> pages, const PageView* view) {
-  HEADRACE_TRY_VOID(calls_.usable());
-  HEADRACE_TRY(shape, shape_of(view));
-  if (pages.empty()) return no_pages();
-  HEADRACE_TRY(owner, owner_of(side));
+Result<PageListState> PageLists::prepare_pages(const Owner& owner, std::span<const Page> pages, Shape shape) {
   PageColumnsBuilder columns(pages.size());
   if (const auto& life = owner.life) {
     const std::shared_lock lock(life->mutex);
@@ -198,13 +217,15 @@ Result<PageListState> PageLists::prepare_pages(Side side, std::span<const Page> 
   return finish(from_columns(std::move(columns).finish(), std::move(shape)), owner);
 }
 
-Result<PageListState> PageLists::prepare_region(Side side, const RegionPages& pages) {
-  HEADRACE_TRY_VOID(calls_.usable());
-  if (pages.count == 0) return no_pages();
+Result<PageListState> PageLists::prepare_pages(const Owner& owner, const RegionPages& pages, Shape shape) {
+  if (shape)
+    return make_error(
+        Code::invalid_argument,
+        "RegionPages has contiguous pages only: for a view give rows (region, offset, length) or "
+        "UniformPages");
   if (pages.offsets.first == nullptr || pages.lengths.first == nullptr)
     return make_error(Code::invalid_argument, "pages of a region without a column of {}: give both",
                       pages.offsets.first == nullptr ? "offsets" : "lengths");
-  HEADRACE_TRY(owner, owner_of(side));
   HEADRACE_TRY(length, region_length(owner, pages.region));
   auto columns = columns_of(pages, length);
   if (!columns) {
@@ -216,14 +237,10 @@ Result<PageListState> PageLists::prepare_region(Side side, const RegionPages& pa
   return finish(from_columns(*std::move(columns), std::nullopt), owner);
 }
 
-Result<PageListState> PageLists::prepare_uniform(Side side, const UniformPages& pages, const PageView* view) {
-  HEADRACE_TRY_VOID(calls_.usable());
-  HEADRACE_TRY(shape, shape_of(view));
-  if (pages.count == 0) return no_pages();
+Result<PageListState> PageLists::prepare_pages(const Owner& owner, const UniformPages& pages, Shape shape) {
   const std::uint64_t page_bytes = pages.page_bytes == 0 && shape ? shape->bytes() : pages.page_bytes;
   HEADRACE_TRY_VOID(check_length(page_bytes, 0, shape));
   HEADRACE_TRY_VOID(check_stride(pages, shape));
-  HEADRACE_TRY(owner, owner_of(side));
   HEADRACE_TRY(length, region_length(owner, pages.region));
   const std::uint64_t extent = extent_of(page_bytes, shape);
   const std::uint64_t stride = pages.stride_bytes == 0 ? page_bytes : pages.stride_bytes;

@@ -32,11 +32,7 @@ class PageLists {
   PageLists(const Self& self, const CallGate& calls, LocalRegions& regions, const Peers& peers)
       : self_(self), calls_(calls), regions_(regions), peers_(peers) {}
 
-  // `view`: what each page consists of; null: of one stretch
-  Result<PageListState> prepare_addresses(std::span<const AddressPage> pages, const PageView* view = nullptr);
-  Result<PageListState> prepare_pages(Side side, std::span<const Page> pages, const PageView* view = nullptr);
-  Result<PageListState> prepare_uniform(Side side, const UniformPages& pages, const PageView* view = nullptr);
-  Result<PageListState> prepare_region(Side side, const RegionPages& pages);
+  Result<PageListState> prepare(Side side, const PageSpec& spec);
 
   /// not_found if a region of the list has gone since, peer_lost if its peer has; quick while nothing has.
   [[nodiscard]] Status still_valid(const PageList::State& list) const;
@@ -47,6 +43,11 @@ class PageLists {
     std::shared_ptr<PeerLife> life = {};  // null: this agent
     bool far_side = false;
   };
+  using Shape = std::optional<PageShape>;  // of each page; none: it is contiguous
+  Result<PageListState> prepare_pages(const Owner& owner, std::span<const AddressPage> pages, Shape shape);
+  Result<PageListState> prepare_pages(const Owner& owner, std::span<const Page> pages, Shape shape);
+  Result<PageListState> prepare_pages(const Owner& owner, const UniformPages& pages, Shape shape);
+  Result<PageListState> prepare_pages(const Owner& owner, const RegionPages& pages, Shape shape);
   [[nodiscard]] Result<Owner> owner_of(Side side) const;
   [[nodiscard]] Result<std::uint64_t> region_length(const Owner& owner, RegionId region) const;
   Result<PageListState> finish(std::shared_ptr<PageList::State> list, const Owner& owner) const;

@@ -69,9 +69,9 @@ TEST_P(OverBackend, pages_of_odd_sizes_and_offsets_move_both_ways) {
     std::vector<std::uint32_t> order(local.size());
     std::iota(order.begin(), order.end(), 0u);
     std::shuffle(order.begin(), order.end(), random);
-    Request request =
-        must(agents.here.make_request(op, must(agents.here.prepare(local)), order,
-                                      must(agents.here.prepare(agents.there.name(), remote)), order));
+    Request request = must(
+        agents.here.make_request(op, {must(agents.here.prepare(local)),
+                                      must(agents.here.prepare(agents.there.name(), remote)), order, order}));
     ASSERT_TRUE(request.post().ok()) << request.error().message;
     ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
     EXPECT_EQ(request.state(), RequestState::done);
@@ -98,9 +98,11 @@ TEST_P(OverBackend, pages_that_are_views_change_their_layout_during_a_move) {
   agents.meet();
   const PageView here{{2, tokens, heads, dim}, {blocks * our_block, our_token, dim * item, item}, item};
   const PageView there{{2, tokens, heads, dim}, {blocks * their_block, dim * item, their_head, item}, item};
-  const PageList local = must(agents.here.prepare(UniformPages{mine.id, base, our_block, 0, blocks}, here));
-  const PageList remote = must(agents.here.prepare(
-      agents.there.name(), UniformPages{far.id, first * their_head, their_block, 0, blocks}, there));
+  const PageList local =
+      must(agents.here.prepare(PageSpec(UniformPages{mine.id, base, our_block, 0, blocks}, here)));
+  const PageList remote = must(
+      agents.here.prepare(agents.there.name(),
+                          PageSpec(UniformPages{far.id, first * their_head, their_block, 0, blocks}, there)));
   EXPECT_EQ(local.bytes(), static_cast<std::uint64_t>(blocks * 2 * tokens * heads * dim * item));
   const std::vector<std::uint32_t> to{3, 0, 10, 7}, from{1, 10, 5, 0};
   for (const Op op : {Op::read, Op::write}) {
@@ -121,7 +123,7 @@ TEST_P(OverBackend, pages_that_are_views_change_their_layout_during_a_move) {
               std::memcpy(&expect_theirs[static_cast<std::size_t>(far_at)],
                           &ours[static_cast<std::size_t>(at)], dim * item);
           }
-    Request request = must(agents.here.make_request(op, local, to, remote, from));
+    Request request = must(agents.here.make_request(op, {local, remote, to, from}));
     for (int post = 0; post < 2; ++post) {
       ASSERT_TRUE(request.post().ok()) << request.error().message;
       ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
@@ -152,7 +154,7 @@ TEST_P(OverBackend, ten_million_pages_in_any_order_arrive_slow) {
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, page, count}));
   const PageList remote =
       must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, count}));
-  Request request = must(agents.here.make_request(Op::read, local, to, remote, from));
+  Request request = must(agents.here.make_request(Op::read, {local, remote, to, from}));
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(std::chrono::minutes(10)).ok()) << request.error().message;
   EXPECT_TRUE(ours == expected);
@@ -183,7 +185,7 @@ TEST_P(OverBackend, pages_by_columns_of_addresses_arrive) {
       agents.there.name(), RegionPages{far.id, {&rows[0].theirs, sizeof(Row)}, lengths, count, far.address}));
   EXPECT_EQ(remote.peer(), agents.there.name());
   rows.clear();
-  Request request = must(agents.here.make_request(Op::read, local, remote));
+  Request request = must(agents.here.make_request(Op::read, {local, remote}));
   ASSERT_TRUE(request.post().ok()) << request.error().message;
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_TRUE(ours == expected);
@@ -198,7 +200,7 @@ TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 16}));
   const PageList remote =
       must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 16}));
-  Request request = must(agents.here.make_request(Op::read, local, remote));
+  Request request = must(agents.here.make_request(Op::read, {local, remote}));
   for (int round = 0; round < 100; ++round) {
     theirs[static_cast<std::size_t>(round) * 600] ^= std::byte{0xff};
     ASSERT_TRUE(request.post({"taken", {}}).ok());
@@ -210,6 +212,48 @@ TEST_P(OverBackend, a_request_can_be_posted_again_and_again) {
   EXPECT_EQ(request.times().posts, 100u);
 }
 
+TEST_P(OverBackend, one_call_moves_pages_of_every_form) {
+  constexpr std::uint64_t page = 3000, count = 20;
+  auto& ours = memory(page * count, 1);
+  auto& theirs = memory(page * count, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const std::string& peer = agents.there.name();
+  const std::array<Page, 2> rows{{{far.id.value, 5 * page, page}, {far.id.value, 0, page}}};
+  const std::vector<AddressPage> places{{mine.address + 7 * page, page}, {mine.address, page}};
+  auto expected = ours;
+  std::memcpy(expected.data() + 7 * page, theirs.data() + 5 * page, page);
+  std::memcpy(expected.data(), theirs.data(), page);
+  const Request read =
+      must(agents.here.read(peer, places, rows, {.notification = "read", .timeout = patience}));
+  EXPECT_TRUE(ours == expected);
+  EXPECT_EQ(read.state(), RequestState::done);
+  EXPECT_EQ(must(agents.there.wait_notification(patience)).payload, "read");
+  const UniformPages all{mine.id, 0, 0, page, count};
+  must(agents.here.write(peer, all, UniformPages{far.id, 0, 0, page, count}, {.timeout = patience}));
+  EXPECT_TRUE(theirs == ours);
+  theirs[page * 3] ^= std::byte{0xff};
+  Request posted = must(agents.here.post(Op::read, peer, all, UniformPages{far.id, 0, 0, page, count}));
+  ASSERT_TRUE(posted.wait(patience).ok()) << posted.error().message;
+  EXPECT_TRUE(theirs == ours);
+}
+
+TEST_P(OverBackend, one_call_that_fails_says_why) {
+  auto& ours = memory(4096, 1);
+  const Region mine = share(agents.here, ours);
+  agents.meet();
+  const UniformPages page{mine.id, 0, 0, 4096, 1};
+  EXPECT_EQ(agents.here.read("nobody", page, page).code(), Code::not_found);
+  const auto no_region = agents.here.read(agents.there.name(), page, UniformPages{{99}, 0, 0, 4096, 1});
+  ASSERT_EQ(no_region.code(), Code::not_found);
+  EXPECT_NE(no_region.error().message.find("has no region 99"), std::string::npos);
+  const std::vector<AddressPage> places{{mine.address, 4096}};
+  const auto by_address = agents.here.read(agents.there.name(), page, places);
+  ASSERT_EQ(by_address.code(), Code::invalid_argument);
+  EXPECT_NE(by_address.error().message.find("valid in the peer's process only"), std::string::npos);
+}
+
 TEST_P(OverBackend, a_notification_comes_after_the_bytes_of_its_request) {
   auto& ours = memory(300000, 1);
   auto& theirs = memory(300000, 2);
@@ -219,7 +263,7 @@ TEST_P(OverBackend, a_notification_comes_after_the_bytes_of_its_request) {
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 300000, 1}));
   const PageList remote =
       must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 300000, 1}));
-  Request request = must(agents.here.make_request(Op::write, local, remote));
+  Request request = must(agents.here.make_request(Op::write, {local, remote}));
   for (int round = 0; round < 20; ++round) {
     const auto fresh = random_bytes(300000, 100u + static_cast<unsigned>(round));
     std::copy(fresh.begin(), fresh.end(), ours.begin());
@@ -258,7 +302,7 @@ TEST_P(OverBackend, an_agent_moves_pages_to_itself) {
   const PageList local = must(agents.here.prepare(UniformPages{region.id, 0, 0, 1024, 32}));
   const PageList remote =
       must(agents.here.prepare(agents.here.name(), UniformPages{region.id, 32768, 0, 1024, 32}));
-  Request request = must(agents.here.make_request(Op::write, local, remote));
+  Request request = must(agents.here.make_request(Op::write, {local, remote}));
   ASSERT_TRUE(request.post({"to myself", {}}).ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(bytes.data(), bytes.data() + 32768, 32768), 0);
@@ -278,8 +322,8 @@ TEST_P(OverBackend, allocated_memory_is_moved_as_other_memory) {
   // of the owner's threads.
   share(agents.there, memory(1, 1));
   Request request = must(agents.here.make_request(
-      Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 256})),
-      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 256}))));
+      Op::read, {must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 256})),
+                 must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 256}))}));
   ASSERT_TRUE(request.post().ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(mine.bytes().data(), data.data(), data.size()), 0);
@@ -296,8 +340,8 @@ TEST_P(OverBackend, pages_by_address_are_found_in_their_regions) {
   const std::vector<AddressPage> local{{reinterpret_cast<std::uint64_t>(ours.data()) + 17, 101},
                                        {reinterpret_cast<std::uint64_t>(more.data()), 10000}};
   const std::vector<Page> remote{{far.id.value, 3, 101}, {far.id.value, 10000, 10000}};
-  Request request = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)),
-                                                  must(agents.here.prepare(agents.there.name(), remote))));
+  Request request = must(agents.here.make_request(
+      Op::read, {must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))}));
   ASSERT_TRUE(request.post().ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(ours.data() + 17, theirs.data() + 3, 101), 0);
@@ -349,20 +393,20 @@ TEST_P(OverBackend, a_region_registered_read_only_is_read_and_not_written) {
   };
   const std::string peer = agents.there.name();
 
-  const auto refused = agents.here.make_request(Op::write, must(agents.here.prepare(pages(open, 4))),
-                                                must(agents.here.prepare(peer, pages(far, 4))));
+  const auto refused = agents.here.make_request(
+      Op::write, {must(agents.here.prepare(pages(open, 4))), must(agents.here.prepare(peer, pages(far, 4)))});
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_EQ(refused.error().page, 0U);
   EXPECT_NE(refused.error().message.find("registered read-only"), std::string::npos)
       << refused.error().message;
   const std::vector<Page> mixed{{open.id.value, 0, 512}, {mine.id.value, 0, 512}};
-  const auto here = agents.here.make_request(Op::read, must(agents.here.prepare(mixed)),
-                                             must(agents.here.prepare(peer, pages(far, 2))));
+  const auto here = agents.here.make_request(
+      Op::read, {must(agents.here.prepare(mixed)), must(agents.here.prepare(peer, pages(far, 2)))});
   EXPECT_EQ(here.code(), Code::invalid_argument);
   EXPECT_EQ(here.error().page, 1U) << here.error().message;
 
-  Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(pages(open, 4))),
-                                               must(agents.here.prepare(peer, pages(far, 4)))));
+  Request read = must(agents.here.make_request(
+      Op::read, {must(agents.here.prepare(pages(open, 4))), must(agents.here.prepare(peer, pages(far, 4)))}));
   ASSERT_TRUE(read.post().ok());
   EXPECT_TRUE(read.wait(patience).ok()) << read.error().message;
   EXPECT_EQ(std::memcmp(free.data(), theirs.data(), 2048), 0);
@@ -377,8 +421,8 @@ TEST_P(OverBackend, memory_allocated_read_only_is_filled_by_its_owner_and_read_b
   share(agents.there, memory(1, 1));  // orders the fill, as above
   agents.meet();
   const std::vector<Page> local{{mine.id.value, 0, 100'000}}, remote{{far.id.value, 0, 100'000}};
-  Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)),
-                                               must(agents.here.prepare(agents.there.name(), remote))));
+  Request read = must(agents.here.make_request(
+      Op::read, {must(agents.here.prepare(local)), must(agents.here.prepare(agents.there.name(), remote))}));
   ASSERT_TRUE(read.post().ok());
   ASSERT_TRUE(read.wait(patience).ok()) << read.error().message;
   EXPECT_TRUE(ours == data);
@@ -417,15 +461,17 @@ TEST_P(OverFaultlessBackend, a_write_into_read_only_memory_fails_and_its_owner_s
   agents.meet();
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{5000}, size}) {
     const std::vector<Page> local{{mine.id.value, 0, bytes}}, remote{{far.id.value, 0, bytes}};
-    Request write = must(agents.here.make_request(Op::write, must(agents.here.prepare(local)),
-                                                  must(agents.here.prepare(agents.there.name(), remote))));
+    Request write =
+        must(agents.here.make_request(Op::write, {must(agents.here.prepare(local)),
+                                                  must(agents.here.prepare(agents.there.name(), remote))}));
     (void)write.post();
     EXPECT_EQ(write.wait(patience).code, Code::backend_failed) << write.error().message;
     if (GetParam() == "tcp") {
       EXPECT_NE(write.error().message.find("read-only"), std::string::npos) << write.error().message;
     }
-    Request read = must(agents.here.make_request(Op::read, must(agents.here.prepare(local)),
-                                                 must(agents.here.prepare(agents.there.name(), remote))));
+    Request read =
+        must(agents.here.make_request(Op::read, {must(agents.here.prepare(local)),
+                                                 must(agents.here.prepare(agents.there.name(), remote))}));
     ASSERT_TRUE(read.post().ok()) << read.error().message;
     EXPECT_TRUE(read.wait(patience).ok()) << "the link must stay usable: " << read.error().message;
   }
@@ -443,10 +489,11 @@ TEST_P(OverBackend, deregistering_removes_a_region_from_the_peer_and_keeps_the_o
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1}));
   Request going = must(agents.here.make_request(
-      Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+      Op::read,
+      {local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))}));
   Request staying = must(agents.here.make_request(
-      Op::read, local,
-      must(agents.here.prepare(agents.there.name(), UniformPages{other.id, 0, 0, 4096, 1}))));
+      Op::read,
+      {local, must(agents.here.prepare(agents.there.name(), UniformPages{other.id, 0, 0, 4096, 1}))}));
   ASSERT_TRUE(going.post().ok());
   ASSERT_TRUE(going.wait(patience).ok()) << going.error().message;
   must(agents.there.deregister(far.id, patience));
@@ -514,8 +561,8 @@ TEST_P(OverBackend, a_callback_an_eventfd_and_the_telemetry_report_the_completio
   const Region far = share(agents.there, theirs);
   agents.meet();
   Request request = must(agents.here.make_request(
-      Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
-      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+      Op::read, {must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
+                 must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))}));
   std::mutex mutex;
   std::condition_variable told;
   std::optional<Status> heard;
@@ -541,8 +588,8 @@ TEST_P(OverBackend, forgetting_a_peer_makes_its_requests_fail_with_peer_lost) {
   const Region far = share(agents.there, theirs);
   agents.meet();
   Request request = must(agents.here.make_request(
-      Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
-      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+      Op::read, {must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
+                 must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))}));
   ASSERT_TRUE(request.post().ok());
   ASSERT_TRUE(request.wait(patience).ok());
   must(agents.here.forget(agents.there.name()));
@@ -562,7 +609,8 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_incarnation) 
   agents.meet();
   const PageList local = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1}));
   Request old = must(agents.here.make_request(
-      Op::read, local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+      Op::read,
+      {local, must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))}));
   ASSERT_TRUE(old.post().ok());
   ASSERT_TRUE(old.wait(patience).ok());
 
@@ -581,7 +629,7 @@ TEST_P(OverBackend, a_peer_that_restarts_under_its_name_is_another_incarnation) 
   EXPECT_NE(old.error().message.find(name), std::string::npos) << old.error().message;
 
   Request renewed = must(agents.here.make_request(
-      Op::read, local, must(agents.here.prepare(name, UniformPages{fresh_region.id, 0, 0, 4096, 1}))));
+      Op::read, {local, must(agents.here.prepare(name, UniformPages{fresh_region.id, 0, 0, 4096, 1}))}));
   ASSERT_TRUE(renewed.post().ok());
   ASSERT_TRUE(renewed.wait(patience).ok()) << renewed.error().message;
   EXPECT_TRUE(ours == fresh);
@@ -602,7 +650,7 @@ TEST_P(OverBackend, eight_threads_use_one_agent_at_once) {
           must(agents.here.prepare(agents.there.name(), UniformPages{far.id, t * each, 0, 1024, 64}));
       for (int round = 0; round < 30; ++round) {
         Request request =
-            must(agents.here.make_request(round % 2 == 0 ? Op::read : Op::write, local, remote));
+            must(agents.here.make_request(round % 2 == 0 ? Op::read : Op::write, {local, remote}));
         ASSERT_TRUE(request.post().ok());
         ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
       }
@@ -668,17 +716,17 @@ TEST_P(OverBackend, wrong_requests_are_refused_with_advice) {
   const PageList two = must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 2}));
   const PageList one = must(agents.here.prepare(peer, UniformPages{far.id, 0, 0, 4096, 1}));
   const PageList small = must(agents.here.prepare(peer, UniformPages{far.id, 0, 0, 2048, 2}));
-  EXPECT_EQ(agents.here.make_request(Op::read, two, one).code(), Code::invalid_argument);
-  const auto lengths = agents.here.make_request(Op::read, two, small);
+  EXPECT_EQ(agents.here.make_request(Op::read, {two, one}).code(), Code::invalid_argument);
+  const auto lengths = agents.here.make_request(Op::read, {two, small});
   EXPECT_EQ(lengths.code(), Code::invalid_argument);
   EXPECT_EQ(lengths.error().page, 0u);
   const std::vector<std::int64_t> bad{0, -1};
-  const auto index = agents.here.make_request(Op::read, two, bad, small, bad);
+  const auto index = agents.here.make_request(Op::read, {two, small, bad, bad});
   EXPECT_EQ(index.code(), Code::invalid_argument);
   EXPECT_EQ(index.error().page, 1u);
-  EXPECT_EQ(agents.here.make_request(Op::read, one, two).code(), Code::invalid_argument)
+  EXPECT_EQ(agents.here.make_request(Op::read, {one, two}).code(), Code::invalid_argument)
       << "the sides are exchanged";
-  EXPECT_EQ(agents.here.make_request(Op::read, two, two).code(), Code::invalid_argument);
+  EXPECT_EQ(agents.here.make_request(Op::read, {two, two}).code(), Code::invalid_argument);
   EXPECT_EQ(agents.here.notify("nobody", "x").code(), Code::not_found);
   EXPECT_EQ(agents.here.notify(peer, std::string(65537, 'x')).code(), Code::invalid_argument);
   EXPECT_EQ(agents.here.register_memory({nullptr, 5}).code(), Code::invalid_argument);
@@ -704,10 +752,10 @@ TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_r
   const std::vector<Page> overlapping{{far.id.value, 0, 4096}, {far.id.value, 4095, 4096}};
   const PageList local = must(checked.here.prepare(apart));
   const PageList remote = must(checked.here.prepare(checked.there.name(), overlapping));
-  Request request = must(checked.here.make_request(Op::read, local, remote));
+  Request request = must(checked.here.make_request(Op::read, {local, remote}));
   ASSERT_TRUE(request.post().ok());
   EXPECT_TRUE(request.wait(patience).ok());
-  const auto refused = checked.here.make_request(Op::write, local, remote);
+  const auto refused = checked.here.make_request(Op::write, {local, remote});
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_EQ(refused.error().page, 1u);
 }
@@ -725,7 +773,7 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
   const PageList local = must(slow.here.prepare(UniformPages{mine.id, 0, 0, page, size / page}));
   const PageList remote =
       must(slow.here.prepare(slow.there.name(), UniformPages{far.id, 0, 0, page, size / page}));
-  Request request = must(slow.here.make_request(Op::read, local, remote));
+  Request request = must(slow.here.make_request(Op::read, {local, remote}));
   const auto told = std::make_shared<std::atomic<std::uint64_t>>(0);
   request.on_done([told](Status) { ++*told; });
   Canceler canceler(request);
@@ -764,7 +812,7 @@ TEST_P(OverBackend, dropping_the_last_handle_or_closing_the_agent_ends_requests_
       must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 2048}));
   const auto ends = std::make_shared<std::atomic<int>>(0);
   for (int i = 0; i < 5; ++i) {
-    Request dropped = must(agents.here.make_request(Op::read, local, remote));
+    Request dropped = must(agents.here.make_request(Op::read, {local, remote}));
     dropped.on_done([ends](Status) { ++*ends; });
     ASSERT_TRUE(dropped.post().ok());
   }
@@ -778,8 +826,9 @@ TEST_P(OverBackend, dropping_the_last_handle_or_closing_the_agent_ends_requests_
     const Region near = share(passing.here, ours), there = share(passing.there, theirs);
     passing.meet();
     Request kept = must(passing.here.make_request(
-        Op::read, must(passing.here.prepare(UniformPages{near.id, 0, 0, 4096, 2048})),
-        must(passing.here.prepare(passing.there.name(), UniformPages{there.id, 0, 0, 4096, 2048}))));
+        Op::read,
+        {must(passing.here.prepare(UniformPages{near.id, 0, 0, 4096, 2048})),
+         must(passing.here.prepare(passing.there.name(), UniformPages{there.id, 0, 0, 4096, 2048}))}));
     ASSERT_TRUE(kept.post().ok());
     passing.here = must(Agent::open(unique_name("next"), {{GetParam()}, "", "", {}}));
     EXPECT_TRUE(kept.state() == RequestState::done || kept.state() == RequestState::canceled);
@@ -799,8 +848,8 @@ TEST(AgentOverFake, dropping_the_last_handle_or_closing_the_agent_cancels_a_requ
   std::vector<pollfd> ends;  // copies of the eventfds, which outlive the requests
   const auto post = [&] {
     Request request = must(agents.here.make_request(
-        Op::read, must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
-        must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))));
+        Op::read, {must(agents.here.prepare(UniformPages{mine.id, 0, 0, 4096, 1})),
+                   must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, 4096, 1}))}));
     ends.push_back({::dup(must(request.event_fd())), POLLIN, 0});
     EXPECT_TRUE(request.post().ok());
     return request;
@@ -848,8 +897,9 @@ TEST_P(OverBackend, posts_in_flight_survive_a_fork_whose_child_destroys_its_requ
   const Region near = share(agents.here, ours), far = share(agents.there, theirs);
   agents.meet();
   Request request = must(agents.here.make_request(
-      Op::read, must(agents.here.prepare(UniformPages{near.id, 0, 0, page, size / page})),
-      must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}))));
+      Op::read,
+      {must(agents.here.prepare(UniformPages{near.id, 0, 0, page, size / page})),
+       must(agents.here.prepare(agents.there.name(), UniformPages{far.id, 0, 0, page, size / page}))}));
   std::atomic<int> told{0};  // the callback thread sets it; the child does not have that thread
   request.on_done([&](Status) {
     ++told;

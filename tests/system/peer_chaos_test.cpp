@@ -193,8 +193,8 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     }
     const PageList local = must(here.prepare(near)), remote = must(here.prepare(name, far));
     const RequestOptions options{.backends = {}, .timeout = deadline};
-    return {must(here.make_request(Op::read, local, remote, options)),
-            must(here.make_request(Op::write, local, remote, options))};
+    return {must(here.make_request(Op::read, {local, remote}, options)),
+            must(here.make_request(Op::write, {local, remote}, options))};
   }
 
   /// Fills both sides with fresh bytes, so that no byte of the target is right before the post.

@@ -124,19 +124,20 @@ TEST_P(SeveralPeers, each_peer_may_have_indices_of_its_own) {
   std::shuffle(order.begin(), order.end(), random);
   std::vector<RequestPart> parts;
   std::vector<std::vector<std::uint32_t>> far(peers);
+  std::vector<std::span<const std::uint32_t>> near;
   std::size_t taken = 0;
   for (std::size_t i = 0; i < peers; ++i) {
     const std::size_t few = 10 + 5 * i;
     for (std::uint32_t k = 0; k < few; ++k)
       far[i].push_back(static_cast<std::uint32_t>((k * 7 + i) % all.count));
-    parts.push_back({whole, all.remote(i), std::span(order).subspan(taken, few), far[i]});
+    near.push_back(std::span(order).subspan(taken, few));
+    parts.push_back({whole, all.remote(i), near.back(), far[i]});
     taken += few;
   }
   auto expected = all.ours;
   for (std::size_t i = 0; i < peers; ++i) {
     for (std::size_t k = 0; k < far[i].size(); ++k)
-      std::memcpy(expected.data() + parts[i].local_index[k] * page, all.theirs[i].data() + far[i][k] * page,
-                  page);
+      std::memcpy(expected.data() + near[i][k] * page, all.theirs[i].data() + far[i][k] * page, page);
   }
   Request request = must(all.here.make_request(Op::read, parts));
   EXPECT_EQ(request.pages(), taken);
@@ -292,7 +293,8 @@ TEST_P(SeveralPeers, pages_of_several_peers_may_interleave_in_memory) {
   constexpr std::uint64_t run = page / 4, row = peers * run;
   const PageView view{{4, run}, {row, 1}, 1};
   const auto local = [&](std::uint64_t begin) {
-    return must(all.here.prepare(UniformPages{all.mine.id, begin, 4 * row, 0, all.count - 1}, view));
+    return must(
+        all.here.prepare(PageSpec(UniformPages{all.mine.id, begin, 4 * row, 0, all.count - 1}, view)));
   };
   const auto remote = [&](std::size_t i) {
     return must(all.here.prepare(all.others[i].name(),
@@ -412,7 +414,7 @@ TEST(SeveralPeersOverFake, a_part_waits_for_a_full_queue_after_others_have_begun
 
 TEST(SeveralPeersOverFake, a_post_is_refused_as_a_whole_if_the_queue_of_its_first_part_is_full) {
   OneAndSeveral all("fake", 4, {{"fake.queue_depth", "1"}, {"fake.faults", "drop@1"}});
-  Request stuck = must(all.here.make_request(Op::read, all.local(0), all.remote(0)));
+  Request stuck = must(all.here.make_request(Op::read, {all.local(0), all.remote(0)}));
   ASSERT_TRUE(stuck.post().ok());
   Request request = all.request(Op::read);
   EXPECT_EQ(request.post().code, Code::would_block);

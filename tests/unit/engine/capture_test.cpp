@@ -62,9 +62,9 @@ class CaptureTest : public testing::Test {
   std::shared_ptr<RequestCore> make(const std::string& peer, RegionId region) {
     RequestPlan plan;
     plan.op = Op::read;
-    plan.local = here->lists().prepare_uniform(Side::local(), {ours, 0, 0, page_bytes, pages}).value();
+    plan.local = here->lists().prepare(Side::local(), UniformPages{ours, 0, 0, page_bytes, pages}).value();
     plan.remote =
-        here->lists().prepare_uniform(Side::remote(peer), {region, 0, 0, page_bytes, pages}).value();
+        here->lists().prepare(Side::remote(peer), UniformPages{region, 0, 0, page_bytes, pages}).value();
     plan.count = pages;
     plan.bytes = std::uint64_t{pages} * page_bytes;
     return here->requests().make(std::move(plan)).value();

@@ -105,9 +105,10 @@ class EngineTest : public ::testing::Test {
   /// A request that moves one page from the second half of our memory to the first.
   static RequestPlan within(Engine& engine, RegionId region, std::vector<std::string> backends = {}) {
     RequestPlan plan;
-    plan.local = engine.lists().prepare_uniform(Side::local(), {region, 0, 4096, 4096, 1}).value();
-    plan.remote =
-        engine.lists().prepare_uniform(Side::remote(engine.name()), {region, 4096, 4096, 4096, 1}).value();
+    plan.local = engine.lists().prepare(Side::local(), UniformPages{region, 0, 4096, 4096, 1}).value();
+    plan.remote = engine.lists()
+                      .prepare(Side::remote(engine.name()), UniformPages{region, 4096, 4096, 4096, 1})
+                      .value();
     plan.count = 1;
     plan.bytes = 4096;
     plan.backends = std::move(backends);
@@ -206,15 +207,17 @@ TEST_F(EngineTest, views_skip_a_backend_that_does_not_support_them) {
   const RegionId region = registered(*engine, memory);
   const PageView here{{4, 16}, {32, 1}, 1}, there{{4, 16}, {64, 1}, 1};
   RequestPlan plan;
-  plan.local = engine->lists().prepare_uniform(Side::local(), {region, 0, 256, 0, 2}, &here).value();
-  plan.remote =
-      engine->lists().prepare_uniform(Side::remote("alone"), {region, 4096, 256, 64, 2}, &there).value();
+  plan.local =
+      engine->lists().prepare(Side::local(), PageSpec(UniformPages{region, 0, 256, 0, 2}, here)).value();
+  plan.remote = engine->lists()
+                    .prepare(Side::remote("alone"), PageSpec(UniformPages{region, 4096, 256, 64, 2}, there))
+                    .value();
   plan.count = 2;
   plan.bytes = 128;
   RequestPlan stretches = plan;
-  stretches.local = engine->lists().prepare_uniform(Side::local(), {region, 0, 64, 64, 2}).value();
+  stretches.local = engine->lists().prepare(Side::local(), UniformPages{region, 0, 64, 64, 2}).value();
   stretches.remote =
-      engine->lists().prepare_uniform(Side::remote("alone"), {region, 4096, 64, 64, 2}).value();
+      engine->lists().prepare(Side::remote("alone"), UniformPages{region, 4096, 64, 64, 2}).value();
   const auto request = engine->requests().make(std::move(plan));
   ASSERT_TRUE(request.ok()) << request.error().message;
   EXPECT_EQ((*request)->backend(), "fake");

@@ -65,11 +65,11 @@ class RequestGroupTest : public testing::Test {
       plan.op = op;
       plan.local =
           here->lists()
-              .prepare_uniform(Side::local(), {ours, i * list_bytes, 0, group_page_bytes, group_pages})
+              .prepare(Side::local(), UniformPages{ours, i * list_bytes, 0, group_page_bytes, group_pages})
               .value();
       plan.remote = here->lists()
-                        .prepare_uniform(Side::remote(others[i]->name()),
-                                         {theirs[i], 0, 0, group_page_bytes, group_pages})
+                        .prepare(Side::remote(others[i]->name()),
+                                 UniformPages{theirs[i], 0, 0, group_page_bytes, group_pages})
                         .value();
       plan.count = group_pages;
       plan.bytes = list_bytes;
