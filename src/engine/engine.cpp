@@ -46,6 +46,7 @@ Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
                 settings_.check_overlap) {
   links_.watch(mappings_);
   links_.watch(revocation_);
+  links_.watch(notifications_);
 }
 
 Engine::~Engine() {

@@ -3,16 +3,27 @@
 
 namespace headrace::engine {
 
-void Link::set_connection(void* connection) {
+bool Link::set_connection(void* connection) {
   connection_.store(connection);
-  if (!gate_.closed()) return;
+  if (!gate_.closed()) {
+    const std::lock_guard lock(mutex_);
+    return said_ready_ && become_ready();
+  }
   gate_.close();  // again, for its wait: a call that came in before may be using the connection
   if (void* const left = connection_.exchange(nullptr); left != nullptr) backend_.disconnect(left);
+  return false;
 }
 
-void Link::set_ready() {
+bool Link::set_ready() {
+  const std::lock_guard lock(mutex_);
+  said_ready_ = true;
+  return connection() != nullptr && become_ready();
+}
+
+/// `mutex_` is held.
+bool Link::become_ready() {
   auto connecting = LinkState::connecting;
-  state_.compare_exchange_strong(connecting, LinkState::ready);
+  return state_.compare_exchange_strong(connecting, LinkState::ready);
 }
 
 void Link::set_lost(Status status, std::string_view why) {
@@ -35,9 +46,16 @@ std::string Link::lost_text() const {
   return lost_text_;
 }
 
-Status Link::notify(std::string_view message) {
-  void* const to = connection();
-  return to != nullptr ? backend_.notify(to, HEADRACE_CHANNEL_AGENT, message) : Status{Code::would_block};
+Status Link::send(std::uint32_t channel, std::string_view message) {
+  switch (queue_.add(channel, message)) {
+    case LinkQueue::Answer::waits:
+      return {};
+    case LinkQueue::Answer::full:
+      return {Code::would_block};
+    case LinkQueue::Answer::pass:
+      break;
+  }
+  return backend_.notify(connection(), channel, message);
 }
 
 Result<void*> Link::load(std::uint32_t region_id, const headrace_remote_region_v1& region) {

@@ -7,6 +7,7 @@
 #include "engine/gate.hpp"
 #include "engine/id_ranges.hpp"
 #include "engine/in_flight.hpp"
+#include "engine/link_queue.hpp"
 
 #include <memory>
 #include <mutex>
@@ -32,9 +33,12 @@ class Link {
   [[nodiscard]] std::shared_ptr<PeerLife> life() const { return life_.lock(); }
   [[nodiscard]] LinkState state() const { return state_.load(std::memory_order_acquire); }
   [[nodiscard]] void* connection() const { return connection_.load(std::memory_order_acquire); }
+  // A link is ready once the backend has said so and `connect` has returned: the order of the two is open.
+  // Each of them returns whether the link is ready by it.
+
   /// What the backend made. If the link has been lost and closed meanwhile, its connection goes at once.
-  void set_connection(void* connection);
-  void set_ready();
+  bool set_connection(void* connection);
+  bool set_ready();
   void set_lost(Status status, std::string_view why);
   [[nodiscard]] Status lost_status() const;
   [[nodiscard]] std::string lost_text() const;
@@ -43,9 +47,11 @@ class Link {
   Gate& gate() { return gate_; }
   InFlight& in_flight() { return in_flight_; }
 
-  /// Sends a message of the agents' own. The gate must be held. would_block also while the connection is
-  /// being made: others know the link before `connect` has returned.
-  Status notify(std::string_view message);
+  /// What waits until it is ready.
+  LinkQueue& queue() { return queue_; }
+
+  /// Sends a message, or keeps it until the link is ready. The gate must be held.
+  Status send(std::uint32_t channel, std::string_view message);
   /// The peer's region for this link, loaded at first use. The gate must be held.
   Result<void*> load(std::uint32_t region_id, const headrace_remote_region_v1& region);
   /// Drops the handles of these regions; no post uses them any more. The gate must be held.
@@ -58,6 +64,8 @@ class Link {
   void close();
 
  private:
+  bool become_ready();
+
   const std::uint64_t token_;
   BackendInstance& backend_;
   const std::weak_ptr<PeerLife> life_;
@@ -65,9 +73,11 @@ class Link {
   std::atomic<LinkState> state_{LinkState::connecting};
   Gate gate_;
   InFlight in_flight_;
+  LinkQueue queue_;
   std::shared_mutex handles_mutex_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, void*> remotes_;
+  bool said_ready_ = false;
   Status lost_status_;
   std::string lost_text_;
 };

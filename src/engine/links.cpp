@@ -2,6 +2,7 @@
 #include "engine/links.hpp"
 
 #include "base/errors.hpp"
+#include "engine/request_core.hpp"
 #include "wire/agent_message.hpp"
 
 #include <mutex>
@@ -9,6 +10,9 @@
 
 namespace headrace::engine {
 namespace {
+
+constexpr auto full_link_wait =
+    std::chrono::milliseconds(1);  // until a link with a full queue is asked again
 
 std::string peer_of(const Link& link) {
   const auto life = link.life();
@@ -64,7 +68,7 @@ Result<std::shared_ptr<Link>> Links::to(const std::shared_ptr<PeerLife>& life, B
     end(link);  // a thread that waits for its connection waits no longer
     return std::move(connection).error();
   }
-  link->set_connection(*connection);
+  if (link->set_connection(*connection)) ready(link);
   return link;
 }
 
@@ -85,10 +89,11 @@ std::shared_ptr<Link> Links::accepted(const std::shared_ptr<PeerLife>& life, Bac
     const std::unique_lock lock(mutex_);
     link = std::make_shared<Link>(next_token_++, backend, life);
   }
-  link->set_connection(connection);
-  link->set_ready();
+  (void)link->set_connection(connection);
+  (void)link->set_ready();
   life->out_of_reach.store(false);
   add(link, *life);
+  ready(link);
   return link;
 }
 
@@ -110,10 +115,35 @@ void Links::event(std::uint64_t token, headrace_link_event_v1 event, Status stat
   const auto link = find(token);
   if (!link) return;
   if (event != HEADRACE_LINK_READY) return lost_by_backend(link, status, text);
-  link->set_ready();
   if (const auto life = link->life()) life->out_of_reach.store(false);
   log_.info("connected to peer {} over {}", peer_of(*link), link->backend().name());
+  if (link->set_ready()) ready(link);
+}
+
+void Links::ready(const std::shared_ptr<Link>& link) {
+  if (link->queue().open()) progress_.defer([this, link] { hand_over(link); });
   progress_.event();
+}
+
+/// What waited for it goes to the backend.
+void Links::hand_over(const std::shared_ptr<Link>& link) {
+  for (const auto& post : link->queue().take_posts()) post->link_ready();
+  hand_over_messages(link);
+}
+
+void Links::hand_over_messages(const std::shared_ptr<Link>& link) {
+  LinkQueue& queue = link->queue();
+  while (auto message = queue.next_message()) {
+    const GatePass pass(link->gate());
+    const Status sent = pass ? link->backend().notify(link->connection(), message->channel, message->bytes)
+                             : Status{Code::peer_lost};
+    if (sent.code == Code::would_block) {
+      queue.put_back(*std::move(message));
+      return progress_.after(full_link_wait, [this, link] { hand_over_messages(link); });
+    }
+    if (sent.ok()) continue;
+    for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, {*message});
+  }
 }
 
 void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text) {
@@ -145,6 +175,7 @@ void Links::kill(const std::shared_ptr<Link>& link, std::string_view why) {
 
 void Links::end(const std::shared_ptr<Link>& link) {
   link->close();
+  give_up(link);
   {
     const std::unique_lock lock(mutex_);
     links_.erase(link->token());
@@ -157,11 +188,22 @@ void Links::end(const std::shared_ptr<Link>& link) {
   progress_.event();
 }
 
+/// What waited for it goes another way. Posts do so later: they may make a link to the same peer.
+void Links::give_up(const std::shared_ptr<Link>& link) {
+  LinkQueue::Left left = link->queue().close();
+  if (!left.posts.empty())
+    progress_.defer([posts = std::move(left.posts), status = link->lost_status(), why = link->lost_text()] {
+      for (const auto& post : posts) post->link_lost(status, why);
+    });
+  if (left.messages.empty()) return;
+  for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, left.messages);
+}
+
 void Links::close() {
   const auto goodbye = wire::encode(wire::AgentMessage{wire::Goodbye{}});
   for (const auto& link : all()) {
     if (const GatePass pass(link->gate()); pass && link->state() == LinkState::ready)
-      (void)link->notify(*goodbye);
+      (void)link->send(HEADRACE_CHANNEL_AGENT, *goodbye);
     end(link);
   }
 }

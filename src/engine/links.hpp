@@ -26,6 +26,9 @@ class LinkWatcher {
   virtual void link_lost(const std::shared_ptr<Link>& /*link*/) {}
   /// It is closed and no longer in the table.
   virtual void link_gone(const std::shared_ptr<Link>& /*link*/) {}
+  /// It ended before these messages could be sent. A lock of a life's `connecting` may be held.
+  virtual void messages_left(const std::shared_ptr<Link>& /*link*/,
+                             std::vector<LinkQueue::Message> /*left*/) {}
 
  protected:
   ~LinkWatcher() = default;
@@ -60,6 +63,10 @@ class Links {
  private:
   void add(const std::shared_ptr<Link>& link, PeerLife& life);
   std::shared_ptr<Link> make(const std::shared_ptr<PeerLife>& life, BackendInstance& backend);
+  void ready(const std::shared_ptr<Link>& link);
+  void hand_over(const std::shared_ptr<Link>& link);
+  void hand_over_messages(const std::shared_ptr<Link>& link);
+  void give_up(const std::shared_ptr<Link>& link);
   void lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text);
 
   Progress& progress_;

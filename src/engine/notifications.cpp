@@ -28,7 +28,7 @@ Result<void> Notifications::send(std::string_view name, std::string_view payload
       refusals += "\n  " + link.error().message;
       continue;
     }
-    // What a link takes while it is being made goes with it unsaid if nobody is there.
+    // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
     if (life->out_of_reach.load() && (*link)->state() == LinkState::connecting) {
       refusals += fmt::format("\n  {} (a new connection is being tried: send again once it is there)",
                               life->detail_text());
@@ -36,8 +36,11 @@ Result<void> Notifications::send(std::string_view name, std::string_view payload
     }
     const GatePass pass((*link)->gate());
     if (!pass) continue;
-    const Status status = send_over(**link, bytes);
-    if (status.ok()) return {};
+    const Status status = (*link)->send(HEADRACE_CHANNEL_USER, bytes);
+    if (status.ok()) {
+      counters_.notifications_sent.add();
+      return {};
+    }
     if (status.code == Code::would_block)
       return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again", name);
     code = status.code;
@@ -60,11 +63,36 @@ std::vector<BackendInstance*> Notifications::ways_to(const PeerLife& life) const
   return order;
 }
 
-/// Inside its gate.
-Status Notifications::send_over(Link& link, std::string_view bytes) {
-  const Status status = link.backend().notify(link.connection(), HEADRACE_CHANNEL_USER, bytes);
-  if (status.ok()) counters_.notifications_sent.add();
-  return status;
+void Notifications::messages_left(const std::shared_ptr<Link>& link, std::vector<LinkQueue::Message> left) {
+  std::erase_if(left, [](const LinkQueue::Message& m) { return m.channel != HEADRACE_CHANNEL_USER; });
+  const auto life = link->life();
+  if (left.empty() || !life) return;
+  progress_.defer([this, life, link, left = std::move(left)] { send_again(life, *link, left); });
+}
+
+/// Messages that waited for a link which was lost before it was ready.
+void Notifications::send_again(const std::shared_ptr<PeerLife>& life, const Link& lost,
+                               const std::vector<LinkQueue::Message>& messages) {
+  const Call call(calls_);
+  std::size_t dropped = 0;
+  for (const LinkQueue::Message& message : messages)
+    if (!call.admitted() || !send_over_another(life, lost.backend(), message.bytes)) ++dropped;
+  if (dropped == 0) return;
+  counters_.notifications_dropped.add(dropped);
+  log_.error("dropped {} notifications to peer {}: the link over {} was lost before it was ready, {}",
+             dropped, life->name, lost.backend().name(), lost.lost_text());
+}
+
+bool Notifications::send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,
+                                      std::string_view bytes) {
+  for (BackendInstance* backend : ways_to(*life)) {
+    if (backend == &lost) continue;
+    const auto link = links_.to(life, *backend);
+    if (!link) continue;
+    const GatePass pass((*link)->gate());
+    if (pass && (*link)->send(HEADRACE_CHANNEL_USER, bytes).ok()) return true;
+  }
+  return false;
 }
 
 // ------------------------------------------------------------------ receiving

@@ -22,7 +22,7 @@ struct InboxLimits {
   std::size_t bytes = 256 << 20;
 };
 
-class Notifications {
+class Notifications final : public LinkWatcher {
  public:
   Notifications(const Self& self, CallGate& calls, const Backends& backends, Links& links, const Peers& peers,
                 Progress& progress, CallbackQueue& callbacks, EngineCounters& counters, const Log& log,
@@ -48,10 +48,15 @@ class Notifications {
   /// Takes each notification on the callback thread; {} ends that.
   void on_notification(std::function<void(Notification)> taken);
   Inbox& inbox() { return inbox_; }
+  /// They go over the next backend that carries messages.
+  void messages_left(const std::shared_ptr<Link>& link, std::vector<LinkQueue::Message> left) override;
 
  private:
   [[nodiscard]] std::vector<BackendInstance*> ways_to(const PeerLife& life) const;
-  Status send_over(Link& link, std::string_view bytes);
+  void send_again(const std::shared_ptr<PeerLife>& life, const Link& lost,
+                  const std::vector<LinkQueue::Message>& messages);
+  bool send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,
+                         std::string_view bytes);
   void put(const MessageKey& key, const std::string& peer, std::string_view payload);
   void hand_over();
 

@@ -204,6 +204,39 @@ RequestCore::Attempt RequestCore::try_path() {
   return attempt;
 }
 
+/// Until the link is ready, unless it is so by now. In the order of a stream nothing can wait.
+std::optional<RequestCore::Attempt> RequestCore::wait_for(Link& link) {
+  using Outcome = Attempt::Outcome;
+  if (stream_ != nullptr) return Attempt{Outcome::failed, {Code::would_block}};
+  switch (link.queue().add(shared_from_this())) {
+    case LinkQueue::Answer::pass:
+      return std::nullopt;
+    case LinkQueue::Answer::full:
+      return Attempt{Outcome::failed, {Code::would_block}};
+    case LinkQueue::Answer::waits:
+      break;
+  }
+  // A cancel that came before it was in the queue did not find it there.
+  if (canceled() && link.queue().remove(*this)) {
+    const auto self = link.in_flight().take(flight_slot_);
+    return over(end({Code::canceled}, {}));
+  }
+  return over({});
+}
+
+void RequestCore::link_ready() {
+  const auto self = flying_in_.load()->take(flight_slot_);
+  start_again();
+}
+
+void RequestCore::link_lost(Status status, const std::string& text) {
+  const auto self = flying_in_.load()->take(flight_slot_);
+  // It was closed to end another request: this one may try its next path.
+  if (status.code == Code::canceled) status.code = Code::backend_failed;
+  if (!canceled() && may_go_over(status.code)) return fail_over(status, text);
+  (void)end(canceled() ? Status{Code::canceled} : Status{Code::peer_lost, status.os_error}, text);
+}
+
 /// Posts, or records the post into the graph that its stream captures.
 RequestCore::Attempt RequestCore::hand_over(Link* link) {
   using Outcome = Attempt::Outcome;
@@ -215,6 +248,8 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
     if (!graph) return {Outcome::failed, {graph.code(), 0, graph.error().page}, graph.error().message};
     if (*graph) return captured(*std::move(graph));
   }
+  if (link != nullptr && link->state() == LinkState::connecting)
+    if (auto waits = wait_for(*link)) return *std::move(waits);
   headrace_post_v1 args{};
   args.struct_size = sizeof args;
   args.token = reinterpret_cast<std::uint64_t>(this);
@@ -296,11 +331,15 @@ void RequestCore::cancel(std::uint64_t post) {
 }
 
 void RequestCore::cancel_on_path() {
-  const std::shared_lock lock(path_mutex_);
-  if (path_.request == nullptr) return;
-  std::optional<GatePass> pass;
-  if (path_.link && !pass.emplace(path_.link->gate())) return;
-  path_.backend->cancel(path_.request);
+  std::shared_ptr<RequestCore> waited;
+  {
+    const std::shared_lock lock(path_mutex_);
+    if (path_.request == nullptr) return;
+    if (path_.link && path_.link->queue().remove(*this)) waited = path_.link->in_flight().take(flight_slot_);
+    std::optional<GatePass> pass;
+    if (!waited && (!path_.link || pass.emplace(path_.link->gate()))) path_.backend->cancel(path_.request);
+  }
+  if (waited) (void)end({Code::canceled}, {});  // the backend does not have it: its memory is quiet
 }
 
 /// The second that canceling may take has passed.

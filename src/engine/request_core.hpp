@@ -80,6 +80,9 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
 
   /// The backend's word that the present post has ended. From any thread, inside a backend's call.
   void completed(Status status, std::string_view text);
+  /// The link that the present post waits for is ready, or is lost. Not from inside a backend's call.
+  void link_ready();
+  void link_lost(Status status, const std::string& text);
   /// Chooses a path (not one of those tried for this post) and prepares on it; writes down why.
   Result<void> bind();
   /// Gives the backend its request back, because the agent closes. False while a post is under way.
@@ -106,6 +109,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   void set_contents(const PostOptions* options);
   Attempt start(Entry entry);
   Attempt try_path();
+  std::optional<Attempt> wait_for(Link& link);
   Attempt hand_over(Link* link);
   static std::string why_not_on_stream(const Attempt& attempt);
   Status end_unbound(const Error& error);

@@ -14,7 +14,7 @@
 namespace headrace::engine {
 namespace {
 
-constexpr auto full_link_wait =
+constexpr auto ask_again_after =
     std::chrono::milliseconds(1);  // until a link with a full queue is asked again
 
 bool uses_ours(const InFlight& flights, std::span<const IdRange> ranges) {
@@ -33,7 +33,8 @@ bool uses_peers(const PeerLife& life, std::span<const IdRange> ranges) {
 
 Status tell(Link& link, std::string_view message) {
   const GatePass pass(link.gate());
-  return pass && link.state() != LinkState::lost ? link.notify(message) : Status{Code::peer_lost};
+  return pass && link.state() != LinkState::lost ? link.send(HEADRACE_CHANNEL_AGENT, message)
+                                                 : Status{Code::peer_lost};
 }
 
 }  // namespace
@@ -106,7 +107,7 @@ void Revocation::ask() {
       full = true;
     }
   }
-  if (full) progress_.after(full_link_wait, [this] { ask(); });
+  if (full) progress_.after(ask_again_after, [this] { ask(); });
   progress_.event();
 }
 
@@ -196,7 +197,7 @@ void Revocation::answer() {
       if (!would_block) drop(*one);
     }
   }
-  if (full) progress_.after(full_link_wait, [this] { answer(); });
+  if (full) progress_.after(ask_again_after, [this] { answer(); });
 }
 
 /// No post uses the regions any more.
