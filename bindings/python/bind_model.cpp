@@ -334,15 +334,13 @@ void bind_model(nb::module_& module) {
           "numpy", [](nb::handle self) { return nb::module_::import_("numpy").attr("asarray")(self); },
           nb::sig("def numpy(self) -> numpy.ndarray"),
           "The tensor as a NumPy array, without a copy; imports NumPy.")
-      .def("__dlpack__", &to_dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"),
-           "Exports the memory by DLPack, for torch.from_dlpack and similar functions.")
+      .def("__dlpack__", &to_dlpack, nb::sig(dlpack_signature), dlpack_doc)
       .def(
           "__dlpack_device__",
           [](const PyTensor& self) {
             return nb::make_tuple(dlpack_device_type(*self.tensor), self.tensor->device().index);
           },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
-          "DLPack's type and number of the device.")
+          nb::sig(dlpack_device_signature), dlpack_device_doc)
       .def("__repr__",
            [](const PyTensor& self) {
              return nb::str("Tensor({} {}, {})")
