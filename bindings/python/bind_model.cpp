@@ -200,7 +200,7 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
   };
   for (std::size_t i = 0; i < positional.size(); ++i)
     inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), exchange, stream);
-  if (nb::len(named) == 0) return writable(specs, std::move(inputs));
+  if (nb::len(nb::handle(named)) == 0) return writable(specs, std::move(inputs));
   std::size_t used = 0;
   for (std::size_t i = positional.size(); i < specs.size(); ++i) {
     const nb::str key = to_str(specs[i].name);
@@ -220,7 +220,8 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
 
 /// Removes `stream` from the named arguments and returns it, unless the model has an input of that name.
 std::optional<void*> take_stream(const Model& model, nb::kwargs& named) {
-  if (nb::len(named) == 0 || !named.contains("stream") || model.input_index("stream")) return std::nullopt;
+  if (nb::len(nb::handle(named)) == 0 || !named.contains("stream") || model.input_index("stream"))
+    return std::nullopt;
   const nb::object given = named["stream"];
   nb::del(named["stream"]);
   return given.is_none() ? std::nullopt : std::optional(to_stream(given));
