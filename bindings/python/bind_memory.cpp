@@ -102,17 +102,29 @@ MemoryRange make_range(const std::string& kind, std::uint64_t address, std::size
   return range;
 }
 
+constexpr const char* kind_doc = "\"dram\", \"vram\", \"block\", \"file\" or \"object\".";
+
+// Of Memory.numpy and Mapping.numpy; the last sentence goes on.
 constexpr const char* numpy_doc =
     "The memory as a NumPy array, without a copy; imports NumPy.\n\n"
     "Shapes: one dimension with all elements, or `shape`, which may use a part of the memory.\n"
     "Owns: the array keeps the memory in place.\n"
-    "Errors: ValueError (too few bytes for dtype and shape, or not a multiple of dtype).";
+    "Errors: ValueError (too few bytes for dtype and shape, or not a multiple of dtype)";
 constexpr const char* numpy_signature =
     "def numpy(self, dtype: object = 'uint8', shape: int | tuple[int, ...] | None = None) -> numpy.ndarray";
 
 }  // namespace
 
 void bind_memory(nb::module_& module) {
+  static const std::string memory_numpy_doc = std::string(numpy_doc) + ".";
+  static const std::string mapping_numpy_doc =
+      std::string(numpy_doc) + ",\nBufferError (the mapping is for a GPU: use torch.from_dlpack).";
+  static const std::string mapping_dlpack_doc =
+      std::string(dlpack_doc) +
+      "\n\n"
+      "torch ignores that memory is read-only: do not write to a tensor of a read-only mapping.\n"
+      "Errors: BufferError (the mapping is read-only, and the importer does not know DLPack version\n"
+      "1).";
   nb::class_<MemoryRange>(
       module, "MemoryRange",
       "Memory, a file or an object that is not a Python object: by address, path, descriptor or key.\n\n"
@@ -129,8 +141,7 @@ void bind_memory(nb::module_& module) {
           nb::arg("device") = -1, nb::arg("file_descriptor") = -1, nb::arg("path") = "",
           "Errors: InvalidArgument (no such kind: dram, vram, block, file, object).")
       .def_prop_ro(
-          "kind", [](const MemoryRange& self) { return to_str(kind_name(self.kind)); },
-          "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
+          "kind", [](const MemoryRange& self) { return to_str(kind_name(self.kind)); }, kind_doc)
       .def_prop_ro(
           "address", [](const MemoryRange& self) { return reinterpret_cast<std::uint64_t>(self.address); },
           "The address of the first byte.")
@@ -149,8 +160,7 @@ void bind_memory(nb::module_& module) {
           "id", [](const PyRegion& self) { return self.region.id.value; },
           "Names it within one incarnation of its agent; counts from 1 and is never used twice.")
       .def_prop_ro(
-          "kind", [](const PyRegion& self) { return to_str(kind_name(self.region.kind)); },
-          "\"dram\", \"vram\", \"block\", \"file\" or \"object\".")
+          "kind", [](const PyRegion& self) { return to_str(kind_name(self.region.kind)); }, kind_doc)
       .def_prop_ro(
           "address", [](const PyRegion& self) { return self.region.address; },
           "The owner's address; 0 for files and objects.")
@@ -184,7 +194,7 @@ void bind_memory(nb::module_& module) {
       .def_prop_ro(
           "region", [](const PyMemory& self) { return self.region; }, "Its Region.")
       .def("numpy", &as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
-           nb::sig(numpy_signature), numpy_doc)
+           nb::sig(numpy_signature), memory_numpy_doc.c_str())
       .def("__len__", [](const PyMemory& self) { return self.region.region.length_bytes; })
       .def("__repr__",
            [](const PyMemory& self) { return nb::str("Memory({})").format(region_repr(self.region)); })
@@ -213,25 +223,15 @@ void bind_memory(nb::module_& module) {
           "GPU memory.")
       .def_prop_ro("alive", &PyMapping::alive, "False after the peer has revoked the region, left or died.")
       .def("numpy", &mapping_as_numpy, nb::arg("dtype") = "uint8", nb::arg("shape") = nb::none(),
-           nb::sig(numpy_signature),
-           "The memory as a NumPy array, without a copy; imports NumPy.\n\n"
-           "Shapes: one dimension with all elements, or `shape`, which may use a part of the memory.\n"
-           "Owns: the array keeps the memory in place.\n"
-           "Errors: ValueError (too few bytes for dtype and shape, or not a multiple of dtype),\n"
-           "BufferError (the mapping is for a GPU: use torch.from_dlpack).")
-      .def("__dlpack__", &mapping_to_dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"),
-           "Exports the memory by DLPack, for torch.from_dlpack and similar functions.\n\n"
-           "torch ignores that memory is read-only: do not write to a tensor of a read-only mapping.\n"
-           "Errors: BufferError (the mapping is read-only, and the importer does not know DLPack version\n"
-           "1).")
+           nb::sig(numpy_signature), mapping_numpy_doc.c_str())
+      .def("__dlpack__", &mapping_to_dlpack, nb::sig(dlpack_signature), mapping_dlpack_doc.c_str())
       .def(
           "__dlpack_device__",
           [](const PyMapping& self) {
             const DlDevice device = dlpack_device(self);
             return nb::make_tuple(device.type, device.index);
           },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
-          "DLPack's type and number of the device.")
+          nb::sig(dlpack_device_signature), dlpack_device_doc)
       .def_prop_ro("__cuda_array_interface__", &cuda_array_interface,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
                    "Version 3 of the interface, for Numba, CuPy and torch.\n\n"

@@ -200,7 +200,7 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
   };
   for (std::size_t i = 0; i < positional.size(); ++i)
     inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), exchange, stream);
-  if (nb::len(named) == 0) return writable(specs, std::move(inputs));
+  if (nb::len(nb::handle(named)) == 0) return writable(specs, std::move(inputs));
   std::size_t used = 0;
   for (std::size_t i = positional.size(); i < specs.size(); ++i) {
     const nb::str key = to_str(specs[i].name);
@@ -220,7 +220,8 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
 
 /// Removes `stream` from the named arguments and returns it, unless the model has an input of that name.
 std::optional<void*> take_stream(const Model& model, nb::kwargs& named) {
-  if (nb::len(named) == 0 || !named.contains("stream") || model.input_index("stream")) return std::nullopt;
+  if (nb::len(nb::handle(named)) == 0 || !named.contains("stream") || model.input_index("stream"))
+    return std::nullopt;
   const nb::object given = named["stream"];
   nb::del(named["stream"]);
   return given.is_none() ? std::nullopt : std::optional(to_stream(given));
@@ -334,15 +335,13 @@ void bind_model(nb::module_& module) {
           "numpy", [](nb::handle self) { return nb::module_::import_("numpy").attr("asarray")(self); },
           nb::sig("def numpy(self) -> numpy.ndarray"),
           "The tensor as a NumPy array, without a copy; imports NumPy.")
-      .def("__dlpack__", &to_dlpack, nb::sig("def __dlpack__(self, **kwargs: object) -> typing.Any"),
-           "Exports the memory by DLPack, for torch.from_dlpack and similar functions.")
+      .def("__dlpack__", &to_dlpack, nb::sig(dlpack_signature), dlpack_doc)
       .def(
           "__dlpack_device__",
           [](const PyTensor& self) {
             return nb::make_tuple(dlpack_device_type(*self.tensor), self.tensor->device().index);
           },
-          nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
-          "DLPack's type and number of the device.")
+          nb::sig(dlpack_device_signature), dlpack_device_doc)
       .def("__repr__",
            [](const PyTensor& self) {
              return nb::str("Tensor({} {}, {})")

@@ -31,4 +31,11 @@ struct DlArray {
 /// importer does not know version 1, in which only it could be told.
 nb::object dlpack_capsule(DlArray array, const nb::kwargs& how);
 
+// The methods of a class that exports DLPack.
+inline constexpr const char dlpack_signature[] = "def __dlpack__(self, **kwargs: object) -> typing.Any";
+inline constexpr const char dlpack_doc[] =
+    "Exports the memory by DLPack, for torch.from_dlpack and similar functions.";
+inline constexpr const char dlpack_device_signature[] = "def __dlpack_device__(self) -> tuple[int, int]";
+inline constexpr const char dlpack_device_doc[] = "DLPack's type and number of the device.";
+
 }  // namespace headrace::python
