@@ -29,8 +29,9 @@ constexpr std::uint64_t longest_stride = std::uint64_t{1}
 using Wide = unsigned __int128;
 
 Shape shape_of(const headrace_side_v1& side, std::uint64_t page_bytes) {
-  if (page_bytes == 0 || side.offsets != nullptr || side.region_of != nullptr) return Shape::listed;
-  return side.indices != nullptr ? Shape::indexed : Shape::regular;
+  if (page_bytes == 0 || side.columns.offsets != nullptr || side.columns.region_of != nullptr)
+    return Shape::listed;
+  return side.columns.indices != nullptr ? Shape::indexed : Shape::regular;
 }
 
 std::uint64_t column_bytes(Shape shape, std::uint64_t count) {
@@ -62,8 +63,8 @@ using Tell = std::function<ToldRegion(void* handle)>;
 void write_side(Pen& pen, const headrace_side_v1& side, Shape shape, const Tell& tell) {
   pen.put(static_cast<std::uint32_t>(side.region_count));
   pen.put(static_cast<std::uint32_t>(shape));
-  pen.put(side.base_offset);
-  pen.put(side.stride_bytes);
+  pen.put(side.columns.base_offset);
+  pen.put(side.columns.stride_bytes);
   for (std::uint64_t i = 0; i < side.region_count; ++i) {
     const ToldRegion told = tell(side.regions[i]);
     pen.put(told.id);
@@ -76,11 +77,11 @@ void write_side(Pen& pen, const headrace_side_v1& side, Shape shape, const Tell&
 
 void write_columns(Pen& pen, const headrace_side_v1& side, Shape shape, std::uint64_t count) {
   if (shape == Shape::indexed)
-    pen.put_column<std::uint32_t>(count, [&](std::uint64_t i) { return side.indices[i]; });
+    pen.put_column<std::uint32_t>(count, [&](std::uint64_t i) { return side.columns.indices[i]; });
   if (shape != Shape::listed) return;
-  pen.put_column<std::uint64_t>(count, [&](std::uint64_t i) { return side_offset(side, i); });
+  pen.put_column<std::uint64_t>(count, [&](std::uint64_t i) { return offset_of(side.columns, i); });
   pen.put_column<std::uint32_t>(count, [&](std::uint64_t i) {
-    return side.region_of != nullptr ? side.region_of[side_slot(side, i)] : 0;
+    return side.columns.region_of != nullptr ? side.columns.region_of[slot_of(side.columns, i)] : 0;
   });
 }
 
@@ -240,13 +241,13 @@ headrace_side_v1 Side::view(const MoveList& list, const std::vector<void*>& hand
   side.struct_size = sizeof side;
   side.regions = handles.data();
   side.region_count = handles.size();
-  side.region_of = region_of.empty() ? nullptr : region_of.data();
-  side.offsets = offsets.empty() ? nullptr : offsets.data();
-  side.lengths = list.page_bytes == 0 ? list.lengths.data() : nullptr;
-  side.indices = indices.empty() ? nullptr : indices.data();
-  side.base_offset = base;
-  side.stride_bytes = stride;
-  side.page_bytes = list.page_bytes;
+  side.columns.region_of = region_of.empty() ? nullptr : region_of.data();
+  side.columns.offsets = offsets.empty() ? nullptr : offsets.data();
+  side.columns.lengths = list.page_bytes == 0 ? list.lengths.data() : nullptr;
+  side.columns.indices = indices.empty() ? nullptr : indices.data();
+  side.columns.base_offset = base;
+  side.columns.stride_bytes = stride;
+  side.columns.page_bytes = list.page_bytes;
   return side;
 }
 

@@ -61,8 +61,8 @@ Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v
 std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side_v1& side,
                             std::size_t number) {
   for (std::uint64_t i = 0; i < args.count; ++i) {
-    const std::uint64_t k = side.indices != nullptr ? side.indices[i] : i;
-    if ((side.region_of != nullptr ? side.region_of[k] : 0) == number) return i;
+    const std::uint64_t k = side.columns.indices != nullptr ? side.columns.indices[i] : i;
+    if ((side.columns.region_of != nullptr ? side.columns.region_of[k] : 0) == number) return i;
   }
   return no_page;
 }

@@ -117,12 +117,12 @@ Result<void> StagedMove::begin(Piece& piece, std::size_t number, const Staging::
   here.struct_size = there.struct_size = sizeof here;
   here.regions = &the_slot;
   here.region_count = 1;
-  here.offsets = piece.slots.data();
+  here.columns.offsets = piece.slots.data();
   there.regions = args_.remote->regions;
   there.region_count = args_.remote->region_count;
-  there.region_of = piece.remote_of.data();
-  there.offsets = piece.remotes.data();
-  here.lengths = there.lengths = piece.lengths.data();
+  there.columns.region_of = piece.remote_of.data();
+  there.columns.offsets = piece.remotes.data();
+  here.columns.lengths = there.columns.lengths = piece.lengths.data();
   headrace_prepare_v1 args{};
   args.struct_size = sizeof args;
   args.op = args_.op;

@@ -574,7 +574,7 @@ Status FakeBackend::check_remote(const Request& request, std::string& text) {
         return {Code::invalid_argument, 0, page};
       }
     }
-    const std::uint64_t offset = side_offset(side, page), bytes = remote_extent(request.args, page);
+    const std::uint64_t offset = offset_of(side.columns, page), bytes = remote_extent(request.args, page);
     if (inside(offset, bytes, length)) continue;
     text = fmt::format("page {}: {} bytes at {} reach beyond region {}, which has {}", page, bytes, offset,
                        remote->region_id, length);

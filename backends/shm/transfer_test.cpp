@@ -36,8 +36,8 @@ class FirstTarget : public testing::Test {
     side.struct_size = sizeof side;
     side.regions = region;
     side.region_count = 1;
-    side.indices = indices;
-    side.stride_bytes = side.page_bytes = 100;
+    side.columns.indices = indices;
+    side.columns.stride_bytes = side.columns.page_bytes = 100;
     return side;
   }
 

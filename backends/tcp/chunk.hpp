@@ -72,7 +72,7 @@ inline Chunk cut_chunk(const headrace_prepare_v1& request, PagePosition from, co
     return chunk;
   }
   for (std::uint64_t pages = 1; pages < limits.ranges && chunk.to.page < request.count; ++pages) {
-    const std::uint64_t length = side_length(*request.local, chunk.to.page);
+    const std::uint64_t length = length_of(request.local->columns, chunk.to.page);
     // A cursor stops at an empty page, so a chunk does too.
     if (length == 0 || length > limits.bytes - chunk.bytes) break;
     chunk.bytes += length;

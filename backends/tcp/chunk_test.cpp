@@ -20,7 +20,7 @@ struct Shape {
     side.struct_size = sizeof side;
     side.regions = regions;
     side.region_count = 1;
-    side.page_bytes = side.stride_bytes = page_bytes;
+    side.columns.page_bytes = side.columns.stride_bytes = page_bytes;
     request = {sizeof request, HEADRACE_READ, 0, nullptr, count, count * page_bytes, &side, &side, nullptr};
   }
   void own_lengths(std::vector<std::uint64_t> all) {
@@ -28,8 +28,8 @@ struct Shape {
     uniform(lengths.size(), 0);
     std::uint64_t at = 0;
     for (const std::uint64_t length : lengths) offsets.push_back(at), at += length + 1;
-    side.offsets = offsets.data();
-    side.lengths = lengths.data();
+    side.columns.offsets = offsets.data();
+    side.columns.lengths = lengths.data();
     request.bytes = 0;
     for (const std::uint64_t length : lengths) request.bytes += length;
   }

@@ -1172,8 +1172,8 @@ void time_prepared(Probe& probe, cuda::Address remote) {
         view.struct_size = sizeof view;
         view.regions = region;
         view.region_count = 1;
-        view.indices = indices.data();
-        view.stride_bytes = view.page_bytes = page;
+        view.columns.indices = indices.data();
+        view.columns.stride_bytes = view.columns.page_bytes = page;
         return view;
       };
       void* near_region = &here;

@@ -238,8 +238,8 @@ struct Side {
     view.struct_size = sizeof view;
     view.regions = region;
     view.region_count = 1;
-    view.indices = indices.data();
-    view.stride_bytes = view.page_bytes = page;
+    view.columns.indices = indices.data();
+    view.columns.stride_bytes = view.columns.page_bytes = page;
   }
 };
 
@@ -351,7 +351,7 @@ class Initiator {
       args.struct_size = sizeof args;
       args.op = op;
       args.connection = initiator.link_;
-      args.count = local.indices.size();
+      args.count = local.columns.indices.size();
       args.bytes = args.count * page;
       args.local = &local.view;
       args.remote = &remote.view;

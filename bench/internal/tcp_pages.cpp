@@ -265,8 +265,8 @@ int main(int argc, char** argv) {
       one->struct_size = sizeof *one;
       one->regions = one == &slot->local ? slot->regions : slot->remotes;
       one->region_count = 1;
-      one->indices = (one == &slot->local ? slot->local_pages : slot->remote_pages).data();
-      one->stride_bytes = one->page_bytes = plan.page_bytes;
+      one->columns.indices = (one == &slot->local ? slot->local_pages : slot->remote_pages).data();
+      one->columns.stride_bytes = one->columns.page_bytes = plan.page_bytes;
     }
     slot->prepare = {sizeof(headrace_prepare_v1),
                      plan.write ? HEADRACE_WRITE : HEADRACE_READ,

@@ -231,8 +231,8 @@ Result<PageList> Agent::prepare(std::string_view peer, const PageSpec& pages) {
   return list_of(impl_->engine->lists().prepare(engine::Side::remote(peer), pages));
 }
 
-std::uint64_t PageList::count() const { return state_->count; }
-std::uint64_t PageList::bytes() const { return state_->bytes; }
+std::uint64_t PageList::count() const { return state_->columns.count; }
+std::uint64_t PageList::bytes() const { return state_->columns.bytes; }
 std::string_view PageList::peer() const { return state_->peer; }
 
 namespace {
@@ -247,12 +247,12 @@ Request handle_of(std::shared_ptr<engine::Transfer> transfer) {
 
 /// The part's pages in order.
 Result<void> take_all(engine::RequestPlan& plan) {
-  if (plan.local->count != plan.remote->count)
+  if (plan.local->columns.count != plan.remote->columns.count)
     return make_error(
         Code::invalid_argument,
         "{} local pages and {} remote pages: page i goes with page i, so the counts must be equal",
-        plan.local->count, plan.remote->count);
-  plan.count = plan.local->count;
+        plan.local->columns.count, plan.remote->columns.count);
+  plan.count = plan.local->columns.count;
   return {};
 }
 
@@ -291,9 +291,9 @@ Result<void> take_some(IndexPool& pool, const RequestPart& part, engine::Request
   if (plan.count == 0)
     return make_error(Code::invalid_argument,
                       "the request has no pages: give at least one index on each side");
-  HEADRACE_TRY(local, copy_numbers(pool, part.local_index, plan.local->count, "local"));
+  HEADRACE_TRY(local, copy_numbers(pool, part.local_index, plan.local->columns.count, "local"));
   plan.local_index = std::move(local);
-  HEADRACE_TRY(remote, copy_numbers(pool, part.remote_index, plan.remote->count, "remote"));
+  HEADRACE_TRY(remote, copy_numbers(pool, part.remote_index, plan.remote->columns.count, "remote"));
   plan.remote_index = std::move(remote);
   return {};
 }

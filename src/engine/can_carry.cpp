@@ -43,7 +43,7 @@ Result<void> takes_peers_side(const BackendInstance& backend, const PageList::St
   const std::shared_lock lock(life.mutex);
   const int number = life.backend_number(backend.name());
   if (number < 0) return no(fmt::format("peer {} does not have it", life.name));
-  for (const std::uint32_t id : list.region_ids) {
+  for (const std::uint32_t id : list.columns.region_ids) {
     const RemoteRegion* const region = life.regions.find(id);
     if (region == nullptr)
       return Error{Code::not_found, fmt::format("peer {} has no region {} any more", life.name, id)};

@@ -17,10 +17,10 @@ Result<void> check_side(const char* side, const PageList::State& list, std::uint
                       numbers.size(), side, most);
   if (kind != MemoryKind::dram) return {};
   const auto wrong =
-      std::ranges::find_if(numbers, [&](std::uint32_t number) { return number >= list.count; });
+      std::ranges::find_if(numbers, [&](std::uint32_t number) { return number >= list.columns.count; });
   if (wrong == numbers.end()) return {};
   Error error = make_error(Code::invalid_argument, "{} page number {} is {}: the list has {} pages", side,
-                           wrong - numbers.begin(), *wrong, list.count);
+                           wrong - numbers.begin(), *wrong, list.columns.count);
   error.page = static_cast<std::uint64_t>(wrong - numbers.begin());
   return error;
 }
@@ -60,8 +60,8 @@ Result<std::unique_ptr<GraphCapture>> GraphCapture::record(const Path& path, con
                       path.backend->name());
   headrace_capture_v1 args{};
   args.stream = post.stream;
-  args.local_pages = plan.local->count;
-  args.remote_pages = plan.remote->count;
+  args.local_pages = plan.local->columns.count;
+  args.remote_pages = plan.remote->columns.count;
   args.has_message = post.has_message ? 1 : 0;
   headrace_indices_v1 indices{};
   if (*post.indices) {

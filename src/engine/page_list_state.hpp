@@ -4,6 +4,7 @@
 
 #include "engine/local_regions.hpp"
 #include "engine/peer_life.hpp"
+#include "memory/page_list.hpp"
 #include "memory/page_view.hpp"
 
 #include <algorithm>
@@ -18,22 +19,13 @@ struct PageList::State {
   bool far_side = false;                   ///< our own, as the remote side of a transfer to ourselves
   std::string peer;                        ///< the peer's name; empty: our own
 
-  std::uint64_t count = 0;
-  std::uint64_t bytes = 0;
-  // The shape, as headrace_side_v1 has it: vectors that are empty are NULL there.
-  std::vector<std::uint32_t> region_of;  ///< indices into region_ids
-  std::vector<std::uint64_t> offsets;
-  std::vector<std::uint64_t> lengths;
-  std::uint64_t base_offset = 0;
-  std::uint64_t stride_bytes = 0;
-  std::uint64_t page_bytes = 0;
+  PageColumns columns;
   std::optional<PageShape> shape;  ///< of each page; none: one stretch
 
-  std::vector<std::uint32_t> region_ids;     ///< distinct
-  std::vector<std::uint32_t> sorted_ids;     ///< the same, rising
+  std::vector<std::uint32_t> sorted_ids;     ///< those of the columns, rising
   std::vector<std::uint32_t> read_only_ids;  ///< those of them that may not be written: mostly none
   std::vector<std::shared_ptr<engine::LocalRegion>>
-      local_regions;  ///< of our own lists, in the order of region_ids
+      local_regions;  ///< of our own lists, in the order of the columns' ids
 
   mutable std::atomic<std::uint64_t> checked_epoch{0};
 
@@ -47,18 +39,12 @@ struct PageList::State {
   }
 
   [[nodiscard]] headrace_side_v1 side(const Handles& handles,
-                                      const std::vector<std::uint32_t>* indices) const {
+                                      const std::vector<std::uint32_t>& indices) const {
     headrace_side_v1 s{};
     s.struct_size = sizeof s;
     s.regions = handles ? handles->data() : nullptr;
-    s.region_count = handles ? handles->size() : region_ids.size();
-    s.region_of = region_of.empty() ? nullptr : region_of.data();
-    s.offsets = offsets.empty() ? nullptr : offsets.data();
-    s.lengths = lengths.empty() ? nullptr : lengths.data();
-    s.indices = indices != nullptr && !indices->empty() ? indices->data() : nullptr;
-    s.base_offset = base_offset;
-    s.stride_bytes = stride_bytes;
-    s.page_bytes = page_bytes;
+    s.region_count = handles ? handles->size() : columns.region_ids.size();
+    s.columns = columns.view(indices);
     return s;
   }
 

@@ -21,15 +21,7 @@ Error zero_length(std::uint64_t page) {
 std::shared_ptr<PageList::State> from_columns(PageColumns columns, std::optional<PageShape> shape) {
   auto list = std::make_shared<PageList::State>();
   list->shape = std::move(shape);
-  list->count = columns.count;
-  list->bytes = columns.bytes;
-  list->region_of = std::move(columns.region_of);
-  list->offsets = std::move(columns.offsets);
-  list->lengths = std::move(columns.lengths);
-  list->base_offset = columns.base_offset;
-  list->stride_bytes = columns.stride_bytes;
-  list->page_bytes = columns.page_bytes;
-  list->region_ids = std::move(columns.region_ids);
+  list->columns = std::move(columns);
   return list;
 }
 
@@ -247,18 +239,17 @@ Result<PageListState> PageLists::prepare_pages(const Owner& owner, const Uniform
   if (const std::uint64_t fitting = fitting_pages(pages.base_bytes, extent, stride, length);
       pages.count > fitting)
     return uniform_past_the_end(pages, fitting, stride, extent, length, shape.has_value());
-  auto list = std::make_shared<PageList::State>();
-  list->count = pages.count;
-  if (__builtin_mul_overflow(pages.count, page_bytes, &list->bytes))
+  PageColumns columns;
+  columns.count = pages.count;
+  if (__builtin_mul_overflow(pages.count, page_bytes, &columns.bytes))
     return make_error(Code::invalid_argument,
                       "{} pages of {} bytes are more than 2^64 bytes together: prepare fewer", pages.count,
                       page_bytes);
-  list->base_offset = pages.base_bytes;
-  list->stride_bytes = stride;
-  list->page_bytes = page_bytes;
-  list->shape = std::move(shape);
-  list->region_ids = {pages.region.value};
-  return finish(std::move(list), owner);
+  columns.base_offset = pages.base_bytes;
+  columns.stride_bytes = stride;
+  columns.page_bytes = page_bytes;
+  columns.region_ids = {pages.region.value};
+  return finish(from_columns(std::move(columns), std::move(shape)), owner);
 }
 
 // ------------------------------------------------------------------ owners
@@ -293,7 +284,7 @@ Result<PageListState> PageLists::finish(std::shared_ptr<PageList::State> list, c
   list->far_side = owner.far_side;
   if (owner.life) list->peer = owner.life->name;
   if (owner.far_side) list->peer = self_.name;
-  list->sorted_ids = list->region_ids;
+  list->sorted_ids = list->columns.region_ids;
   std::ranges::sort(list->sorted_ids);
   if (!owner.life) {
     HEADRACE_TRY_VOID(take_local_regions(*list));
@@ -308,8 +299,8 @@ Result<PageListState> PageLists::finish(std::shared_ptr<PageList::State> list, c
 }
 
 Result<void> PageLists::take_local_regions(PageList::State& list) const {
-  list.local_regions.reserve(list.region_ids.size());
-  for (const std::uint32_t id : list.region_ids) {
+  list.local_regions.reserve(list.columns.region_ids.size());
+  for (const std::uint32_t id : list.columns.region_ids) {
     auto region = regions_.find(id);
     if (!region) return make_error(Code::not_found, "region {} was deregistered meanwhile", id);
     if (!region->info.writable) list.read_only_ids.push_back(id);
@@ -324,7 +315,7 @@ Status PageLists::still_valid(const PageList::State& list) const {
   if (list.life) {
     if (list.life->fate.load() != Fate::alive) return {Code::peer_lost};
     const std::shared_lock lock(list.life->mutex);
-    for (const std::uint32_t id : list.region_ids)
+    for (const std::uint32_t id : list.columns.region_ids)
       if (list.life->regions.find(id) == nullptr) return {Code::not_found};
   } else {
     for (const auto& region : list.local_regions)

@@ -29,8 +29,8 @@ headrace_prepare_v1 prepare_args(const RequestPlan& plan, const Sides& sides) {
 }
 
 void set_sides(Sides& sides, const RequestPlan& plan, const Path& path) {
-  sides.local = plan.local->side(path.local_handles, &plan.local_index);
-  sides.remote = plan.remote->side(path.remote_handles, &plan.remote_index);
+  sides.local = plan.local->side(path.local_handles, plan.local_index);
+  sides.remote = plan.remote->side(path.remote_handles, plan.remote_index);
 }
 
 std::string explained(const RequestPlan& plan, const BackendInstance& backend, const headrace_cost_v1& cost,
@@ -71,8 +71,8 @@ Result<PageList::State::Handles> remote_handles(const PageList::State& list, Bac
   if (auto known = list.remembered(link.token())) return known;
   const PeerLife& life = *list.life;
   std::vector<void*> handles;
-  handles.reserve(list.region_ids.size());
-  for (const std::uint32_t id : list.region_ids) {
+  handles.reserve(list.columns.region_ids.size());
+  for (const std::uint32_t id : list.columns.region_ids) {
     RemoteRegion row;
     {
       const std::shared_lock lock(life.mutex);

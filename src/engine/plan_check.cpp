@@ -10,8 +10,7 @@ namespace headrace::engine {
 namespace {
 
 PageSelection selection(const PageList::State& list, const std::vector<std::uint32_t>& indices) {
-  return {list.region_of,    list.offsets,    list.lengths, list.base_offset,
-          list.stride_bytes, list.page_bytes, indices,      list.shape ? &*list.shape : nullptr};
+  return {list.columns.view(indices), list.shape ? &*list.shape : nullptr};
 }
 
 Error at(std::uint64_t page, Error error) {
@@ -24,7 +23,8 @@ std::uint64_t first_page_in(const PageList::State& list, const std::vector<std::
                             std::uint64_t count, std::uint32_t region) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t k = index.empty() ? i : index[i];
-    if (list.region_ids[list.region_of.empty() ? 0 : list.region_of[k]] == region) return i;
+    if (list.columns.region_ids[list.columns.region_of.empty() ? 0 : list.columns.region_of[k]] == region)
+      return i;
   }
   return no_page;
 }
@@ -96,7 +96,7 @@ Result<void> check_overlap_of_parts(std::span<const RequestPlan> plans) {
   std::vector<PageStretch> destinations;
   for (std::size_t part = 0; part < plans.size(); ++part) {
     const RequestPlan& plan = plans[part];
-    add_stretches(selection(*plan.local, plan.local_index), plan.count, plan.local->region_ids,
+    add_stretches(selection(*plan.local, plan.local_index), plan.count, plan.local->columns.region_ids,
                   static_cast<std::uint32_t>(part), destinations);
   }
   const auto shared = find_shared(destinations);

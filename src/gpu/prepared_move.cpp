@@ -43,7 +43,9 @@ bool are_long(const headrace_prepare_v1& args, std::uint64_t least, std::uint64_
 }
 
 /// Whether page i is at base + index * stride, in one region.
-bool is_regular(const headrace_side_v1& side) { return side.offsets == nullptr && side.region_of == nullptr; }
+bool is_regular(const headrace_side_v1& side) {
+  return side.columns.offsets == nullptr && side.columns.region_of == nullptr;
+}
 
 struct Ends {
   cuda::Address source;
@@ -223,15 +225,15 @@ Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const Ad
       told.base_of = columns.add(args.count, numbers);
       std::iota(numbers.begin(), numbers.end(), 0U);
       for (std::uint64_t i = 0; i < args.count; ++i)
-        all_addresses |= addresses[i] = address_of(side_region(pages, i)) + side_offset(pages, i);
+        all_addresses |= addresses[i] = address_of(side_region(pages, i)) + offset_of(pages.columns, i);
       return told;
     }
-    told.base = address_of(pages.regions[0]) + pages.base_offset;
-    told.stride = pages.stride_bytes;
-    if (pages.indices != nullptr) {
+    told.base = address_of(pages.regions[0]) + pages.columns.base_offset;
+    told.stride = pages.columns.stride_bytes;
+    if (pages.columns.indices != nullptr) {
       std::span<std::uint32_t> column;
       told.indices = columns.add(args.count, column);
-      std::memcpy(column.data(), pages.indices, column.size_bytes());
+      std::memcpy(column.data(), pages.columns.indices, column.size_bytes());
     } else if (limits != nullptr) {
       std::span<std::uint32_t> column;
       told.indices = columns.add(args.count, column);

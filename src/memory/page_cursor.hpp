@@ -10,6 +10,8 @@
 
 #include <headrace/plugin/backend_v1.h>
 
+#include "memory/columns.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -37,19 +39,9 @@ struct PagePosition {
   friend constexpr bool operator==(const PagePosition&, const PagePosition&) = default;
 };
 
-/// Position of one page of a side, as backend_v1.h defines it.
-inline std::uint64_t side_slot(const headrace_side_v1& side, std::uint64_t page) {
-  return side.indices != nullptr ? side.indices[page] : page;
-}
-inline std::uint64_t side_offset(const headrace_side_v1& side, std::uint64_t page) {
-  const std::uint64_t slot = side_slot(side, page);
-  return side.offsets != nullptr ? side.offsets[slot] : side.base_offset + slot * side.stride_bytes;
-}
+/// The handle of the region of a page.
 inline void* side_region(const headrace_side_v1& side, std::uint64_t page) {
-  return side.regions[side.region_of != nullptr ? side.region_of[side_slot(side, page)] : 0];
-}
-inline std::uint64_t side_length(const headrace_side_v1& side, std::uint64_t page) {
-  return side.lengths != nullptr ? side.lengths[side_slot(side, page)] : side.page_bytes;
+  return side.regions[region_of(side.columns, page)];
 }
 
 /// The stretches that a page moves in, whatever could be merged beyond pages: 1, or the runs of its grid.
@@ -63,15 +55,15 @@ inline std::uint64_t most_stretches(const headrace_prepare_v1& request) {
 /// All pages of the request have this length; 0: they differ, or only a look at each could tell.
 inline std::uint64_t common_page_bytes(const headrace_prepare_v1& request) {
   if (request.grid != nullptr) return request.grid->runs * request.grid->run_bytes;
-  if (request.local->lengths == nullptr) return request.local->page_bytes;
-  if (request.remote->lengths == nullptr) return request.remote->page_bytes;
+  if (request.local->columns.lengths == nullptr) return request.local->columns.page_bytes;
+  if (request.remote->columns.lengths == nullptr) return request.remote->columns.page_bytes;
   return 0;
 }
 
 /// Length of page `page`: the same on both sides.
 inline std::uint64_t page_length(const headrace_prepare_v1& request, std::uint64_t page) {
   const std::uint64_t common = common_page_bytes(request);
-  return common != 0 ? common : side_length(*request.local, page);
+  return common != 0 ? common : length_of(request.local->columns, page);
 }
 
 /// From a page's begin on the remote side to the end of its last byte there: its length, or what its runs
@@ -97,7 +89,7 @@ inline PagePosition position_at_byte(const headrace_prepare_v1& request, std::ui
     return {page, left % common};
   }
   for (; page < request.count; ++page) {
-    const std::uint64_t length = side_length(*request.local, page);
+    const std::uint64_t length = length_of(request.local->columns, page);
     if (left < length) return {page, left};
     left -= length;
   }
@@ -111,7 +103,7 @@ namespace detail {
 
 struct PlainSide {  // base + page * stride in regions[0]
   explicit PlainSide(const headrace_side_v1& side)
-      : region_(side.regions[0]), base_(side.base_offset), stride_(side.stride_bytes) {}
+      : region_(side.regions[0]), base_(side.columns.base_offset), stride_(side.columns.stride_bytes) {}
   void read(std::uint64_t page, void*& region, std::uint64_t& offset) const {
     region = region_;
     offset = base_ + page * stride_;
@@ -127,9 +119,9 @@ struct PlainSide {  // base + page * stride in regions[0]
 struct IndexedSide {  // base + indices[page] * stride in regions[0]
   explicit IndexedSide(const headrace_side_v1& side)
       : region_(side.regions[0]),
-        indices_(side.indices),
-        base_(side.base_offset),
-        stride_(side.stride_bytes) {}
+        indices_(side.columns.indices),
+        base_(side.columns.base_offset),
+        stride_(side.columns.stride_bytes) {}
   void read(std::uint64_t page, void*& region, std::uint64_t& offset) const {
     region = region_;
     offset = base_ + indices_[page] * stride_;
@@ -145,9 +137,10 @@ struct IndexedSide {  // base + indices[page] * stride in regions[0]
 struct AnySide {
   explicit AnySide(const headrace_side_v1& side) : side_(side) {}
   void read(std::uint64_t page, void*& region, std::uint64_t& offset) const {
-    const std::uint64_t slot = side_slot(side_, page);
-    region = side_.regions[side_.region_of != nullptr ? side_.region_of[slot] : 0];
-    offset = side_.offsets != nullptr ? side_.offsets[slot] : side_.base_offset + slot * side_.stride_bytes;
+    const std::uint64_t slot = slot_of(side_.columns, page);
+    region = side_.regions[side_.columns.region_of != nullptr ? side_.columns.region_of[slot] : 0];
+    offset = side_.columns.offsets != nullptr ? side_.columns.offsets[slot]
+                                              : side_.columns.base_offset + slot * side_.columns.stride_bytes;
   }
   static constexpr bool one_region = false;
 
@@ -165,7 +158,9 @@ struct OneLength {
 
 struct OwnLengths {
   explicit OwnLengths(const headrace_side_v1& side) : side_(side) {}
-  [[nodiscard]] std::uint64_t read(std::uint64_t page) const { return side_.lengths[side_slot(side_, page)]; }
+  [[nodiscard]] std::uint64_t read(std::uint64_t page) const {
+    return side_.columns.lengths[slot_of(side_.columns, page)];
+  }
 
  private:
   const headrace_side_v1& side_;
@@ -246,8 +241,8 @@ class PageCursor {
     next_.bytes = bytes - from.skip;
     next_.local_region = side_region(*request.local, from.page);
     next_.remote_region = side_region(*request.remote, from.page);
-    next_.local_offset = side_offset(*request.local, from.page) + from.skip;
-    next_.remote_offset = side_offset(*request.remote, from.page) + from.skip;
+    next_.local_offset = offset_of(request.local->columns, from.page) + from.skip;
+    next_.remote_offset = offset_of(request.remote->columns, from.page) + from.skip;
   }
 
   /// The next run; false at the end, with `run` untouched.
@@ -294,14 +289,14 @@ class PageCursor {
 
   static Shape shape_of(const headrace_prepare_v1& request) {
     const auto affine = [](const headrace_side_v1& side) {
-      return side.offsets == nullptr && side.region_of == nullptr;
+      return side.columns.offsets == nullptr && side.columns.region_of == nullptr;
     };
     if (request.grid != nullptr) return Shape::grid;
     if (common_page_bytes(request) == 0) return Shape::any;
     if (!affine(*request.local) || !affine(*request.remote)) return Shape::any_one_length;
-    if (request.local->indices == nullptr)
-      return request.remote->indices == nullptr ? Shape::plain_plain : Shape::plain_indexed;
-    return request.remote->indices == nullptr ? Shape::indexed_plain : Shape::indexed_indexed;
+    if (request.local->columns.indices == nullptr)
+      return request.remote->columns.indices == nullptr ? Shape::plain_plain : Shape::plain_indexed;
+    return request.remote->columns.indices == nullptr ? Shape::indexed_plain : Shape::indexed_indexed;
   }
 
   /// Bytes of page `page` that the walk covers; 0: it ends before it. The page that is cut by `to` comes last
@@ -383,8 +378,8 @@ class PageCursor {
     }
     const std::uint64_t run_bytes = request_->grid->run_bytes;
     steps_.begin(*request_->grid, next_.first_page_skip / run_bytes);
-    local_begin_ = side_offset(*request_->local, next_.first_page);
-    remote_begin_ = side_offset(*request_->remote, next_.first_page);
+    local_begin_ = offset_of(request_->local->columns, next_.first_page);
+    remote_begin_ = offset_of(request_->remote->columns, next_.first_page);
     next_.local_region = side_region(*request_->local, next_.first_page);
     next_.remote_region = side_region(*request_->remote, next_.first_page);
     begin_run(next_.first_page_skip % run_bytes);

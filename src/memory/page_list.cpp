@@ -215,9 +215,9 @@ Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t 
 std::pair<std::optional<std::uint64_t>, std::uint64_t> compare_lengths(const PageSelection& a,
                                                                        const PageSelection& b,
                                                                        std::uint64_t count) {
-  if (a.lengths.empty() && b.lengths.empty()) {
-    if (a.page_bytes != b.page_bytes && count > 0) return {0, 0};
-    return {std::nullopt, a.page_bytes * count};
+  if (a.columns.lengths == nullptr && b.columns.lengths == nullptr) {
+    if (a.columns.page_bytes != b.columns.page_bytes && count > 0) return {0, 0};
+    return {std::nullopt, a.columns.page_bytes * count};
   }
   std::uint64_t bytes = 0;
   for (std::uint64_t i = 0; i < count; ++i) {

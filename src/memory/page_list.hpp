@@ -6,6 +6,7 @@
 #include <headrace/pages.hpp>
 
 #include "base/errors.hpp"
+#include "memory/columns.hpp"
 #include "memory/page_view.hpp"
 
 #include <compare>
@@ -30,6 +31,13 @@ struct PageColumns {
   std::uint64_t stride_bytes = 0;
   std::uint64_t page_bytes = 0;
   std::vector<std::uint32_t> region_ids;  ///< distinct, in the order of first use
+
+  /// The arrays for a backend; `indices` empty: all pages in order. It points into both.
+  [[nodiscard]] headrace_columns_v1 view(const std::vector<std::uint32_t>& indices) const {
+    const auto data = [](const auto& column) { return column.empty() ? nullptr : column.data(); };
+    return {data(region_of), data(offsets), data(lengths), data(indices),
+            base_offset,     stride_bytes,  page_bytes};
+  }
 };
 
 /// Collects pages one by one and finds the cheapest shape at the end.
@@ -93,25 +101,14 @@ Result<void> copy_indices(std::span<const std::int32_t> indices, std::uint64_t c
 Result<void> copy_indices(std::span<const std::uint32_t> indices, std::uint64_t count, const char* whose,
                           std::span<std::uint32_t> copy);
 
-/// One side of a request as columns and indices see it; no handles needed.
+/// The pages of one side of a request; no handles needed.
 struct PageSelection {
-  const std::vector<std::uint32_t>& region_of;
-  const std::vector<std::uint64_t>& offsets;
-  const std::vector<std::uint64_t>& lengths;
-  std::uint64_t base_offset, stride_bytes, page_bytes;
-  const std::vector<std::uint32_t>& indices;  ///< empty: all in order
-  const PageShape* shape = nullptr;           ///< null: a page is one stretch
+  headrace_columns_v1 columns;
+  const PageShape* shape = nullptr;  ///< null: a page is one stretch
 
-  [[nodiscard]] std::uint64_t slot(std::uint64_t i) const { return indices.empty() ? i : indices[i]; }
-  [[nodiscard]] std::uint64_t length(std::uint64_t i) const {
-    return lengths.empty() ? page_bytes : lengths[slot(i)];
-  }
-  [[nodiscard]] std::uint64_t offset(std::uint64_t i) const {
-    return offsets.empty() ? base_offset + slot(i) * stride_bytes : offsets[slot(i)];
-  }
-  [[nodiscard]] std::uint32_t region(std::uint64_t i) const {
-    return region_of.empty() ? 0 : region_of[slot(i)];
-  }
+  [[nodiscard]] std::uint64_t length(std::uint64_t i) const { return length_of(columns, i); }
+  [[nodiscard]] std::uint64_t offset(std::uint64_t i) const { return offset_of(columns, i); }
+  [[nodiscard]] std::uint32_t region(std::uint64_t i) const { return headrace::region_of(columns, i); }
 };
 
 /// The first i whose lengths differ, and the sum of all lengths if none does.

@@ -541,7 +541,7 @@ TEST_P(OwnerMovesHere, a_peer_that_tells_nonsense_is_answered_and_nothing_moves)
   }
   const Bytes near(ends.near.bytes().begin(), ends.near.bytes().end()),
       far(ends.far.bytes().begin(), ends.far.bytes().end());
-  auto& link = cuda_ipc::Link::of(pair.ab.connection());
+  auto& link = *cuda_ipc::Handles::link(pair.ab.connection());
   const std::uint32_t far_id = ends.theirs->id(), near_id = ends.mine.id();
   struct Case {
     const char* name;
@@ -660,7 +660,7 @@ TEST_P(OwnerMovesHere, a_file_that_cannot_be_answered_in_ends_the_link) {
     if (!could_shrink) {
       ASSERT_TRUE(host_link::seal_memory_file(file.get(), F_SEAL_SHRINK));
     }
-    (void)cuda_ipc::Link::of(pair.ab.connection()).tell_move(std::move(file), 0);
+    (void)cuda_ipc::Handles::link(pair.ab.connection())->tell_move(std::move(file), 0);
     ASSERT_TRUE(world.until([&] { return pair.ba.lost(); })) << world.describe();
     EXPECT_EQ(pair.b->host().link(pair.ba.token())->lost_status.code, Code::corrupt);
   }

@@ -217,7 +217,7 @@ TEST_P(Table, cost_is_sane_before_any_link_or_region_is_there) {
   const auto a = open();
   headrace_side_v1 side{};
   side.struct_size = sizeof(side);
-  side.stride_bytes = side.page_bytes = 4096;
+  side.columns.stride_bytes = side.columns.page_bytes = 4096;
   side.region_count = 1;  // which is counted, and not there yet
   headrace_prepare_v1 args{};
   args.struct_size = sizeof(args);

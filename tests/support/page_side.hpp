@@ -23,13 +23,13 @@ struct PageSide {
     side.struct_size = sizeof(side);
     side.regions = regions.data();
     side.region_count = regions.size();
-    side.region_of = region_of.empty() ? nullptr : region_of.data();
-    side.offsets = offsets.empty() ? nullptr : offsets.data();
-    side.lengths = lengths.empty() ? nullptr : lengths.data();
-    side.indices = indices.empty() ? nullptr : indices.data();
-    side.base_offset = base;
-    side.stride_bytes = stride;
-    side.page_bytes = page_bytes;
+    side.columns.region_of = region_of.empty() ? nullptr : region_of.data();
+    side.columns.offsets = offsets.empty() ? nullptr : offsets.data();
+    side.columns.lengths = lengths.empty() ? nullptr : lengths.data();
+    side.columns.indices = indices.empty() ? nullptr : indices.data();
+    side.columns.base_offset = base;
+    side.columns.stride_bytes = stride;
+    side.columns.page_bytes = page_bytes;
     return side;
   }
 };

@@ -271,17 +271,13 @@ typedef struct headrace_remote_region_v1 {
   headrace_bytes_v1 public_data;
 } headrace_remote_region_v1;
 
-/* One side of a request. For i < count, with k = indices ? indices[i] : i, page i is in region
- * regions[region_of ? region_of[k] : 0]. It begins at byte
+/* Where pages lie, as arrays. For i < count, with k = indices ? indices[i] : i, page i is in region number
+ * region_of ? region_of[k] : 0. It begins at byte
  *   offsets ? offsets[k] : base_offset + k * stride_bytes
  * modulo 2^64 (pages may go backward), and its length in bytes is
  *   lengths ? lengths[k] : page_bytes
- * The host has checked every page against its region, unless the region's length is 0: then the backend
- * checks. */
-typedef struct headrace_side_v1 {
-  size_t struct_size;
-  void* const* regions; /* handles: local side `register_region`, remote side `load_remote` or `load_local` */
-  uint64_t region_count;
+ * Frozen. */
+typedef struct headrace_columns_v1 {
   const uint32_t* region_of;
   const uint64_t* offsets;
   const uint64_t* lengths;
@@ -289,6 +285,15 @@ typedef struct headrace_side_v1 {
   uint64_t base_offset;
   uint64_t stride_bytes;
   uint64_t page_bytes;
+} headrace_columns_v1;
+
+/* One side of a request: its pages, and the regions that they are numbers of. The host has checked every page
+ * against its region, unless the region's length is 0: then the backend checks. */
+typedef struct headrace_side_v1 {
+  size_t struct_size;
+  void* const* regions; /* handles: local side `register_region`, remote side `load_remote` or `load_local` */
+  uint64_t region_count;
+  headrace_columns_v1 columns;
 } headrace_side_v1;
 
 /* The runs of every page of a request, if the pages are not contiguous on both sides. A page has counts[0] x

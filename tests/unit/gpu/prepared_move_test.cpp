@@ -92,7 +92,7 @@ class PreparedMoveTest : public GpuTest {
     return move->method();
   }
   static unsigned char* page(const headrace_side_v1& side, std::uint64_t i) {
-    return static_cast<Region*>(side_region(side, i))->bytes() + side_offset(side, i);
+    return static_cast<Region*>(side_region(side, i))->bytes() + offset_of(side.columns, i);
   }
   static PageSide pages_of(Region& region, std::uint64_t page_bytes,
                            std::vector<std::uint32_t> indices = {}) {

@@ -61,8 +61,8 @@ std::vector<BytePair> bytes_of(const headrace_prepare_v1& request, PagePosition 
     const std::uint64_t first = page == from.page ? from.skip : 0;
     const std::uint64_t last = page == to.page ? to.skip : page_length(request, page);
     for (std::uint64_t b = first; b < last; ++b)
-      bytes.push_back({side_region(*request.local, page), side_offset(*request.local, page) + b,
-                       side_region(*request.remote, page), side_offset(*request.remote, page) + b});
+      bytes.push_back({side_region(*request.local, page), offset_of(request.local->columns, page) + b,
+                       side_region(*request.remote, page), offset_of(request.remote->columns, page) + b});
   }
   return bytes;
 }
@@ -218,7 +218,7 @@ TEST(page_cursor, every_byte_of_random_requests_comes_once_in_order_in_the_longe
       for (std::size_t i = 0; i < runs.size(); ++i) {
         ASSERT_LE(runs[i].bytes, cap);
         const PageRun& run = runs[i];
-        ASSERT_EQ(side_offset(*request.local, run.first_page) + run.first_page_skip, run.local_offset);
+        ASSERT_EQ(offset_of(request.local->columns, run.first_page) + run.first_page_skip, run.local_offset);
         if (i + 1 == runs.size()) break;
         const bool touch = run.local_region == runs[i + 1].local_region &&
                            run.remote_region == runs[i + 1].remote_region &&
@@ -273,7 +273,8 @@ std::vector<BytePair> bytes_of_grids(const headrace_prepare_v1& request) {
   std::vector<BytePair> bytes;
   for (std::uint64_t page = 0; page < request.count; ++page) {
     for (std::uint64_t run = 0; run < grid.runs; ++run) {
-      std::uint64_t local = side_offset(*request.local, page), remote = side_offset(*request.remote, page);
+      std::uint64_t local = offset_of(request.local->columns, page),
+                    remote = offset_of(request.remote->columns, page);
       std::uint64_t rest = run;
       for (std::uint32_t d = grid.dimensions; d-- > 0; rest /= grid.counts[d]) {
         local += rest % grid.counts[d] * grid.local_strides[d];

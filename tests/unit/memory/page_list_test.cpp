@@ -133,10 +133,7 @@ TEST(indices, indices_into_very_long_lists_must_fit_in_32_bits) {
 struct Side {
   PageColumns columns;
   std::vector<std::uint32_t> indices;
-  [[nodiscard]] PageSelection selection() const {
-    return {columns.region_of,    columns.offsets,    columns.lengths, columns.base_offset,
-            columns.stride_bytes, columns.page_bytes, indices};
-  }
+  [[nodiscard]] PageSelection selection() const { return {columns.view(indices)}; }
 };
 
 TEST(lengths, lengths_of_two_sides_are_compared_through_their_indices) {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the arrays that say where pages lie. backend_v1.h has the rule of headrace_columns_v1.
+#pragma once
+
+#include <headrace/plugin/backend_v1.h>
+
+#include <cstdint>
+
+namespace headrace {
+
+/// The place of page i in the arrays.
+inline std::uint64_t slot_of(const headrace_columns_v1& columns, std::uint64_t i) {
+  return columns.indices != nullptr ? columns.indices[i] : i;
+}
+inline std::uint64_t offset_of(const headrace_columns_v1& columns, std::uint64_t i) {
+  const std::uint64_t slot = slot_of(columns, i);
+  return columns.offsets != nullptr ? columns.offsets[slot]
+                                    : columns.base_offset + slot * columns.stride_bytes;
+}
+inline std::uint64_t length_of(const headrace_columns_v1& columns, std::uint64_t i) {
+  return columns.lengths != nullptr ? columns.lengths[slot_of(columns, i)] : columns.page_bytes;
+}
+/// The number of the region of page i.
+inline std::uint32_t region_of(const headrace_columns_v1& columns, std::uint64_t i) {
+  return columns.region_of != nullptr ? columns.region_of[slot_of(columns, i)] : 0;
+}
+
+}  // namespace headrace
