@@ -20,15 +20,21 @@ function(headrace_test_parts variable)
   set(${variable} ${static_backends} ${rooms} PARENT_SCOPE)
 endfunction()
 
-# tests/support/*.cpp -> static library headrace_test_support. It sees every room's headers and links none of them, so that
-# a test of base waits for base alone.
+# tests/support/*.cpp, tests/support/*/*.cpp -> static library headrace_test_support. It sees every room's headers and links none
+# of them, so that a test of base waits for base alone.
 function(headrace_add_test_support)
-  headrace_glob(sources tests/support/*.cpp)
+  headrace_glob(sources tests/support/*.cpp tests/support/*/*.cpp)
   if(sources)
     add_library(headrace_test_support STATIC ${sources})
     target_compile_options(headrace_test_support PRIVATE ${headrace_test_options})
-    # A test takes the files of the archive that it needs, with the rooms below these; one file would need every room.
-    set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD OFF)
+    # A test takes the files of the archive that it needs, with the rooms below these; one file would need every room. So only
+    # the files of a folder are joined.
+    set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD_MODE GROUP)
+    foreach(source IN LISTS sources)
+      if(source MATCHES "/tests/support/([a-z_]+)/")
+        set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
+      endif()
+    endforeach()
     # It fills and compares the memory of every transfer test.
     set_source_files_properties(tests/support/plugin_memory.cpp PROPERTIES COMPILE_OPTIONS -O2)
     set(scope PUBLIC)
