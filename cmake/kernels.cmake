@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Device code: kernels/*/*.cu -> cubins -> lib/libheadrace_kernels.so, if there is a compiler for it. The host's half is compiled
-# in any case, as headrace_kernels_host, for tests with the fake driver.
+# in any case, as headrace_kernels_host, and the CPU references, as headrace_kernels_reference, for tests with the fake driver.
 #
 # What others will run is compiled by NVRTC 12.8, for all kinds of GPU: a driver runs cubins of its own CUDA version and of older
 # ones. A developer's build (CMAKE_BUILD_TYPE=Debug) has one kind, by nvcc. Either takes the other's place where it is missing.
@@ -130,7 +130,8 @@ endfunction()
 # device_compiler.
 function(headrace_cubins variable source)
   cmake_path(GET source STEM stem)
-  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh ${PROJECT_SOURCE_DIR}/kernels/nvrtc/*.h)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh ${PROJECT_SOURCE_DIR}/kernels/nvrtc/*.h
+       ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels/*.h)
   set(includes -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR})
   set(cubins "")
   foreach(arch IN LISTS headrace_cuda_archs)
@@ -154,18 +155,59 @@ function(headrace_cubins variable source)
   set(${variable} ${cubins} PARENT_SCOPE)
 endfunction()
 
-# All .cu files of kernels/ are one translation unit, hence one cubin for each kind of GPU.
+# headrace_family_list(<output> <list> <its header> <header> <object>): writes C++ that defines <list>, which <its header>
+# declares: the <object> of each family, which <header> of the family's folder declares. NAME stands for the family.
+function(headrace_family_list output list own_header header object)
+  set(includes "")
+  set(rows "")
+  foreach(family IN LISTS headrace_families)
+    string(REPLACE NAME ${family} include "#include \"kernels/NAME/${header}\"\n")
+    string(APPEND includes "${include}")
+    string(APPEND rows "    &headrace::kernels::${family}::${object},\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} @ONLY CONTENT
+"// Written by cmake/kernels.cmake: the folders of kernels/ with device code.
+#include \"@own_header@\"
+@includes@
+#include <type_traits>
+
+namespace {
+using List = std::remove_const_t<decltype(@list@)>;
+constexpr List::value_type entries[] = {
+@rows@};
+}  // namespace
+
+constinit const List @list@(entries);
+")
+endfunction()
+
+# The host's half of the families, as headrace_kernels_host, and their CPU references, as headrace_kernels_reference.
+function(headrace_add_kernel_hosts)
+  headrace_glob(sources kernels/*/*.cpp)
+  set(references ${sources})
+  list(FILTER references INCLUDE REGEX "/reference\\.cpp$")
+  list(REMOVE_ITEM sources ${references} ${PROJECT_SOURCE_DIR}/kernels/library/exports.cpp)
+  set(folder ${PROJECT_BINARY_DIR}/kernels)
+  headrace_family_list(${folder}/families.cpp headrace::kernels::families kernels/library/library.hpp NAME.hpp family)
+  headrace_family_list(${folder}/references.cpp headrace::kernels::reference::families kernels/common/reference.hpp
+                       reference.hpp reference_family)
+  add_library(headrace_kernels_host STATIC ${sources} ${folder}/families.cpp)
+  add_library(headrace_kernels_reference STATIC ${references} ${folder}/references.cpp)
+  foreach(target headrace_kernels_host headrace_kernels_reference)
+    target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${target} PUBLIC headrace_options)
+  endforeach()
+endfunction()
+
+# A folder of kernels/ with a .cu file is a family. All .cu files are one translation unit, hence one cubin for each kind of GPU.
 function(headrace_add_kernels)
-  headrace_glob(sources kernels/*.cpp kernels/*/*.cpp)
-  if(NOT sources)
+  file(GLOB device_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
+  if(NOT device_sources)
     return()
   endif()
-  set(exports ${sources})
-  list(FILTER exports INCLUDE REGEX "/kernels/exports\\.cpp$")
-  list(REMOVE_ITEM sources ${exports})
-  add_library(headrace_kernels_host STATIC ${sources})
-  target_include_directories(headrace_kernels_host PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(headrace_kernels_host PUBLIC headrace_options)
+  list(TRANSFORM device_sources REPLACE "^.*/kernels/([^/]+)/[^/]+$" "\\1" OUTPUT_VARIABLE headrace_families)
+  list(REMOVE_DUPLICATES headrace_families)
+  headrace_add_kernel_hosts()
 
   if(HEADRACE_FUZZ)
     return()
@@ -174,7 +216,6 @@ function(headrace_add_kernels)
   if(device_compiler STREQUAL "")
     return()
   endif()
-  file(GLOB device_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu)
   set(all ${PROJECT_BINARY_DIR}/kernels/headrace_kernels.cu)
   set(includes "")
   foreach(source IN LISTS device_sources)
@@ -184,7 +225,7 @@ function(headrace_add_kernels)
   headrace_cubins(cubins ${all} ${device_sources})
   set(images ${PROJECT_BINARY_DIR}/kernels/images.cpp)
   headrace_image_table(${images} headrace_kernel_image ${cubins})
-  add_library(headrace_kernels SHARED ${exports} ${images})
+  add_library(headrace_kernels SHARED kernels/library/exports.cpp ${images})
   target_link_libraries(headrace_kernels PRIVATE headrace_kernels_host headrace_options)
   set_target_properties(headrace_kernels PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${headrace_lib_dir})
   target_link_options(headrace_kernels PRIVATE -Wl,--exclude-libs,ALL)
@@ -202,7 +243,7 @@ function(headrace_add_gpu_bench name source kernels symbol)
   add_executable(${name} ${PROJECT_SOURCE_DIR}/bench/gpu/${source} ${images})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   headrace_existing(rooms headrace_gpu headrace_memory headrace_vendor headrace_base)
-  target_link_libraries(${name} PRIVATE ${rooms} headrace_options headrace_foreign)
+  target_link_libraries(${name} PRIVATE headrace_kernels_reference ${rooms} headrace_options headrace_foreign)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
   add_dependencies(${name} headrace_kernels)
 endfunction()

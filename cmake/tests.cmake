@@ -44,9 +44,9 @@ function(headrace_add_test_support)
   endif()
   target_include_directories(headrace_test_support ${scope} ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
                                                            ${PROJECT_SOURCE_DIR}/tests)
-  target_link_libraries(headrace_test_support ${scope} headrace_options headrace_foreign GTest::gmock)
   # The fake driver runs the kernels' CPU references.
-  target_link_libraries(headrace_test_support ${scope} $<TARGET_NAME_IF_EXISTS:headrace_kernels_host>)
+  headrace_existing(kernels headrace_kernels_reference headrace_kernels_host)
+  target_link_libraries(headrace_test_support ${scope} headrace_options headrace_foreign GTest::gmock ${kernels})
   target_compile_definitions(
     headrace_test_support ${scope} HEADRACE_TEST_DIR="${PROJECT_SOURCE_DIR}/tests"
                                    HEADRACE_TEST_BIN_DIR="${headrace_tests_dir}" HEADRACE_COMMAND="${headrace_bin_dir}/headrace")

@@ -23,22 +23,31 @@ TEST_SUFFIX = "_test.cpp"
 
 
 @dataclass
+class Folder:
+    """The rules of a folder outside src/."""
+
+    rooms: list[str]
+    public: list[str]
+    each: bool = False
+    shared: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Rules:
     """The rules of layers.toml."""
 
     rooms: dict[str, int]
-    folders: dict[str, dict[str, list[str]]]
+    folders: dict[str, Folder]
     foreign: dict[str, list[str]] = field(default_factory=dict)
     foreign_only: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Rules:
         table = tomllib.loads(path.read_text())
-        rules = cls(
-            table["rooms"], table.get("folders", {}), table.get("foreign", {}), table.get("foreign_only", {})
-        )
+        folders = {name: Folder(**folder) for name, folder in table.get("folders", {}).items()}
+        rules = cls(table["rooms"], folders, table.get("foreign", {}), table.get("foreign_only", {}))
         for name, folder in rules.folders.items():
-            for room in folder["rooms"]:
+            for room in folder.rooms:
                 if room not in rules.rooms:
                     raise ValueError(
                         f"layers.toml: folder {name} names the room {room}, but [rooms] does not have it"
@@ -109,7 +118,7 @@ def complaint(place: Place, file: Path, header: str, quoted: bool, root: Path, r
         return None
 
     if header.startswith("headrace/"):
-        if place.is_room or any(header.startswith(p) for p in rules.folders[place.name]["public"]):
+        if place.is_room or any(header.startswith(p) for p in rules.folders[place.name].public):
             return None
         return f"{place} may not include <headrace/...>"
 
@@ -125,8 +134,9 @@ def complaint(place: Place, file: Path, header: str, quoted: bool, root: Path, r
         return room_complaint(place, inside.parts[1], rules)
     if place.is_room:
         return f"{place} may include only rooms and <headrace/...>, and {inside.as_posix()} is neither"
-    own = Path(*file.parts[:2]) if place.name == "backends" else Path(place.name)
-    if inside.is_relative_to(own):
+    folder = rules.folders[place.name]
+    own = Path(*file.parts[: len(Path(place.name).parts) + 1]) if folder.each else Path(place.name)
+    if any(inside.is_relative_to(part) for part in (own, *map(Path, folder.shared))):
         return None
     return f"{own.as_posix()} may not include {inside.as_posix()}, which belongs to another part"
 
@@ -135,7 +145,7 @@ def room_complaint(place: Place, room: str, rules: Rules) -> str | None:
     if room not in rules.rooms:
         return f"src/{room} has no level: add it to [rooms] in layers.toml"
     if not place.is_room:
-        allowed = rules.folders[place.name]["rooms"]
+        allowed = rules.folders[place.name].rooms
         if room in allowed:
             return None
         return f"{place} may include {', '.join(allowed) if allowed else 'no room'}, not {room}"

@@ -42,7 +42,7 @@ DOCUMENTS = (
     "docs/**/*.md",
     "bench/notes/*.md",
     "backends/*/README.md",
-    "kernels/README.md",
+    "kernels/**/README.md",
 )
 FIGURES = "bench/figures.toml"
 MARK = re.compile(r"<!-- (figures?) (\S+) -->(.*?)<!-- /\1 -->", re.DOTALL)

@@ -132,7 +132,7 @@ void CudaIpcBackend::release(Request& request) { request.unref(); }
 
 headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1& args) {
   const gpu::CourierSettings& courier = instance_->courier;
-  const bool carried = courier.on && args.grid == nullptr && args.count <= gpu::Courier::most_parts &&
+  const bool carried = courier.on && args.grid == nullptr && args.count <= gpu::Courier::most_runs &&
                        args.bytes <= courier.most_bytes;
   const PathSpeed& speed = speed_of(reached_by(args));
   return {.struct_size = sizeof(headrace_cost_v1),

@@ -4,6 +4,7 @@
 #include "backends/cuda_ipc/path_speed.hpp"
 #include "gpu/device_memory.hpp"
 #include "support/direct_backend.hpp"
+#include "support/fake_courier.hpp"
 #include "support/fake_graph.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/temporary_folder.hpp"
@@ -690,7 +691,7 @@ TEST_F(CudaIpcCourier, wakes_a_sleeper_and_comes_back_for_him) {
 
 TEST_F(CudaIpcCourier, whose_kernel_faults_ends_its_posts_with_the_drivers_words) {
   auto* const handle = prepared(0);
-  fake.add_kernel("headrace_courier", sizeof(headrace_courier_v1),
+  fake.add_kernel("headrace_courier", sizeof(headrace_courier_launch_v1),
                   [](const void*) { return cuda::Outcome::illegal_address; });
   EXPECT_EQ(run(handle).code, Code::backend_failed);
   EXPECT_THAT(end_of(handle).text, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));

@@ -214,7 +214,7 @@ bool GpuLane::copy_from_host(const GpuPart& part) {
 
 cuda::Outcome GpuLane::begin(Track& track, const GpuPart& part, const GpuMove& move) {
   if (part.by_copy_engine) return copy(track, part, move);
-  const gpu::Kernels& kernels = *track.gpu->mover->kernels;
+  const auto& kernels = track.gpu->mover->gather_scatter;
   const headrace_move_done_v1 done{track.table.mapped(), move.value, track.table.device()};
   std::uint64_t bytes = 0;
   for (std::uint64_t i = 0; i < move.count; ++i) bytes += part.lengths[move.first + i];
@@ -229,18 +229,18 @@ cuda::Outcome GpuLane::begin(Track& track, const GpuPart& part, const GpuMove& m
       few.lengths[i] = part.lengths[move.first + i];
     }
     const PeerMemoryAccess access;  // of a GPU that is fake: it does its work inside the call
-    return kernels.move(few, track.stream.handle());
+    return kernels.launch<&headrace_gather_scatter_v1::move_few>(few, track.stream.handle());
   }
-  headrace_move_parts_v1 parts{};
-  parts.struct_size = sizeof parts;
-  parts.sources = mapped(part.sources + move.first);
-  parts.targets = mapped(part.targets + move.first);
-  parts.lengths = mapped(part.lengths + move.first);
-  parts.count = move.count;
-  parts.done = done;
-  parts.most_multiprocessors = multiprocessors;
+  headrace_move_runs_v1 runs{};
+  runs.struct_size = sizeof runs;
+  runs.sources = mapped(part.sources + move.first);
+  runs.targets = mapped(part.targets + move.first);
+  runs.lengths = mapped(part.lengths + move.first);
+  runs.count = move.count;
+  runs.done = done;
+  runs.most_multiprocessors = multiprocessors;
   const PeerMemoryAccess access;  // as above
-  return kernels.move(parts, track.stream.handle());
+  return kernels.launch<&headrace_gather_scatter_v1::move_runs>(runs, track.stream.handle());
 }
 
 cuda::Outcome GpuLane::copy(Track& track, const GpuPart& part, const GpuMove& move) {

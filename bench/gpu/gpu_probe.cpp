@@ -14,12 +14,12 @@
 #include "gpu/device.hpp"
 #include "gpu/device_memory.hpp"
 #include "gpu/event.hpp"
-#include "gpu/kernel_library.hpp"
+#include "gpu/kernel_family.hpp"
 #include "gpu/peer_memory.hpp"
 #include "gpu/pinned_memory.hpp"
 #include "gpu/prepared_move.hpp"
 #include "gpu/stream.hpp"
-#include "kernels/gather_scatter/reference.hpp"
+#include "kernels/common/reference.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -205,10 +205,13 @@ Times summary(std::vector<double> seconds) {
   return {seconds[seconds.size() / 2], seconds.front(), seconds[seconds.size() * 99 / 100]};
 }
 
+using GatherScatter = headrace_gather_scatter_v1;
+
 struct Probe {
   cuda::DriverTable driver;
   std::shared_ptr<const Device> device;
   std::shared_ptr<const gpu::Kernels> kernels;
+  gpu::KernelFamily<GatherScatter> gather_scatter;
   gpu::Stream stream;
   gpu::DeviceMemory local;
   std::optional<gpu::PeerMemory> remote_ipc, remote_vmm;
@@ -227,6 +230,16 @@ struct Probe {
     return reinterpret_cast<std::uint64_t*>(word_memory.bytes().data());
   }
   [[nodiscard]] headrace_move_done_v1 done() const { return {word_memory.address(), 0, state.address()}; }
+
+  [[nodiscard]] cuda::Outcome launch(const headrace_move_pages_v1& args, cuda::Stream on) const {
+    return gather_scatter.launch<&GatherScatter::move_pages>(args, on);
+  }
+  [[nodiscard]] cuda::Outcome launch(const headrace_move_runs_v1& args, cuda::Stream on) const {
+    return gather_scatter.launch<&GatherScatter::move_runs>(args, on);
+  }
+  [[nodiscard]] cuda::Outcome launch(const headrace_move_few_v1& args, cuda::Stream on) const {
+    return gather_scatter.launch<&GatherScatter::move_few>(args, on);
+  }
 
   void wait_for(std::uint64_t value) const {
     const auto limit = Clock::now() + std::chrono::seconds(20);
@@ -359,7 +372,7 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
     const auto move_on_host = [&](std::uint64_t source_at, std::uint64_t target_at, std::uint64_t bytes) {
       std::memcpy(expected.data() + (target_at - to), source.data() + (source_at - from), bytes);
     };
-    // Parts that do not overlap at the target: cut both windows into slots.
+    // Runs that do not overlap at the target: cut both windows into slots.
     const std::size_t slot = kind == 0 ? 1 + below(number % 5 == 0 ? 100000 : 9000) : 512 + below(20000);
     const std::size_t slots = window / slot;
     std::mt19937 shuffle(static_cast<unsigned>(number));
@@ -387,8 +400,8 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
       headrace_move_pages_v1 on_host = args;
       on_host.source.indices = reinterpret_cast<std::uint64_t>(numbers);
       on_host.target.indices = reinterpret_cast<std::uint64_t>(numbers + count);
-      kernels::reference::each_part(on_host, move_on_host);
-      outcome = probe.kernels->move(args, probe.stream.handle());
+      kernels::reference::PagesMove(on_host).each_run(move_on_host);
+      outcome = probe.launch(args, probe.stream.handle());
       shape = fmt::format("{} of {} bytes, stride {}", count, args.page_bytes, stride);
     } else {
       std::vector<std::uint64_t> sources, targets, lengths;
@@ -402,7 +415,7 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
       }
       shape = fmt::format("{} of up to {} bytes", count, slot);
       if (kind == 1) {
-        headrace_move_parts_v1 args{};
+        headrace_move_runs_v1 args{};
         args.struct_size = sizeof args;
         auto* const words = reinterpret_cast<std::uint64_t*>(staging.bytes().data());
         std::ranges::copy(sources, words);
@@ -414,7 +427,7 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
         args.source_base = from, args.target_base = to;
         args.count = count;
         args.done = probe.done();
-        outcome = probe.kernels->move(args, probe.stream.handle());
+        outcome = probe.launch(args, probe.stream.handle());
       } else {
         headrace_move_few_v1 args{};
         args.struct_size = sizeof args;
@@ -423,7 +436,7 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
           args.sources[i] = from + sources[i], args.targets[i] = to + targets[i],
           args.lengths[i] = lengths[i];
         args.done = probe.done();
-        outcome = probe.kernels->move(args, probe.stream.handle());
+        outcome = probe.launch(args, probe.stream.handle());
       }
     }
     must(probe.driver, outcome, kernel);
@@ -454,9 +467,8 @@ void time_pages(Probe& probe, cuda::Address remote, const char* what, const std:
       std::vector<Times> of_budgets;
       for (const std::uint32_t budget : budgets) {
         list.args.most_multiprocessors = budget;
-        of_budgets.push_back(probe.time([&] {
-          must(probe.driver, probe.kernels->move(list.args, probe.stream.handle()), "move_pages");
-        }));
+        of_budgets.push_back(probe.time(
+            [&] { must(probe.driver, probe.launch(list.args, probe.stream.handle()), "move_pages"); }));
       }
       const bool right = arrived(probe, list, to, read ? probe.host_remote : probe.host_local);
       probe.expect(right, fmt::format("{} {} of {} bytes", what, name, page));
@@ -482,15 +494,14 @@ void time_parts(Probe& probe, cuda::Address remote, const std::vector<std::size_
         reinterpret_cast<std::uint32_t*>(words + 2 * count)[i] = static_cast<std::uint32_t>(page);
       }
       probe.copy(tables.address(), staging.address(), 20 * count);
-      headrace_move_parts_v1 args{};
+      headrace_move_runs_v1 args{};
       args.struct_size = sizeof args;
       args.sources = tables.address(), args.targets = tables.address() + 8 * count,
       args.lengths = tables.address() + 16 * count;
       args.source_base = from, args.target_base = to, args.count = count;
       args.done = probe.done();
-      report("parts", "kernel", name, page, count, 0, probe.time([&] {
-        must(probe.driver, probe.kernels->move(args, probe.stream.handle()), "move_parts");
-      }));
+      report("parts", "kernel", name, page, count, 0,
+             probe.time([&] { must(probe.driver, probe.launch(args, probe.stream.handle()), "move_runs"); }));
     }
 }
 
@@ -627,12 +638,12 @@ void time_singles(Probe& probe, cuda::Address remote, std::size_t page, int time
     few.sources[0] = from + 4096, few.targets[0] = to + 8192, few.lengths[0] = page;
     measure("few", name, [&] {
       few.done = {probe.word_memory.address(), probe.told + 1, 0};
-      return probe.kernels->move(few, probe.stream.handle());
+      return probe.launch(few, probe.stream.handle());
     });
     Scattered list = scatter(probe, from, to, page, 1);
     measure("pages", name, [&] {
       list.args.done = {probe.word_memory.address(), probe.told + 1, probe.state.address()};
-      return probe.kernels->move(list.args, probe.stream.handle());
+      return probe.launch(list.args, probe.stream.handle());
     });
     measure("copy_engine", name, [&] {
       const cuda::Outcome outcome =
@@ -646,7 +657,7 @@ void time_singles(Probe& probe, cuda::Address remote, std::size_t page, int time
   nothing.struct_size = sizeof nothing;
   measure("empty_kernel", "none", [&] {
     nothing.done = {probe.word_memory.address(), probe.told + 1, 0};
-    return probe.kernels->move(nothing, probe.stream.handle());
+    return probe.launch(nothing, probe.stream.handle());
   });
   measure("write_value", "none", [&] {
     return probe.driver.stream_write_value_64(probe.stream.handle(), probe.word_memory.address(),
@@ -708,8 +719,8 @@ void time_resident(Probe& probe, cuda::Address remote, int times) {
       measure(scattered ? "courier_places" : "courier", direction, bytes, [&](std::uint64_t number) {
         const std::uint64_t first = scattered ? from_places[number % places] * page : 0,
                             second = scattered ? to_places[number % places] * page : 0;
-        const std::array parts{gpu::Courier::Part{from + first, to + second, bytes}};
-        const auto ticket = courier->post(parts);
+        const std::array runs{gpu::Courier::Run{from + first, to + second, bytes}};
+        const auto ticket = courier->post(runs);
         if (!ticket) must(probe.driver, cuda::Outcome::invalid_value, "post to the courier");
         while (courier->look(*ticket) == gpu::Courier::State::pending) {
         }
@@ -1038,8 +1049,8 @@ class LongPages {
   }
 
   /// What is left to copies when a kernel takes so much, and the kernel's argument; its table is on the GPU.
-  std::pair<std::vector<LongCopy>, headrace_move_parts_v1> share(std::uint32_t sixteenths,
-                                                                 std::uint32_t multiprocessors) {
+  std::pair<std::vector<LongCopy>, headrace_move_runs_v1> share(std::uint32_t sixteenths,
+                                                                std::uint32_t multiprocessors) {
     std::vector<LongCopy> copied = list_;
     std::vector<std::uint64_t> sources, targets;
     for (std::size_t left = pool_bytes / 16 * sixteenths; left > 0; left -= part_bytes) {
@@ -1057,16 +1068,16 @@ class LongPages {
                 static_cast<std::uint32_t>(part_bytes));
     const cuda::Address table = probe_.indices.address();
     probe_.copy(table, probe_.index_staging.address(), 20 * count);
-    headrace_move_parts_v1 args{};
+    headrace_move_runs_v1 args{};
     args.struct_size = sizeof args;
     args.sources = table, args.targets = table + 8 * count, args.lengths = table + 16 * count;
     args.source_base = source_, args.target_base = target_, args.count = count;
     args.most_multiprocessors = multiprocessors;
     return {std::move(copied), args};
   }
-  void launch(headrace_move_parts_v1 args) {
+  void launch(headrace_move_runs_v1 args) {
     args.done = {probe_.word_memory.address() + 64, probe_.told + 1, probe_.state.address()};
-    ask(probe_.kernels->move(args, high_.handle()));
+    ask(probe_.launch(args, high_.handle()));
     words_ |= 2;
   }
 
@@ -1268,6 +1279,8 @@ Probe open_probe(int socket) {
   Probe probe{driver,
               device,
               kernels,
+              must(gpu::KernelFamily<GatherScatter>::of(kernels, HEADRACE_GATHER_SCATTER_FAMILY,
+                                                        HEADRACE_GATHER_SCATTER_FAMILY_VERSION)),
               must(gpu::Stream::make(device)),
               memory(pool_bytes),
               {},

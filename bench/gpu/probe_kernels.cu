@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes of the page kernel that the probe compares: threads a block, vectors a lane, what caches are told,
 // and the bulk copy engine of sm_90 instead of loads and stores.
-#include "kernels/gather_scatter/gather_scatter.cuh"
+#include "kernels/common/done.cuh"
+#include "kernels/common/pages.cuh"
+
+#include <headrace/plugin/kernels/gather_scatter_v1.h>
 
 using namespace headrace::kernels;
 
@@ -23,7 +26,7 @@ PROBE_SHAPE(512, 8, plain)
 PROBE_SHAPE(512, 8, streaming)
 
 // What a launch takes until the host sees its word, by what the kernel does before: a fence, a release,
-// nothing; and one small part moved by so many threads.
+// nothing; and one small run moved by so many threads.
 #define PROBE_TELL(threads, how, ...)                                                   \
   extern "C" __global__ void __launch_bounds__(threads)                                 \
       probe_tell_##threads##_##how(const __grid_constant__ headrace_move_few_v1 args) { \

@@ -2,10 +2,10 @@
 // The kernel that stays.
 #include "kernels/courier/courier.cuh"
 
-using namespace headrace::kernels;
+namespace headrace::kernels::courier {
 
 extern "C" __global__ void __launch_bounds__(courier_threads)
-    headrace_courier(const __grid_constant__ headrace_courier_v1 args) {
+    headrace_courier(const __grid_constant__ headrace_courier_launch_v1 args) {
   __shared__ Board board;
   if (threadIdx.x == 0) board.clear();
   __syncthreads();
@@ -17,3 +17,5 @@ extern "C" __global__ void __launch_bounds__(courier_threads)
   // The host reads it with acquire: then `finished` is its last value, and no job is looked at any more.
   if (threadIdx.x == 0) tell(&reinterpret_cast<headrace_courier_told_v1*>(args.told)->left, args.launch);
 }
+
+}  // namespace headrace::kernels::courier

@@ -2,15 +2,18 @@
 // A kernel that stays on the GPU and looks at a ring of small jobs in host memory: what a launch costs is
 // paid once for many of them.
 //
-// One warp, the look-out, looks at the next job, at its first words: a read over PCIe of 32 bytes brings a
-// job of one part. If that is one page it carries the job by itself; else the movers do, which wait at a
-// barrier and cost nothing. Several looks on their way at once, by one warp or by four in turns, took one to
-// three microseconds longer (bench/notes/gpu.md).
+// One warp, the look-out, reads the first words of the next job: a read over PCIe of 32 bytes brings a job of
+// one run. If that is one page, the look-out moves it; else the movers do, which wait at a barrier and cost
+// nothing. Several reads in flight at once, by one warp or by four in turns, took one to three microseconds
+// longer (bench/notes/gpu.md).
 #pragma once
 
-#include "kernels/gather_scatter/gather_scatter.cuh"
+#include "kernels/common/done.cuh"
+#include "kernels/common/warp_copy.cuh"
 
-namespace headrace::kernels {
+#include <headrace/plugin/kernels/courier_v1.h>
+
+namespace headrace::kernels::courier {
 
 constexpr unsigned mover_threads = 512;
 constexpr unsigned mover_warps = mover_threads / warp_lanes;
@@ -26,17 +29,17 @@ __device__ __forceinline__ unsigned long long clock_ns() {
   return now;
 }
 
-/// A word of host memory as it is now. It orders nothing: whoever has seen a job in it reads the job's memory
-/// by loads that no cache of this multiprocessor answers (Hint::strong), from addresses that the word told,
-/// or looks again, with acquire.
+/// The current value of a word of host memory. It orders nothing. A warp that sees a job in it reads the
+/// job's memory by loads that no cache of this multiprocessor answers (Hint::strong), from addresses in these
+/// words, or reads the word again, with acquire.
 __device__ __forceinline__ unsigned long long look_at(const unsigned long long* word) {
   unsigned long long value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 }
 
-/// Pairs with the release of whoever wrote word 0 of the job: the bytes that he wrote before are seen, and
-/// nothing that was cached for a job before this one.
+/// Pairs with the release of word 0 by the job's writer: the bytes that were written before it are seen, and
+/// nothing that was cached for an earlier job.
 __device__ __forceinline__ unsigned long long acquire(const unsigned long long* word) {
   unsigned long long value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
@@ -48,7 +51,7 @@ class Stay {
  public:
   static constexpr unsigned looks_between = 16;
 
-  __device__ explicit Stay(const headrace_courier_v1& args)
+  __device__ explicit Stay(const headrace_courier_launch_v1& args)
       : args_(args), began_(clock_ns()), since_(began_), waits_for_(args.first) {}
   /// Before a look for job `number`. For its first job a launch looks once at least, so that none is in vain.
   __device__ bool is_over(unsigned long long number) {
@@ -59,27 +62,27 @@ class Stay {
   }
 
  private:
-  const headrace_courier_v1& args_;
+  const headrace_courier_launch_v1& args_;
   const unsigned long long began_;
   unsigned long long since_;      // the clock's last look before which a job had come
   unsigned long long waits_for_;  // the job after that
   unsigned looks_ = 0;
 };
 
-/// A part, in pieces that end where the target is aligned and are dealt to
-/// the warps in turn. `turn`: pieces dealt so far, of all parts.
+/// A run, in pieces that end where the target is aligned and are dealt to the warps in turn. `turn`: pieces
+/// dealt so far, of all runs.
 template <int Unroll, unsigned PieceBytes>
-__device__ __forceinline__ void deal_part(unsigned long long source, unsigned long long target,
-                                          unsigned long long bytes, unsigned& turn) {
+__device__ __forceinline__ void deal_run(unsigned long long source, unsigned long long target,
+                                         unsigned long long bytes, unsigned& turn) {
   const unsigned skew = static_cast<unsigned>(target) & (vector_bytes - 1);
   const unsigned pieces = static_cast<unsigned>((skew + bytes + PieceBytes - 1) / PieceBytes);
   for (unsigned piece = (threadIdx.x / warp_lanes - turn) % mover_warps; piece < pieces;
        piece += mover_warps) {
     const unsigned long long first = static_cast<unsigned long long>(piece) * PieceBytes;
-    Stretch part{source, target, bytes, 0, bytes};
-    if (piece != 0) part.begin = first - skew;
-    if (first + PieceBytes - skew < bytes) part.end = first + PieceBytes - skew;
-    move_stretch<Unroll, page_hint>(part, threadIdx.x % warp_lanes);
+    RunSlice slice{source, target, bytes, 0, bytes};
+    if (piece != 0) slice.begin = first - skew;
+    if (first + PieceBytes - skew < bytes) slice.end = first + PieceBytes - skew;
+    move_slice<Unroll, page_hint>(slice, threadIdx.x % warp_lanes);
   }
   turn += pieces;
 }
@@ -88,7 +91,7 @@ template <int Unroll, unsigned PieceBytes>
 __device__ __forceinline__ void deal_job(const unsigned long long* words) {
   unsigned turn = 0;
   for (unsigned i = 0; i < words[0]; ++i)
-    deal_part<Unroll, PieceBytes>(words[1 + 3 * i], words[2 + 3 * i], words[3 + 3 * i], turn);
+    deal_run<Unroll, PieceBytes>(words[1 + 3 * i], words[2 + 3 * i], words[3 + 3 * i], turn);
 }
 
 /// Jobs of one round of rows go by the row, so that all loads of a page leave at once; larger ones by the
@@ -116,7 +119,7 @@ class Board {
     asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared(&ended_)), "r"(job + 1) : "memory");
   }
 
-  // For the movers: the look-out hands over, once it is the job's turn; of 0 parts: they are to go.
+  // For the movers: the look-out hands over, once it is the job's turn; of 0 runs: they leave.
 
   __device__ void hand_over(unsigned job, unsigned long long word) {
     words_[threadIdx.x % warp_lanes] = word;
@@ -145,7 +148,7 @@ class Board {
 /// The warp that looks.
 class Lookout {
  public:
-  __device__ Lookout(const headrace_courier_v1& args, Board& board)
+  __device__ Lookout(const headrace_courier_launch_v1& args, Board& board)
       : args_(args), board_(board), stay_(args) {}
 
   /// Until the launch is to leave.
@@ -173,16 +176,16 @@ class Lookout {
   [[nodiscard]] __device__ bool answer(unsigned long long head) {
     if (__any_sync(all_lanes, stay_.is_over(args_.first + job_))) return false;
     if (!__all_sync(all_lanes, is_of_job(head))) return true;
-    const unsigned long long parts = __shfl_sync(all_lanes, value_of(head), 0),
+    const unsigned long long runs = __shfl_sync(all_lanes, value_of(head), 0),
                              source = __shfl_sync(all_lanes, value_of(head), 1),
                              target = __shfl_sync(all_lanes, value_of(head), 2),
                              bytes = __shfl_sync(all_lanes, value_of(head), 3);
-    if (parts == 0) return false;
+    if (runs == 0) return false;
     const bool is_aligned = ((source | target | bytes) & (vector_bytes - 1)) == 0;
-    if (parts == 1 && bytes <= lone_most_bytes && is_aligned)
+    if (runs == 1 && bytes <= lone_most_bytes && is_aligned)
       carry(source, target, bytes);
     else
-      pass_on(static_cast<unsigned>(parts));
+      pass_on(static_cast<unsigned>(runs));
     ++job_;
     return true;
   }
@@ -199,19 +202,19 @@ class Lookout {
     __syncwarp();
   }
 
-  /// Hands over what comes after the look that found the job: words of a job of as many parts, 65536 jobs
+  /// Hands over what comes after the look that found the job: words of a job of as many runs, 65536 jobs
   /// ago, would bear the same number.
-  __device__ void pass_on(unsigned parts) {
+  __device__ void pass_on(unsigned runs) {
     unsigned long long word;
     __threadfence_system();  // with the look, what an acquire is
     __syncwarp();
     do word = acquire(words() + lane_);
-    while (!__all_sync(all_lanes, lane_ > 3 * parts || is_of_job(word)));
+    while (!__all_sync(all_lanes, lane_ > 3 * runs || is_of_job(word)));
     board_.wait_for_turn(job_);
     board_.hand_over(job_, value_of(word));
   }
 
-  const headrace_courier_v1& args_;
+  const headrace_courier_launch_v1& args_;
   Board& board_;
   Stay stay_;
   unsigned job_ = 0;  // the next
@@ -219,7 +222,7 @@ class Lookout {
 };
 
 /// What the movers do until they are to go.
-__device__ __forceinline__ void move_jobs(const headrace_courier_v1& args, Board& board) {
+__device__ __forceinline__ void move_jobs(const headrace_courier_launch_v1& args, Board& board) {
   for (unsigned job;;) {
     const unsigned long long* const words = board.take_over(job);
     if (words[0] == 0) return;
@@ -233,4 +236,4 @@ __device__ __forceinline__ void move_jobs(const headrace_courier_v1& args, Board
   }
 }
 
-}  // namespace headrace::kernels
+}  // namespace headrace::kernels::courier

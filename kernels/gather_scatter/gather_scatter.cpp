@@ -1,79 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/gather_scatter/gather_scatter.hpp"
 
-#include "kernels/gather_scatter/one_part.hpp"
+#include "kernels/common/pages.hpp"
+#include "kernels/gather_scatter/one_run.cuh"
 
-#include <algorithm>
+#include <headrace/plugin/kernels/gather_scatter_v1.h>
 
-namespace headrace::kernels {
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+namespace headrace::kernels::gather_scatter {
 namespace {
 
+struct Functions {
+  PagesKernel aligned_pages, row_pages, small_pages, any_pages;
+  void *runs, *few, *one;
+};
+
+constexpr FamilyKernel family_kernels[] = {
+    {"headrace_move_aligned_pages", offsetof(Functions, aligned_pages.told)},
+    {"headrace_move_checked_aligned_pages", offsetof(Functions, aligned_pages.checked)},
+    {"headrace_move_row_pages", offsetof(Functions, row_pages.told)},
+    {"headrace_move_checked_row_pages", offsetof(Functions, row_pages.checked)},
+    {"headrace_move_small_pages", offsetof(Functions, small_pages.told)},
+    {"headrace_move_checked_small_pages", offsetof(Functions, small_pages.checked)},
+    {"headrace_move_any_pages", offsetof(Functions, any_pages.told)},
+    {"headrace_move_checked_any_pages", offsetof(Functions, any_pages.checked)},
+    {"headrace_move_runs", offsetof(Functions, runs)},
+    {"headrace_move_few", offsetof(Functions, few)},
+    {"headrace_move_one", offsetof(Functions, one)},
+};
+static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
+
 constexpr unsigned few_threads = 256;
-constexpr std::uint64_t warps_per_block = page_threads / 32;
 
-bool can_be_told(const headrace_move_done_v1& done) { return done.word == 0 || done.state != 0; }
+std::int32_t move_pages(void* kernels, const headrace_move_pages_v1* args, void* stream) {
+  if (!are_complete(*args)) return invalid_value;
+  const KernelSet& set = KernelSet::of(kernels);
+  const auto& functions = set.functions_of<Functions>(family);
+  const bool vectors = is_aligned(args->source, args->flags) && is_aligned(args->target, args->flags) &&
+                       args->page_bytes % vector_bytes == 0;
+  const bool share_tiles = vectors && args->page_bytes < tile_bytes;
+  const PagesKernel& kernel = !vectors                            ? functions.any_pages
+                              : !share_tiles                      ? functions.aligned_pages
+                              : args->page_bytes % row_bytes == 0 ? functions.row_pages
+                                                                  : functions.small_pages;
+  const std::uint64_t tiles =
+      share_tiles ? tiles_of(args->count * args->page_bytes) : args->count * tiles_of(args->page_bytes);
+  return set.launch(kernel.fitting(*args), blocks_for(set, tiles, args->most_multiprocessors), page_threads,
+                    *args, stream);
+}
 
-/// One small part of whole vectors, whose end is told by a value: what needs the least of a kernel.
-bool is_one_part(const headrace_move_few_v1& args) {
-  return args.count == 1 && args.lengths[0] <= one_part_most_bytes &&
+std::int32_t move_runs(void* kernels, const headrace_move_runs_v1* args, void* stream) {
+  if (args->struct_size < sizeof *args || !can_report(args->done)) return invalid_value;
+  const KernelSet& set = KernelSet::of(kernels);
+  return set.launch(set.functions_of<Functions>(family).runs,
+                    blocks_for(set, args->count, args->most_multiprocessors), page_threads, *args, stream);
+}
+
+/// One small run of whole vectors, whose end is reported by a value: what needs the least of a kernel.
+bool is_one_run(const headrace_move_few_v1& args) {
+  return args.count == 1 && args.lengths[0] <= one_run_most_bytes &&
          (args.sources[0] | args.targets[0] | args.lengths[0]) % vector_bytes == 0 && args.done.word != 0 &&
          args.done.value != 0;
 }
 
+std::int32_t move_few(void* kernels, const headrace_move_few_v1* args, void* stream) {
+  const bool reports = can_report(args->done) || args->done.value != 0;
+  if (args->struct_size < sizeof *args || args->count > HEADRACE_MOVE_FEW_MOST || !reports)
+    return invalid_value;
+  const KernelSet& set = KernelSet::of(kernels);
+  const auto& functions = set.functions_of<Functions>(family);
+  if (is_one_run(*args))
+    return set.launch(functions.one, 1, one_run_threads,
+                      OneRun{args->sources[0], args->targets[0], args->lengths[0], args->done}, stream);
+  return set.launch(functions.few, 1, few_threads, *args, stream);
+}
+
+constexpr headrace_gather_scatter_v1 table{
+    {sizeof table, HEADRACE_GATHER_SCATTER_FAMILY_VERSION, 0}, move_pages, move_runs, move_few};
+
 }  // namespace
 
-bool is_aligned(const headrace_move_side_v1& side, std::uint32_t flags) {
-  const bool base =
-      side.base_of != 0 ? (flags & HEADRACE_MOVE_BASES_ALIGNED) != 0 : side.base % vector_bytes == 0;
-  return base && side.stride % vector_bytes == 0;
-}
+constinit const Family family{HEADRACE_GATHER_SCATTER_FAMILY, &table.family, family_kernels,
+                              sizeof(Functions)};
 
-std::uint64_t blocks_for(const KernelSet& set, std::uint64_t warps, std::uint32_t most_multiprocessors) {
-  const std::uint64_t budget =
-      most_multiprocessors == 0 ? set.multiprocessors : std::min(most_multiprocessors, set.multiprocessors);
-  return std::clamp<std::uint64_t>((warps + warps_per_block - 1) / warps_per_block, 1, budget);
-}
-
-bool are_complete(const headrace_move_pages_v1& args) {
-  const bool can_be_checked =
-      args.bounds == 0 || (args.refused != 0 && args.source.indices != 0 && args.target.indices != 0);
-  return args.struct_size >= sizeof args && args.page_bytes != 0 && can_be_told(args.done) && can_be_checked;
-}
-
-std::int32_t move_pages(void* kernels, const headrace_move_pages_v1* args, void* stream) {
-  const auto& set = *static_cast<const KernelSet*>(kernels);
-  if (!are_complete(*args)) return invalid_value;
-  const auto fitting = [args](void* told, void* checked) { return args->bounds != 0 ? checked : told; };
-  const bool vectors = is_aligned(args->source, args->flags) && is_aligned(args->target, args->flags) &&
-                       args->page_bytes % vector_bytes == 0;
-  if (vectors && args->page_bytes < tile_bytes) {
-    const std::uint64_t tiles = (args->count * args->page_bytes + tile_bytes - 1) / tile_bytes;
-    return set.launch(args->page_bytes % row_bytes == 0
-                          ? fitting(set.move_row_pages, set.move_checked_row_pages)
-                          : fitting(set.move_small_pages, set.move_checked_small_pages),
-                      blocks_for(set, tiles, args->most_multiprocessors), page_threads, *args, stream);
-  }
-  const std::uint64_t tiles = args->count * ((args->page_bytes + tile_bytes - 1) / tile_bytes);
-  return set.launch(vectors ? fitting(set.move_aligned_pages, set.move_checked_aligned_pages)
-                            : fitting(set.move_any_pages, set.move_checked_any_pages),
-                    blocks_for(set, tiles, args->most_multiprocessors), page_threads, *args, stream);
-}
-
-std::int32_t move_parts(void* kernels, const headrace_move_parts_v1* args, void* stream) {
-  const auto& set = *static_cast<const KernelSet*>(kernels);
-  if (args->struct_size < sizeof *args || !can_be_told(args->done)) return invalid_value;
-  return set.launch(set.move_parts, blocks_for(set, args->count, args->most_multiprocessors), page_threads,
-                    *args, stream);
-}
-
-std::int32_t move_few(void* kernels, const headrace_move_few_v1* args, void* stream) {
-  const auto& set = *static_cast<const KernelSet*>(kernels);
-  const bool told = args->done.word == 0 || args->done.value != 0 || args->done.state != 0;
-  if (args->struct_size < sizeof *args || args->count > HEADRACE_MOVE_FEW_MOST || !told) return invalid_value;
-  if (is_one_part(*args))
-    return set.launch(set.move_one, 1, one_part_threads,
-                      OnePart{args->sources[0], args->targets[0], args->lengths[0], args->done}, stream);
-  return set.launch(set.move_few, 1, few_threads, *args, stream);
-}
-
-}  // namespace headrace::kernels
+}  // namespace headrace::kernels::gather_scatter

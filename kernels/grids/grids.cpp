@@ -1,25 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/grids/grids.hpp"
 
-#include "kernels/gather_scatter/gather_scatter.hpp"
-#include "kernels/launch.hpp"
+#include "kernels/common/pages.hpp"
 
 #include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 
-namespace headrace::kernels {
+namespace headrace::kernels::grids {
 namespace {
+
+struct Functions {
+  PagesKernel tiles, small, aligned, any;
+};
+
+constexpr FamilyKernel family_kernels[] = {
+    {"headrace_move_grid_tiles", offsetof(Functions, tiles.told)},
+    {"headrace_move_checked_grid_tiles", offsetof(Functions, tiles.checked)},
+    {"headrace_move_grid_small", offsetof(Functions, small.told)},
+    {"headrace_move_checked_grid_small", offsetof(Functions, small.checked)},
+    {"headrace_move_grid_aligned", offsetof(Functions, aligned.told)},
+    {"headrace_move_checked_grid_aligned", offsetof(Functions, aligned.checked)},
+    {"headrace_move_grid_any", offsetof(Functions, any.told)},
+    {"headrace_move_checked_grid_any", offsetof(Functions, any.checked)},
+};
+static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
 
 constexpr std::uint64_t most_runs =
     (std::uint64_t{1} << 31) - 1;  // of a launch: Divisor takes no larger numbers
 constexpr std::uint64_t least_tiled_bytes = 128, most_tiled_bytes = 2048;
 
-bool is_aligned(const RunGrid& grid) {
+bool has_aligned_runs(const RunGrid& grid) {
   std::uint64_t all = grid.run_bytes;
   for (unsigned d = 0; d < grid.dimensions; ++d) all |= grid.source_strides[d] | grid.target_strides[d];
   return all % vector_bytes == 0;
 }
 
+bool fits_tiles(const RunGrid& grid) {
+  return std::has_single_bit(grid.run_bytes) && grid.run_bytes >= least_tiled_bytes &&
+         grid.run_bytes <= most_tiled_bytes;
+}
+
+std::int32_t move_grids(void* kernels, const headrace_move_grids_v1* args, void* stream) {
+  const headrace_move_pages_v1& pages = args->pages;
+  if (args->struct_size < sizeof *args || !are_complete(pages)) return invalid_value;
+  const std::optional<RunGrid> grid = run_grid(*args);
+  if (!grid) return invalid_value;
+  const KernelSet& set = KernelSet::of(kernels);
+  const auto& functions = set.functions_of<Functions>(family);
+  const bool vectors = is_aligned(pages.source, pages.flags) && is_aligned(pages.target, pages.flags) &&
+                       has_aligned_runs(*grid);
+  const bool share_tiles = vectors && grid->run_bytes < tile_bytes;
+  const PagesKernel& kernel = !vectors            ? functions.any
+                              : !share_tiles      ? functions.aligned
+                              : fits_tiles(*grid) ? functions.tiles
+                                                  : functions.small;
+  const std::uint64_t runs = pages.count * grid->runs;
+  const std::uint64_t tiles =
+      share_tiles ? tiles_of(runs * grid->run_bytes) : runs * tiles_of(grid->run_bytes);
+  return set.launch(kernel.fitting(pages), blocks_for(set, tiles, pages.most_multiprocessors), page_threads,
+                    GridLaunch{pages, *grid}, stream);
+}
+
+constexpr headrace_grids_v1 table{{sizeof table, HEADRACE_GRIDS_FAMILY_VERSION, 0}, move_grids};
+
 }  // namespace
+
+constinit const Family family{HEADRACE_GRIDS_FAMILY, &table.family, family_kernels, sizeof(Functions)};
 
 std::optional<RunGrid> run_grid(const headrace_move_grids_v1& args) {
   if (args.dimensions == 0 || args.dimensions > HEADRACE_MOVE_GRID_MOST || args.run_bytes == 0) return {};
@@ -34,37 +82,11 @@ std::optional<RunGrid> run_grid(const headrace_move_grids_v1& args) {
     grid.source_strides[grid.dimensions] = args.source_strides[d];
     grid.target_strides[grid.dimensions++] = args.target_strides[d];
   }
+  if (runs < 2 || args.pages.count > most_runs / runs) return {};
   if (args.pages.page_bytes / runs != args.run_bytes || args.pages.page_bytes % runs != 0) return {};
-  if (args.pages.count > most_runs / runs) return {};
   grid.runs = static_cast<unsigned>(runs);
-  if (runs > 1) grid.per_page = Divisor::of(grid.runs);
+  grid.per_page = Divisor::of(grid.runs);
   return grid;
 }
 
-std::int32_t move_grids(void* kernels, const headrace_move_grids_v1* args, void* stream) {
-  const auto& set = *static_cast<const KernelSet*>(kernels);
-  if (args->struct_size < sizeof *args || !are_complete(args->pages)) return invalid_value;
-  const std::optional<RunGrid> grid = run_grid(*args);
-  if (!grid) return invalid_value;
-  if (grid->runs == 1) return move_pages(kernels, &args->pages, stream);
-  const headrace_move_pages_v1& pages = args->pages;
-  const auto fitting = [&pages](void* told, void* checked) { return pages.bounds != 0 ? checked : told; };
-  const bool vectors =
-      is_aligned(pages.source, pages.flags) && is_aligned(pages.target, pages.flags) && is_aligned(*grid);
-  const bool tiled = vectors && std::has_single_bit(grid->run_bytes) &&
-                     grid->run_bytes >= least_tiled_bytes && grid->run_bytes <= most_tiled_bytes;
-  void* const function = tiled      ? fitting(set.move_grid_tiles, set.move_checked_grid_tiles)
-                         : !vectors ? fitting(set.move_grid_any, set.move_checked_grid_any)
-                         : grid->run_bytes < tile_bytes
-                             ? fitting(set.move_grid_small, set.move_checked_grid_small)
-                             : fitting(set.move_grid_aligned, set.move_checked_grid_aligned);
-  // Of runs that vectors move a tile holds several; of others each is a tile, or more.
-  const std::uint64_t runs = pages.count * grid->runs;
-  const std::uint64_t tiles = vectors && grid->run_bytes < tile_bytes
-                                  ? (runs * grid->run_bytes + tile_bytes - 1) / tile_bytes
-                                  : runs * ((grid->run_bytes + tile_bytes - 1) / tile_bytes);
-  return set.launch(function, blocks_for(set, tiles, pages.most_multiprocessors), page_threads,
-                    GridLaunch{pages, *grid}, stream);
-}
-
-}  // namespace headrace::kernels
+}  // namespace headrace::kernels::grids

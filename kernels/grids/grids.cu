@@ -3,7 +3,9 @@
 // grids.cpp.
 #include "kernels/grids/grids.cuh"
 
-using namespace headrace::kernels;
+#include "kernels/common/done.cuh"
+
+namespace headrace::kernels::grids {
 
 // A kernel for lists that the host has checked, and one for those that a device may have written.
 #define HEADRACE_GRID_KERNELS(kind, move)                                          \
@@ -22,3 +24,5 @@ HEADRACE_GRID_KERNELS(small, move_small_pages)
 HEADRACE_GRID_KERNELS(aligned, move_aligned_pages)
 HEADRACE_GRID_KERNELS(any, move_any_pages)
 #undef HEADRACE_GRID_KERNELS
+
+}  // namespace headrace::kernels::grids

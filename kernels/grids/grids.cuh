@@ -2,10 +2,10 @@
 // Pages that are grids of runs: the kernels for pages move runs in their place, once each run is found.
 #pragma once
 
-#include "kernels/gather_scatter/gather_scatter.cuh"
+#include "kernels/common/pages.cuh"
 #include "kernels/grids/run_grid.cuh"
 
-namespace headrace::kernels {
+namespace headrace::kernels::grids {
 
 /// The runs of all pages, numbered through, as the kernels for pages see pages. `Pages` says where a page
 /// lies.
@@ -69,4 +69,4 @@ __device__ __forceinline__ void move_run_tiles(const GridLaunch& args) {
   }
 }
 
-}  // namespace headrace::kernels
+}  // namespace headrace::kernels::grids

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's half of the kernels that move pages which are grids of runs.
+// The family of kernels that move pages which are grids of runs.
 #pragma once
 
+#include "kernels/common/family.hpp"
 #include "kernels/grids/run_grid.cuh"
 
-#include <headrace/plugin/kernels_v1.h>
+#include <headrace/plugin/kernels/grids_v1.h>
 
-#include <cstdint>
 #include <optional>
 
-namespace headrace::kernels {
+namespace headrace::kernels::grids {
 
-/// What kernels are told; none if that is no grid: its dimensions, its length against the page's, too many
-/// runs.
+extern const Family family;
+
+/// What kernels are given for a grid. None if the dimensions are wrong, the runs are too many or fewer than
+/// two, or their length does not fit the page's.
 [[nodiscard]] std::optional<RunGrid> run_grid(const headrace_move_grids_v1& args);
 
-// The entry of the table.
-std::int32_t move_grids(void* kernels, const headrace_move_grids_v1* args, void* stream);
-
-}  // namespace headrace::kernels
+}  // namespace headrace::kernels::grids

@@ -2,35 +2,40 @@
 // What the kernels of this folder do, on the CPU: by nested loops, with nothing of the kernels' arithmetic.
 #pragma once
 
-#include "kernels/gather_scatter/reference.hpp"
+#include "kernels/common/reference.hpp"
 #include "kernels/grids/run_grid.cuh"
 
-namespace headrace::kernels::reference {
+namespace headrace::kernels::grids {
 
-/// Tells `run(source, target)` of each run of a page from dimension `left` - 1 on inwards.
-template <class Run>
-void each_run(const RunGrid& grid, unsigned left, std::uint64_t source, std::uint64_t target,
-              const Run& run) {
-  if (left == 0) return run(source, target);
-  for (std::uint64_t i = 0; i < grid.counts[left - 1].by; ++i)
-    each_run(grid, left - 1, source + i * grid.source_strides[left - 1],
-             target + i * grid.target_strides[left - 1], run);
-}
+extern const reference::Family reference_family;
 
-template <class Part>
-void each_part(const GridLaunch& args, Part part) {
-  each_part(args.pages, [&](std::uint64_t source, std::uint64_t target, std::uint64_t) {
-    each_run(args.grid, args.grid.dimensions, source, target, [&](std::uint64_t from, std::uint64_t to) {
-      part(from, to, std::uint64_t{args.grid.run_bytes});
+/// A list of pages that are grids of runs, as its arguments have it.
+class GridsMove {
+ public:
+  using Args = GridLaunch;
+  explicit GridsMove(const Args& args) : grid_(args.grid), pages_(args.pages) {}
+
+  [[nodiscard]] const headrace_move_done_v1& done() const { return pages_.done(); }
+  [[nodiscard]] bool can_be_read(const reference::Memory& memory) const { return pages_.can_be_read(memory); }
+  template <class Run>
+  void each_run(const Run& run) const {
+    pages_.each_run([&](std::uint64_t source, std::uint64_t target, std::uint64_t) {
+      each_run_of_page(grid_.dimensions, source, target, run);
     });
-  });
-}
+  }
 
-inline void move(const GridLaunch& args) {
-  each_part(args, [](std::uint64_t source, std::uint64_t target, std::uint64_t bytes) {
-    std::memcpy(at<void>(target), at<const void>(source), bytes);
-  });
-  tell_done(args.pages.done);
-}
+ private:
+  /// Calls `run` for each run of a page from dimension `left` - 1 on inwards.
+  template <class Run>
+  void each_run_of_page(unsigned left, std::uint64_t source, std::uint64_t target, const Run& run) const {
+    if (left == 0) return run(source, target, std::uint64_t{grid_.run_bytes});
+    for (std::uint64_t i = 0; i < grid_.counts[left - 1].by; ++i)
+      each_run_of_page(left - 1, source + i * grid_.source_strides[left - 1],
+                       target + i * grid_.target_strides[left - 1], run);
+  }
 
-}  // namespace headrace::kernels::reference
+  const RunGrid& grid_;
+  const reference::PagesMove pages_;
+};
+
+}  // namespace headrace::kernels::grids

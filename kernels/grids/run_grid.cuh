@@ -2,7 +2,7 @@
 // Where the runs of a page lie that is a grid of them: arithmetic that kernels and host code share.
 #pragma once
 
-#include <headrace/plugin/kernels_v1.h>
+#include <headrace/plugin/kernels/grids_v1.h>
 
 #if defined(__CUDACC__)
 #define HEADRACE_BOTH_SIDES __host__ __device__ __forceinline__
@@ -10,7 +10,7 @@
 #define HEADRACE_BOTH_SIDES inline
 #endif
 
-namespace headrace::kernels {
+namespace headrace::kernels::grids {
 
 /// Division of numbers below 2^31 by one that all of a launch share, 2 or more: a multiplication and a shift.
 /// A GPU divides by a routine of many instructions, and a run's place takes up to four divisions.
@@ -29,10 +29,11 @@ struct Divisor {
   }
 };
 
-/// A grid as kernels are told it. Dimensions are counted from the innermost one, none has the extent 1.
+/// A grid in the form that kernels take. Dimensions are counted from the innermost one, none has the
+/// extent 1.
 struct RunGrid {
   unsigned long long run_bytes;
-  unsigned runs;  ///< in a page
+  unsigned runs;  ///< in a page: 2 or more
   unsigned dimensions;
   Divisor per_page;
   Divisor counts[HEADRACE_MOVE_GRID_MOST];
@@ -66,4 +67,4 @@ struct GridLaunch {
   RunGrid grid;
 };
 
-}  // namespace headrace::kernels
+}  // namespace headrace::kernels::grids

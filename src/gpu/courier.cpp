@@ -10,19 +10,21 @@ namespace {
 constexpr std::size_t ring_at = 4096;  // after the words of the courier, on pages that only the host writes
 constexpr std::size_t memory_bytes = ring_at + HEADRACE_COURIER_SLOTS * sizeof(headrace_courier_job_v1);
 
-static_assert(1 + 3 * HEADRACE_COURIER_PARTS_MOST <= HEADRACE_COURIER_WORDS);
-static_assert(HEADRACE_COURIER_HEAD_WORDS == 1 + 3, "a job of one part consists of its first words");
+static_assert(1 + 3 * HEADRACE_COURIER_RUNS_MOST <= HEADRACE_COURIER_WORDS);
+static_assert(HEADRACE_COURIER_HEAD_WORDS == 1 + 3, "a job of one run consists of its first words");
 
 }  // namespace
 
 Result<std::shared_ptr<Courier>> Courier::make(std::shared_ptr<const Kernels> kernels,
                                                const CourierSettings& settings) {
+  HEADRACE_TRY(kernel, KernelFamily<headrace_courier_v1>::of(kernels, HEADRACE_COURIER_FAMILY,
+                                                             HEADRACE_COURIER_FAMILY_VERSION));
   const auto& device = kernels->shared_device();
   // High priority: when it is launched, a job waits already.
   HEADRACE_TRY(stream, Stream::make(device, Priority::high));
   HEADRACE_TRY(memory, PinnedMemory::allocate(device, memory_bytes));
   return std::shared_ptr<Courier>(
-      new Courier(std::move(kernels), settings, std::move(stream), std::move(memory)));
+      new Courier(std::move(kernel), settings, std::move(stream), std::move(memory)));
 }
 
 Courier::~Courier() {
@@ -30,23 +32,23 @@ Courier::~Courier() {
   (void)stream_.wait_idle();  // after a failure of the context nothing runs any more
 }
 
-bool Courier::takes(std::span<const Part> parts) const noexcept {
-  if (parts.empty() || parts.size() > most_parts) return false;
+bool Courier::takes(std::span<const Run> runs) const noexcept {
+  if (runs.empty() || runs.size() > most_runs) return false;
   std::uint64_t bytes = 0;
-  for (const Part& part : parts) {
-    if (part.bytes > settings_.most_bytes) return false;
-    bytes += part.bytes;
+  for (const Run& run : runs) {
+    if (run.bytes > settings_.most_bytes) return false;
+    bytes += run.bytes;
     const std::uint64_t highest =
-        std::max(part.source, part.source + part.bytes) | std::max(part.target, part.target + part.bytes);
+        std::max(run.source, run.source + run.bytes) | std::max(run.target, run.target + run.bytes);
     if (highest >> HEADRACE_COURIER_NUMBER_SHIFT != 0) return false;
   }
   return bytes <= settings_.most_bytes;
 }
 
-std::optional<Courier::Ticket> Courier::post(std::span<const Part> parts) {
+std::optional<Courier::Ticket> Courier::post(std::span<const Run> runs) {
   const std::scoped_lock lock(mutex_);
   if (is_broken_.load(std::memory_order_relaxed) || posted_ - finished() >= HEADRACE_COURIER_SLOTS) return {};
-  write_job(posted_ + 1, parts);
+  write_job(posted_ + 1, runs);
   ++posted_;
   if (!has_left() || launch()) return posted_;
   --posted_;  // the courier has not seen the job
@@ -88,28 +90,28 @@ bool Courier::has_left() const noexcept {
 }
 
 /// Writes the first words every time, so that words of an older job with the same number bits cannot be taken
-/// for this job's. Writes words of further parts only if there are any: the GPU held every cache line last,
+/// for this job's. Writes words of further runs only if there are any: the GPU held every cache line last,
 /// so each line costs. Word 0 is last: a reader that sees it must see the words written before.
-void Courier::write_job(std::uint64_t number, std::span<const Part> parts) noexcept {
+void Courier::write_job(std::uint64_t number, std::span<const Run> runs) noexcept {
   auto* const ring = reinterpret_cast<headrace_courier_job_v1*>(memory_.bytes().data() + ring_at);
   std::uint64_t* const words = ring[number % HEADRACE_COURIER_SLOTS].words;
   const auto write = [&](std::size_t word, std::uint64_t value, int order) {
     __atomic_store_n(&words[word], HEADRACE_COURIER_WORD(number, value), order);
   };
-  for (std::size_t i = std::max(parts.size(), std::size_t{1}); i-- > 0;) {
-    const Part part = i < parts.size() ? parts[i] : Part{};
-    write(1 + 3 * i, part.source, __ATOMIC_RELAXED);
-    write(2 + 3 * i, part.target, __ATOMIC_RELAXED);
-    write(3 + 3 * i, part.bytes, __ATOMIC_RELAXED);
+  for (std::size_t i = std::max(runs.size(), std::size_t{1}); i-- > 0;) {
+    const Run run = i < runs.size() ? runs[i] : Run{};
+    write(1 + 3 * i, run.source, __ATOMIC_RELAXED);
+    write(2 + 3 * i, run.target, __ATOMIC_RELAXED);
+    write(3 + 3 * i, run.bytes, __ATOMIC_RELAXED);
   }
-  write(0, parts.size(), __ATOMIC_RELEASE);
+  write(0, runs.size(), __ATOMIC_RELEASE);
 }
 
 /// Requires mutex_, and that no launch reads the ring.
 bool Courier::launch() {
-  const Device& device = kernels_->device();
+  const Device& device = stream_.device();
   const ContextGuard guard(device);
-  headrace_courier_v1 args{};
+  headrace_courier_launch_v1 args{};
   args.struct_size = sizeof args;
   args.told = memory_.address();
   args.jobs = memory_.address() + ring_at;
@@ -117,7 +119,7 @@ bool Courier::launch() {
   args.launch = launches_.load(std::memory_order_relaxed) + 1;
   args.idle_ns = static_cast<std::uint64_t>(settings_.idle.count());
   args.stay_ns = static_cast<std::uint64_t>(settings_.stay.count());
-  const cuda::Outcome outcome = kernels_->run(args, stream_.handle());
+  const cuda::Outcome outcome = kernel_.launch<&headrace_courier_v1::run>(args, stream_.handle());
   if (outcome != cuda::Outcome::success) {
     failure_ = cuda::driver_error(device.driver(), outcome, "launch the courier on GPU {}", device.ordinal());
     is_broken_.store(true, std::memory_order_relaxed);

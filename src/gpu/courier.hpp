@@ -11,9 +11,11 @@
 // left before the job, and launches it again. docs/decisions/0009-courier.md gives the reasons.
 #pragma once
 
-#include "gpu/kernel_library.hpp"
+#include "gpu/kernel_family.hpp"
 #include "gpu/pinned_memory.hpp"
 #include "gpu/stream.hpp"
+
+#include <headrace/plugin/kernels/courier_v1.h>
 
 #include <atomic>
 #include <chrono>
@@ -39,14 +41,14 @@ struct CourierSettings {
 ///   threads  any
 class Courier {
  public:
-  struct Part {
+  struct Run {
     // Any alignment and length. Addresses as the GPU sees them: its own memory, a peer's, or pinned host
     // memory.
     cuda::Address source = 0;
     cuda::Address target = 0;
     std::uint64_t bytes = 0;
   };
-  static constexpr std::size_t most_parts = HEADRACE_COURIER_PARTS_MOST;
+  static constexpr std::size_t most_runs = HEADRACE_COURIER_RUNS_MOST;
 
   /// Names a job. Jobs end in the order of their tickets.
   using Ticket = std::uint64_t;
@@ -57,7 +59,7 @@ class Courier {
   };
 
   /// Nothing runs before the first post.
-  ///   errors   exhausted, backend_failed
+  ///   errors   not_supported (the library has no courier, or an older one), exhausted, backend_failed
   [[nodiscard]] static Result<std::shared_ptr<Courier>> make(std::shared_ptr<const Kernels> kernels,
                                                              const CourierSettings& settings);
   /// Asks the courier to leave, and waits until it has left.
@@ -66,13 +68,13 @@ class Courier {
   Courier& operator=(const Courier&) = delete;
 
   [[nodiscard]] const CourierSettings& settings() const noexcept { return settings_; }
-  /// Whether a job may have these parts: not too many, not too long, addresses below 2^48.
-  [[nodiscard]] bool takes(std::span<const Part> parts) const noexcept;
+  /// Whether a job may have these runs: not too many, not too long, addresses below 2^48.
+  [[nodiscard]] bool takes(std::span<const Run> runs) const noexcept;
 
-  /// Posts a job that it `takes`. The parts' memory must stay until the job is done or dropped; a caller that
+  /// Posts a job that it `takes`. The runs' memory must stay until the job is done or dropped; a caller that
   /// waits for that calls `look`. Nullopt: use another path. The ring is full, or the courier could not be
   /// launched; then it takes no further job, see take_failure.
-  [[nodiscard]] std::optional<Ticket> post(std::span<const Part> parts);
+  [[nodiscard]] std::optional<Ticket> post(std::span<const Run> runs);
   /// The state of a job. Costs two loads, and a launch if the courier has left before the job. After a fault
   /// of the GPU's context the job stays pending: any call of the driver reports the fault, as for other work.
   [[nodiscard]] State look(Ticket ticket);
@@ -80,22 +82,22 @@ class Courier {
   [[nodiscard]] std::optional<Error> take_failure();
 
  private:
-  Courier(std::shared_ptr<const Kernels> kernels, const CourierSettings& settings, Stream stream,
+  Courier(KernelFamily<headrace_courier_v1> kernel, const CourierSettings& settings, Stream stream,
           PinnedMemory memory)
       : settings_(settings),
-        kernels_(std::move(kernels)),
+        kernel_(std::move(kernel)),
         memory_(std::move(memory)),
         stream_(std::move(stream)) {}
 
   [[nodiscard]] headrace_courier_told_v1& told() const noexcept;
   [[nodiscard]] std::uint64_t finished() const noexcept;
   [[nodiscard]] bool has_left() const noexcept;
-  void write_job(std::uint64_t number, std::span<const Part> parts) noexcept;
+  void write_job(std::uint64_t number, std::span<const Run> runs) noexcept;
   [[nodiscard]] bool launch();
   [[nodiscard]] State launch_for(Ticket ticket);
 
   const CourierSettings settings_;
-  const std::shared_ptr<const Kernels> kernels_;
+  const KernelFamily<headrace_courier_v1> kernel_;
   const PinnedMemory memory_;  // the courier's words, then the ring
   const Stream stream_;        // its own: it delays no other work
 

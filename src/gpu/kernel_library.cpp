@@ -5,8 +5,7 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <array>
+#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -58,11 +57,8 @@ Result<void> check_table(const headrace_kernels_v1* table) {
     return make_error(Code::not_supported,
                       "it belongs to Headrace {}, and this is {}: install both from one build",
                       table->version == nullptr ? "unknown" : table->version, HEADRACE_VERSION);
-  const std::array<bool, 8> there{table->images != nullptr,     table->open != nullptr,
-                                  table->close != nullptr,      table->move_pages != nullptr,
-                                  table->move_parts != nullptr, table->move_few != nullptr,
-                                  table->move_grids != nullptr, table->run_courier != nullptr};
-  if (std::ranges::count(there, false) > 0)
+  if (table->images == nullptr || table->open == nullptr || table->close == nullptr ||
+      table->family == nullptr)
     return make_error(Code::corrupt, "an entry of its table is missing");
   return {};
 }
@@ -89,6 +85,22 @@ headrace_kernels_driver_v1 driver_for_kernels(const cuda::DriverTable& driver) {
   table.func_load = untyped<std::int32_t(void*)>(driver.func_load);
   table.launch_kernel_ex = untyped<std::int32_t(const void*, void*, void**, void**)>(driver.launch_kernel_ex);
   return table;
+}
+
+std::string failed_step(const headrace_kernels_open_v1& args) {
+  const std::string step = args.failed == nullptr ? "open" : args.failed;
+  return args.failed_kernel == nullptr ? step : step + " " + args.failed_kernel;
+}
+
+/// Whether the table has its function pointers, which are all that comes after its first member.
+bool has_all_entries(const headrace_kernel_family_v1& family, std::size_t table_bytes) {
+  constexpr std::size_t first = sizeof(headrace_kernel_family_v1), step = sizeof(void (*)());
+  for (std::size_t at = first; at + step <= table_bytes; at += step) {
+    void (*entry)() = nullptr;
+    std::memcpy(&entry, reinterpret_cast<const char*>(&family) + at, step);
+    if (entry == nullptr) return false;
+  }
+  return true;
 }
 
 /// The error for an image that the driver did not load, or not completely.
@@ -144,8 +156,28 @@ Result<const headrace_kernel_image_v1*> KernelLibrary::image_for(const DeviceInf
                     device.major, device.minor);
 }
 
-Kernels::Kernels(const headrace_kernels_v1& table, std::shared_ptr<const Device> device, std::string image)
-    : table_(&table),
+Result<const headrace_kernel_family_v1*> KernelLibrary::family(const char* name, std::uint32_t version,
+                                                               std::size_t table_bytes) const {
+  const headrace_kernel_family_v1* const found = table_->family(name, version);
+  if (found != nullptr) {
+    if (found->version >= version && found->struct_size >= table_bytes &&
+        has_all_entries(*found, table_bytes))
+      return found;
+    return make_error(Code::corrupt, "{}: an entry of the table of the family {} is missing", where_, name);
+  }
+  const headrace_kernel_family_v1* const other = table_->family(name, 0);
+  if (other == nullptr)
+    return make_error(Code::not_supported,
+                      "{} has no family {}: install it from the same build as this Headrace", where_, name);
+  return make_error(
+      Code::not_supported,
+      "{} has family {} version {}, version {} is needed: install it from the same build as this "
+      "Headrace",
+      where_, name, other->version, version);
+}
+
+Kernels::Kernels(const KernelLibrary& library, std::shared_ptr<const Device> device, std::string image)
+    : library_(library),
       device_(std::move(device)),
       image_(std::move(image)),
       driver_(driver_for_kernels(device_->driver())) {}
@@ -153,7 +185,7 @@ Kernels::Kernels(const headrace_kernels_v1& table, std::shared_ptr<const Device>
 Result<std::shared_ptr<const Kernels>> Kernels::open(const KernelLibrary& library,
                                                      std::shared_ptr<const Device> device) {
   HEADRACE_TRY(image, library.image_for(device->info()));
-  std::shared_ptr<Kernels> kernels(new Kernels(library.table(), std::move(device), image->name));
+  std::shared_ptr<Kernels> kernels(new Kernels(library, std::move(device), image->name));
   const ContextGuard guard(*kernels->device_);
   headrace_kernels_open_v1 args{};
   args.struct_size = sizeof args;
@@ -162,16 +194,16 @@ Result<std::shared_ptr<const Kernels>> Kernels::open(const KernelLibrary& librar
   args.multiprocessors = static_cast<std::uint32_t>(kernels->device_->info().multiprocessors);
   const auto outcome = static_cast<cuda::Outcome>(library.table().open(&args, &kernels->set_));
   if (outcome != cuda::Outcome::success)
-    return refusal_of(kernels->device_->driver(), outcome,
-                      fmt::format("kernels {} on GPU {}: {}", image->name, kernels->device_->ordinal(),
-                                  args.failed == nullptr ? "open" : args.failed));
+    return refusal_of(
+        kernels->device_->driver(), outcome,
+        fmt::format("kernels {} on GPU {}: {}", image->name, kernels->device_->ordinal(), failed_step(args)));
   return std::shared_ptr<const Kernels>(std::move(kernels));
 }
 
 Kernels::~Kernels() {
   if (set_ == nullptr) return;
   const ContextGuard guard(*device_);
-  (void)table_->close(set_);
+  (void)library_.table().close(set_);
 }
 
 }  // namespace headrace::gpu

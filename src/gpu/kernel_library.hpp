@@ -7,6 +7,8 @@
 
 #include <headrace/plugin/kernels_v1.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +26,10 @@ class KernelLibrary {
   [[nodiscard]] static Result<KernelLibrary> from_table(const headrace_kernels_v1& table, std::string where);
 
   [[nodiscard]] const headrace_kernels_v1& table() const noexcept { return *table_; }
+  /// The table of a family, of at least this version and size.
+  ///   errors   not_supported (the library has no such family, or an older one: both versions), corrupt
+  [[nodiscard]] Result<const headrace_kernel_family_v1*> family(const char* name, std::uint32_t version,
+                                                                std::size_t table_bytes) const;
   /// The kinds of GPU that have an image, as "sm_80, sm_90a"; "none" if there are none.
   [[nodiscard]] std::string image_names() const;
   /// The image for a compute capability.
@@ -38,7 +44,7 @@ class KernelLibrary {
   std::string where_;
 };
 
-/// The kernels, loaded on one device. Launches may come from any thread.
+/// The kernels of all families, loaded on one device. KernelFamily launches them, from any thread.
 class Kernels {
  public:
   ///   errors   not_supported (no image for this GPU), backend_failed (the driver refuses the image)
@@ -52,27 +58,14 @@ class Kernels {
   [[nodiscard]] const std::shared_ptr<const Device>& shared_device() const noexcept { return device_; }
   [[nodiscard]] const std::string& image() const noexcept { return image_; }
 
-  // Each queues one launch. The device's context is current.
-  [[nodiscard]] cuda::Outcome move(const headrace_move_pages_v1& args, cuda::Stream stream) const {
-    return static_cast<cuda::Outcome>(table_->move_pages(set_, &args, stream));
-  }
-  [[nodiscard]] cuda::Outcome move(const headrace_move_parts_v1& args, cuda::Stream stream) const {
-    return static_cast<cuda::Outcome>(table_->move_parts(set_, &args, stream));
-  }
-  [[nodiscard]] cuda::Outcome move(const headrace_move_few_v1& args, cuda::Stream stream) const {
-    return static_cast<cuda::Outcome>(table_->move_few(set_, &args, stream));
-  }
-  [[nodiscard]] cuda::Outcome move(const headrace_move_grids_v1& args, cuda::Stream stream) const {
-    return static_cast<cuda::Outcome>(table_->move_grids(set_, &args, stream));
-  }
-  [[nodiscard]] cuda::Outcome run(const headrace_courier_v1& args, cuda::Stream stream) const {
-    return static_cast<cuda::Outcome>(table_->run_courier(set_, &args, stream));
-  }
+  [[nodiscard]] const KernelLibrary& library() const noexcept { return library_; }
+  /// What entries of the families' tables take.
+  [[nodiscard]] void* set() const noexcept { return set_; }
 
  private:
-  Kernels(const headrace_kernels_v1& table, std::shared_ptr<const Device> device, std::string image);
+  Kernels(const KernelLibrary& library, std::shared_ptr<const Device> device, std::string image);
 
-  const headrace_kernels_v1* table_;
+  const KernelLibrary library_;
   std::shared_ptr<const Device> device_;
   std::string image_;
   headrace_kernels_driver_v1 driver_{};

@@ -19,15 +19,15 @@ constexpr std::uint64_t bounds_at = 16;
 static_assert(sizeof(headrace_move_state_v1) <= bounds_at &&
               bounds_at + sizeof(headrace_move_bounds_v1) <= head_bytes);
 
-// One warp moves one part. Long runs are cut so that each warp gets several parts, but no part is below a
+// One warp moves one run of a table. Long runs are cut so that each warp gets several, but none is below a
 // tile.
-constexpr std::uint64_t wanted_parts = 4096;
+constexpr std::uint64_t wanted_runs = 4096;
 constexpr std::uint64_t tile_bytes = 4096;
-constexpr std::uint64_t longest_part_bytes = 256 * 1024;
+constexpr std::uint64_t longest_run_bytes = 256 * 1024;
 
-std::uint64_t part_bytes(std::uint64_t bytes) {
-  const std::uint64_t even = (bytes / wanted_parts + tile_bytes - 1) / tile_bytes * tile_bytes;
-  return std::clamp(even, tile_bytes, longest_part_bytes);
+std::uint64_t run_bytes_for(std::uint64_t bytes) {
+  const std::uint64_t even = (bytes / wanted_runs + tile_bytes - 1) / tile_bytes * tile_bytes;
+  return std::clamp(even, tile_bytes, longest_run_bytes);
 }
 
 constexpr std::uint64_t most_copies = 64;
@@ -107,6 +107,11 @@ class Columns {
 
 Result<std::shared_ptr<const Mover>> Mover::make(std::shared_ptr<const Kernels> kernels,
                                                  const MoveSettings& settings) {
+  HEADRACE_TRY(gather_scatter,
+               KernelFamily<headrace_gather_scatter_v1>::of(kernels, HEADRACE_GATHER_SCATTER_FAMILY,
+                                                            HEADRACE_GATHER_SCATTER_FAMILY_VERSION));
+  HEADRACE_TRY(grids, KernelFamily<headrace_grids_v1>::of(kernels, HEADRACE_GRIDS_FAMILY,
+                                                          HEADRACE_GRIDS_FAMILY_VERSION));
   auto device = kernels->shared_device();
   HEADRACE_TRY(uploads, Stream::make(device));
   std::shared_ptr<Courier> courier;
@@ -114,9 +119,9 @@ Result<std::shared_ptr<const Mover>> Mover::make(std::shared_ptr<const Kernels> 
     HEADRACE_TRY(made, Courier::make(kernels, settings.courier));
     courier = std::move(made);
   }
-  return std::shared_ptr<const Mover>(new Mover{std::move(kernels),
-                                                std::make_shared<TablePool>(std::move(device)),
-                                                std::move(uploads), settings, std::move(courier)});
+  return std::shared_ptr<const Mover>(new Mover{
+      std::move(kernels), std::move(gather_scatter), std::move(grids),
+      std::make_shared<TablePool>(std::move(device)), std::move(uploads), settings, std::move(courier)});
 }
 
 Result<PreparedMove> PreparedMove::prepare(std::shared_ptr<const Mover> mover,
@@ -142,7 +147,7 @@ Result<PreparedMove> PreparedMove::prepare_for_graph(std::shared_ptr<const Mover
   } else if (args.count > 0 && args.grid != nullptr) {
     HEADRACE_TRY_VOID(move.write_pages(args, local, remote, nullptr));
   } else {
-    HEADRACE_TRY_VOID(move.write_parts(args, local, remote));
+    HEADRACE_TRY_VOID(move.write_runs(args, local, remote));
   }
   return move;
 }
@@ -166,25 +171,25 @@ Result<void> PreparedMove::choose(const headrace_prepare_v1& args, const Address
   }
   if (args.grid != nullptr || (count > HEADRACE_MOVE_FEW_MOST && is_by_number(args)))
     return write_pages(args, local, remote, nullptr);
-  return write_parts(args, local, remote);
+  return write_runs(args, local, remote);
 }
 
 void PreparedMove::offer_to_courier(const headrace_prepare_v1& args, const AddressOf& local,
                                     const AddressOf& remote) {
   PageCursor cursor(args);
-  std::vector<Courier::Part> parts;
-  for (PageRun run; cursor.next(run) && parts.size() <= Courier::most_parts;) {
+  std::vector<Courier::Run> runs;
+  for (PageRun run; cursor.next(run) && runs.size() <= Courier::most_runs;) {
     const Ends ends = ends_of(args, run, local, remote);
-    parts.push_back({ends.source, ends.target, run.bytes});
+    runs.push_back({ends.source, ends.target, run.bytes});
   }
-  if (mover_->courier->takes(parts)) carried_ = std::move(parts);
+  if (mover_->courier->takes(runs)) carried_ = std::move(runs);
 }
 
 Result<void> PreparedMove::tell_copies(const headrace_prepare_v1& args, const AddressOf& local,
                                        const AddressOf& remote) {
   method_ = MoveMethod::copy;
   PageCursor cursor(args);
-  for (PageRun run; cursor.next(run); ++parts_) {
+  for (PageRun run; cursor.next(run); ++runs_) {
     const Ends ends = ends_of(args, run, local, remote);
     copies_.push_back({ends.target, ends.source, run.bytes});
   }
@@ -196,13 +201,13 @@ Result<void> PreparedMove::tell_few(const headrace_prepare_v1& args, const Addre
   HEADRACE_TRY_VOID(take_table(head_bytes));
   few_.struct_size = sizeof few_;
   PageCursor cursor(args);
-  for (PageRun run; cursor.next(run); ++parts_) {
+  for (PageRun run; cursor.next(run); ++runs_) {
     const Ends ends = ends_of(args, run, local, remote);
-    few_.sources[parts_] = ends.source;
-    few_.targets[parts_] = ends.target;
-    few_.lengths[parts_] = run.bytes;
+    few_.sources[runs_] = ends.source;
+    few_.targets[runs_] = ends.target;
+    few_.lengths[runs_] = run.bytes;
   }
-  few_.count = parts_;
+  few_.count = runs_;
   return upload(head_bytes);
 }
 
@@ -211,7 +216,7 @@ Result<void> PreparedMove::tell_few(const headrace_prepare_v1& args, const Addre
 Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const AddressOf& local,
                                        const AddressOf& remote, const PageLimits* limits) {
   method_ = MoveMethod::pages;
-  parts_ = args.count;
+  runs_ = args.count;
   HEADRACE_TRY_VOID(
       take_table(head_bytes + column_bytes(args, *args.local) + column_bytes(args, *args.remote)));
   Columns columns(table_);
@@ -279,36 +284,36 @@ void PreparedMove::write_bounds(const headrace_prepare_v1& args, const PageLimit
   pages_.refused = table_.mapped() + refused_word * sizeof(std::uint64_t);
 }
 
-Result<void> PreparedMove::write_parts(const headrace_prepare_v1& args, const AddressOf& local,
-                                       const AddressOf& remote) {
-  method_ = MoveMethod::parts;
-  const std::uint64_t longest = part_bytes(args.bytes);
+Result<void> PreparedMove::write_runs(const headrace_prepare_v1& args, const AddressOf& local,
+                                      const AddressOf& remote) {
+  method_ = MoveMethod::runs;
+  const std::uint64_t longest = run_bytes_for(args.bytes);
   const std::uint64_t most =
-      args.count + args.bytes / longest;  // each page ends one part at most, each cut adds one
+      args.count + args.bytes / longest;  // each page ends one run at most, each cut adds one
   HEADRACE_TRY_VOID(take_table(head_bytes + most * (2 * sizeof(std::uint64_t) + sizeof(std::uint32_t))));
   Columns columns(table_);
   std::span<std::uint64_t> sources, targets;
   std::span<std::uint32_t> lengths;
-  part_list_.struct_size = sizeof part_list_;
-  part_list_.sources = columns.add(most, sources);
-  part_list_.targets = columns.add(most, targets);
-  part_list_.lengths = columns.add(most, lengths);
+  run_list_.struct_size = sizeof run_list_;
+  run_list_.sources = columns.add(most, sources);
+  run_list_.targets = columns.add(most, targets);
+  run_list_.lengths = columns.add(most, lengths);
   PageCursor cursor(args, longest);
-  for (PageRun run; cursor.next(run); ++parts_) {
+  for (PageRun run; cursor.next(run); ++runs_) {
     const Ends ends = ends_of(args, run, local, remote);
-    sources[parts_] = ends.source;
-    targets[parts_] = ends.target;
-    lengths[parts_] = static_cast<std::uint32_t>(run.bytes);
+    sources[runs_] = ends.source;
+    targets[runs_] = ends.target;
+    lengths[runs_] = static_cast<std::uint32_t>(run.bytes);
   }
-  part_list_.count = parts_;
-  part_list_.most_multiprocessors = mover_->settings.multiprocessors;
+  run_list_.count = runs_;
+  run_list_.most_multiprocessors = mover_->settings.multiprocessors;
   return upload(columns.end());
 }
 
 /// The table is for posts on the legacy stream, which accepts no batch.
 Result<void> PreparedMove::write_batch(const headrace_prepare_v1& args, const AddressOf& local,
                                        const AddressOf& remote) {
-  HEADRACE_TRY_VOID(write_parts(args, local, remote));
+  HEADRACE_TRY_VOID(write_runs(args, local, remote));
   method_ = MoveMethod::batch;
   PageCursor cursor(args);
   for (PageRun run; cursor.next(run);) {
@@ -362,7 +367,7 @@ Result<void> PreparedMove::post(cuda::Stream stream, Order order) {
   const cuda::Outcome outcome = launch(stream);
   if (outcome == cuda::Outcome::success) return {};
   __atomic_store_n(word(), posts_, __ATOMIC_RELEASE);  // it has ended, because it has not begun
-  return cuda::driver_error(device.driver(), outcome, "move {} parts on GPU {}", parts_, device.ordinal());
+  return cuda::driver_error(device.driver(), outcome, "move {} runs on GPU {}", runs_, device.ordinal());
 }
 
 Result<void> PreparedMove::record(cuda::Stream stream) {
@@ -372,7 +377,7 @@ Result<void> PreparedMove::record(cuda::Stream stream) {
   if (uploaded_ != nullptr) HEADRACE_TRY_VOID(uploaded_->wait_reached());
   uploaded_.reset();
   // No post has been made: the launch counts to report its end.
-  HEADRACE_CUDA_TRY(device.driver(), launch(stream), "record a move of {} parts on GPU {}", parts_,
+  HEADRACE_CUDA_TRY(device.driver(), launch(stream), "record a move of {} runs on GPU {}", runs_,
                     device.ordinal());
   return {};
 }
@@ -383,33 +388,36 @@ cuda::Outcome PreparedMove::launch(cuda::Stream stream) {
       return cuda::Outcome::success;
     case MoveMethod::few:
       few_.done = done();
-      return mover_->kernels->move(few_, stream);
+      return mover_->gather_scatter.launch<&headrace_gather_scatter_v1::move_few>(few_, stream);
     case MoveMethod::pages:
       pages_.done = done();
-      return mover_->kernels->move(pages_, stream);
+      return mover_->gather_scatter.launch<&headrace_gather_scatter_v1::move_pages>(pages_, stream);
     case MoveMethod::grids:
       grids_.pages = pages_;
       grids_.pages.done = done();
-      return mover_->kernels->move(grids_, stream);
-    case MoveMethod::parts:
-      part_list_.done = done();
-      return mover_->kernels->move(part_list_, stream);
+      return mover_->grids.launch<&headrace_grids_v1::move_grids>(grids_, stream);
+    case MoveMethod::runs:
+      return launch_runs(stream);
     case MoveMethod::copy:
       return copy(stream);
     case MoveMethod::batch:
       if (const cuda::Outcome outcome = copy_batch(stream); outcome != cuda::Outcome::not_supported)
         return outcome;
-      part_list_.done = done();
-      return mover_->kernels->move(part_list_, stream);
+      return launch_runs(stream);
   }
   return cuda::Outcome::invalid_value;
+}
+
+cuda::Outcome PreparedMove::launch_runs(cuda::Stream stream) {
+  run_list_.done = done();
+  return mover_->gather_scatter.launch<&headrace_gather_scatter_v1::move_runs>(run_list_, stream);
 }
 
 cuda::Outcome PreparedMove::copy(cuda::Stream stream) {
   const cuda::DriverTable& driver = mover_->kernels->device().driver();
   cuda::Outcome outcome = cuda::Outcome::success;
-  for (const Copy& part : copies_) {
-    outcome = driver.memcpy_async(part.target, part.source, part.bytes, stream);
+  for (const Copy& run : copies_) {
+    outcome = driver.memcpy_async(run.target, run.source, run.bytes, stream);
     if (outcome != cuda::Outcome::success) break;
   }
   return tell_end(outcome, stream);

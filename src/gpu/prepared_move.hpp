@@ -9,11 +9,13 @@
 
 #include "gpu/courier.hpp"
 #include "gpu/event.hpp"
-#include "gpu/kernel_library.hpp"
+#include "gpu/kernel_family.hpp"
 #include "gpu/stream.hpp"
 #include "gpu/table_pool.hpp"
 
 #include <headrace/plugin/backend_v1.h>
+#include <headrace/plugin/kernels/gather_scatter_v1.h>
+#include <headrace/plugin/kernels/grids_v1.h>
 
 #include <cstdint>
 #include <functional>
@@ -26,11 +28,11 @@ namespace headrace::gpu {
 enum class MoveMethod {
   nothing,  ///< no bytes
   copy,     ///< by copy engine: one run on both sides, or a few long ones to or from host memory
-  few,      ///< by a kernel whose launch arguments contain the parts
+  few,      ///< by a kernel whose launch arguments contain the runs
   pages,    ///< by a kernel that reads a 4-byte index for each page and side
   grids,    ///< the same for pages that are grids of runs
-  parts,    ///< by a kernel that reads source, target and length of each part
-  batch,    ///< long runs between GPUs, by copy engine in one call; on the legacy stream as `parts`
+  runs,     ///< by a kernel that reads source, target and length of each run
+  batch,    ///< long runs between GPUs, by copy engine in one call; on the legacy stream as `runs`
 };
 
 /// How the method is chosen. The defaults were measured on H200 with NVLink (bench/results, gpu-probe).
@@ -38,7 +40,7 @@ struct MoveSettings {
   /// Multiprocessors that a kernel may occupy; 0: all. Of 132, 64 reach 98 to 99 % of the bandwidth of all,
   /// 32 reach 95 to 99 %, 16 reach 94 to 97 %.
   std::uint32_t multiprocessors = 64;
-  /// Lists of at most 8 parts and at most this many bytes travel inside the launch.
+  /// Lists of at most 8 runs and at most this many bytes travel inside the launch.
   std::uint64_t few_bytes = 65536;
   /// One run of at least this length goes by copy engine, which is also the fastest method for a small one.
   std::uint64_t copy_engine_bytes = 1;
@@ -64,12 +66,14 @@ enum class Touches { gpus, host };
 ///   threads  any
 struct Mover {
   std::shared_ptr<const Kernels> kernels;
+  KernelFamily<headrace_gather_scatter_v1> gather_scatter;
+  KernelFamily<headrace_grids_v1> grids;
   std::shared_ptr<TablePool> tables;
   Stream uploads;
   MoveSettings settings;
   std::shared_ptr<Courier> courier;  ///< null: off
 
-  ///   errors   exhausted, backend_failed
+  ///   errors   not_supported (the library lacks a family, or has an older one), exhausted, backend_failed
   [[nodiscard]] static Result<std::shared_ptr<const Mover>> make(std::shared_ptr<const Kernels> kernels,
                                                                  const MoveSettings& settings = {});
 };
@@ -100,8 +104,8 @@ class PreparedMove {
                                                               const AddressOf& remote);
 
   [[nodiscard]] MoveMethod method() const noexcept { return method_; }
-  /// Number of parts for the kernel or the copy engine, after neighbours were merged.
-  [[nodiscard]] std::uint64_t parts() const noexcept { return parts_; }
+  /// Number of runs for the kernel or the copy engine, after neighbours were merged and long ones cut.
+  [[nodiscard]] std::uint64_t runs() const noexcept { return runs_; }
 
   /// Whether the courier moves it if no order is required.
   [[nodiscard]] bool fits_courier() const noexcept { return !carried_.empty(); }
@@ -156,12 +160,13 @@ class PreparedMove {
                            const PageLimits* limits);
   void tell_grid(const headrace_prepare_v1& args);
   void write_bounds(const headrace_prepare_v1& args, const PageLimits& limits);
-  Result<void> write_parts(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
+  Result<void> write_runs(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> write_batch(const headrace_prepare_v1& args, const AddressOf& local, const AddressOf& remote);
   Result<void> take_table(std::uint64_t bytes);
   Result<void> upload(std::uint64_t bytes);
   Result<void> after_upload(cuda::Stream stream);
   cuda::Outcome launch(cuda::Stream stream);
+  cuda::Outcome launch_runs(cuda::Stream stream);
   cuda::Outcome copy(cuda::Stream stream);
   cuda::Outcome copy_batch(cuda::Stream stream);
   cuda::Outcome tell_end(cuda::Outcome copied, cuda::Stream stream);
@@ -175,11 +180,10 @@ class PreparedMove {
 
   std::shared_ptr<const Mover> mover_;
   MoveMethod method_ = MoveMethod::nothing;
-  std::uint64_t parts_ = 0;
-  std::uint64_t posts_ = 0;  // on streams
-  std::vector<Courier::Part>
-      carried_;                 // its parts for the courier; empty: the courier does not take the list
-  Courier::Ticket ticket_ = 0;  // of the last post; 0: it went by stream
+  std::uint64_t runs_ = 0;
+  std::uint64_t posts_ = 0;            // on streams
+  std::vector<Courier::Run> carried_;  // its runs for the courier; empty: the courier does not take the list
+  Courier::Ticket ticket_ = 0;         // of the last post; 0: it went by stream
   // Begins with the words that the device writes; on the device's side it also begins with the kernel's
   // state. Then the bounds, then the columns.
   TablePool::Table table_;
@@ -193,7 +197,7 @@ class PreparedMove {
   headrace_move_few_v1 few_{};
   headrace_move_pages_v1 pages_{};
   headrace_move_grids_v1 grids_{};
-  headrace_move_parts_v1 part_list_{};
+  headrace_move_runs_v1 run_list_{};
   std::optional<Changeable> changeable_;
 
   static constexpr std::size_t refused_word = 1;  // after the word of the end

@@ -112,6 +112,42 @@ def test_public_headers_include_no_room_and_no_other_project(tree):
     assert [line.split(":")[1] for line in problems(tree)] == ["3", "4"]
 
 
+def test_a_family_of_kernels_may_include_itself_what_families_share_and_public_headers_of_kernels(tree):
+    tree("kernels/common/done.cuh")
+    tree("kernels/moe/moe.cuh")
+    tree(
+        "kernels/moe/moe.cu",
+        '"kernels/moe/moe.cuh"',
+        '"kernels/common/done.cuh"',
+        "<headrace/plugin/kernels/moe_v1.h>",
+        "<headrace/plugin/kernels_v1.h>",
+    )
+    assert problems(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "header"),
+    [
+        ("kernels/moe/moe.cpp", "kernels/grids/grids.hpp"),
+        ("kernels/moe/moe.cpp", "kernels/library/library.hpp"),
+        ("kernels/library/library.cpp", "kernels/moe/moe.hpp"),
+        ("kernels/common/family.hpp", "kernels/moe/moe.hpp"),
+    ],
+)
+def test_families_of_kernels_know_neither_one_another_nor_the_library(tree, file, header):
+    tree(header)
+    tree(file, f'"{header}"')
+    assert len(problems(tree)) == 1
+    assert problems(tree)[0].endswith(f"may not include {header}, which belongs to another part")
+
+
+def test_kernels_may_include_public_headers_of_kernels_alone(tree):
+    tree("kernels/moe/moe.cpp", "<headrace/plugin/backend_v1.h>")
+    assert problems(tree) == [
+        "kernels/moe/moe.cpp:1: headrace/plugin/backend_v1.h: kernels may not include <headrace/...>"
+    ]
+
+
 def test_kernels_may_include_cuda_only(tree):
     tree("kernels/a.cu", "<cuda_fp16.h>", "<cstdint>", "<headrace/result.hpp>", "<fmt/format.h>")
     assert [line.split(":")[1] for line in problems(tree)] == ["3", "4"]

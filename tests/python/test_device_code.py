@@ -108,6 +108,10 @@ class Image(ctypes.Structure):
     ]
 
 
+class Family(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("version", ctypes.c_uint32)]
+
+
 class Table(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -115,6 +119,9 @@ class Table(ctypes.Structure):
         ("version", ctypes.c_char_p),
         ("images", ctypes.POINTER(Image)),
         ("image_count", ctypes.c_uint64),
+        ("open", ctypes.c_void_p),
+        ("close", ctypes.c_void_p),
+        ("family", ctypes.CFUNCTYPE(ctypes.POINTER(Family), ctypes.c_char_p, ctypes.c_uint32)),
     ]
 
 
@@ -137,10 +144,26 @@ def test_doctor_finds_the_kernels_if_the_command_was_started_by_its_name() -> No
     assert [finding["value"] for finding in found] == [", ".join(f"sm_{arch}" for arch in packaged())]
 
 
-def test_the_package_has_kernels_for_the_kinds_of_gpu_it_was_built_for() -> None:
+def kernels_table() -> Table:
+    """The table of the installed library of kernels."""
     library = ctypes.CDLL(str(Path(headrace.__file__).parent / "lib" / "libheadrace_kernels.so"))
     library.headrace_kernels_v1_table.restype = ctypes.POINTER(Table)
-    table = library.headrace_kernels_v1_table().contents
+    return library.headrace_kernels_v1_table().contents
+
+
+def test_the_library_has_a_family_for_each_folder_with_device_code() -> None:
+    table = kernels_table()
+    families = {source.parent.name for source in (ROOT / "kernels").glob("*/*.cu")}
+    assert {"gather_scatter", "grids", "courier"} <= families
+    for name in families:
+        family = table.family(name.encode(), 0)
+        assert family and family.contents.version >= 1, name
+        assert not table.family(name.encode(), family.contents.version + 1), name
+    assert not table.family(b"unknown", 0)
+
+
+def test_the_package_has_kernels_for_the_kinds_of_gpu_it_was_built_for() -> None:
+    table = kernels_table()
     assert table.version.decode() == headrace.__version__
     images = {
         image.name.decode(): ctypes.string_at(image.data, image.bytes)

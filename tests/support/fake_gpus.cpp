@@ -5,6 +5,7 @@
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/peer_memory_access.hpp"
 #include "gpu/device.hpp"
+#include "support/fake_courier.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
 

@@ -4,6 +4,7 @@
 
 #include "gpu/device_memory.hpp"
 #include "gpu_test.hpp"
+#include "support/fake_courier.hpp"
 
 #include <gmock/gmock.h>
 
@@ -58,8 +59,8 @@ TEST_F(CourierTest, the_courier_is_launched_at_the_first_job_and_once_for_many) 
   EXPECT_EQ(launches(), 0);
   for (unsigned i = 0; i < 300; ++i) {
     at(source)[i] = static_cast<unsigned char>(i + 1);
-    const std::array parts{Courier::Part{source.address(), target.address(), 4096}};
-    const auto ticket = it->post(parts);
+    const std::array runs{Courier::Run{source.address(), target.address(), 4096}};
+    const auto ticket = it->post(runs);
     ASSERT_TRUE(ticket);
     ASSERT_EQ(wait(*it, *ticket), Courier::State::done);
     ASSERT_EQ(std::memcmp(at(source), at(target), 4096), 0) << i;
@@ -72,17 +73,17 @@ TEST_F(CourierTest, runs_of_any_length_and_offset_arrive_and_no_byte_beside_them
   const auto it = courier();
   for (int round = 0; round < 200; ++round) {
     std::vector<unsigned char> expected(at(target), at(target) + target.bytes());
-    std::vector<Courier::Part> parts;
-    const std::size_t count = 1 + random() % Courier::most_parts;
+    std::vector<Courier::Run> runs;
+    const std::size_t count = 1 + random() % Courier::most_runs;
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t bytes = random() % 6000, from = random() % (64 * 1024 - bytes),
                           to = i * 6500 + random() % 500;
       if (to + bytes > target.bytes()) break;
-      parts.push_back({source.address() + from, target.address() + to, bytes});
+      runs.push_back({source.address() + from, target.address() + to, bytes});
       std::memcpy(&expected[to], at(source) + from, bytes);
     }
-    ASSERT_TRUE(it->takes(parts));
-    ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+    ASSERT_TRUE(it->takes(runs));
+    ASSERT_EQ(wait(*it, it->post(runs).value()), Courier::State::done);
     ASSERT_EQ(std::memcmp(at(target), expected.data(), expected.size()), 0) << round;
   }
 }
@@ -90,11 +91,11 @@ TEST_F(CourierTest, runs_of_any_length_and_offset_arrive_and_no_byte_beside_them
 TEST_F(CourierTest, jobs_end_in_the_order_of_their_tickets) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
   fake.hold();
   Courier::Ticket last = 0;
   for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) {
-    const auto ticket = it->post(parts);
+    const auto ticket = it->post(runs);
     ASSERT_TRUE(ticket);
     EXPECT_EQ(*ticket, last + 1);
     last = *ticket;
@@ -108,14 +109,14 @@ TEST_F(CourierTest, jobs_end_in_the_order_of_their_tickets) {
 TEST_F(CourierTest, a_full_ring_refuses_a_job_until_an_earlier_one_has_ended) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
   fake.hold();
-  for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) ASSERT_TRUE(it->post(parts));
-  EXPECT_FALSE(it->post(parts));
+  for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) ASSERT_TRUE(it->post(runs));
+  EXPECT_FALSE(it->post(runs));
   EXPECT_FALSE(it->take_failure());
   fake.release();
   EXPECT_EQ(wait(*it, 1), Courier::State::done);
-  const auto ticket = it->post(parts);
+  const auto ticket = it->post(runs);
   ASSERT_TRUE(ticket);
   EXPECT_EQ(wait(*it, *ticket), Courier::State::done);
 }
@@ -123,10 +124,10 @@ TEST_F(CourierTest, a_full_ring_refuses_a_job_until_an_earlier_one_has_ended) {
 TEST_F(CourierTest, the_courier_refuses_too_many_runs_too_many_bytes_and_too_high_addresses) {
   const auto it = courier();
   const std::uint64_t top = std::uint64_t{1} << 48;
-  const auto takes = [&](std::vector<Courier::Part> parts) { return it->takes(parts); };
+  const auto takes = [&](std::vector<Courier::Run> runs) { return it->takes(runs); };
   EXPECT_FALSE(takes({}));
-  EXPECT_TRUE(takes(std::vector<Courier::Part>(Courier::most_parts, {4096, 8192, 16})));
-  EXPECT_FALSE(takes(std::vector<Courier::Part>(Courier::most_parts + 1, {4096, 8192, 16})));
+  EXPECT_TRUE(takes(std::vector<Courier::Run>(Courier::most_runs, {4096, 8192, 16})));
+  EXPECT_FALSE(takes(std::vector<Courier::Run>(Courier::most_runs + 1, {4096, 8192, 16})));
   EXPECT_TRUE(takes({{4096, 8192, 65536}}));
   EXPECT_FALSE(takes({{4096, 8192, 65537}}));
   EXPECT_FALSE(takes({{4096, 8192, 65536}, {4096, 8192, 1}}));
@@ -140,10 +141,10 @@ TEST_F(CourierTest, the_courier_refuses_too_many_runs_too_many_bytes_and_too_hig
 TEST_F(CourierTest, an_idle_courier_leaves_the_gpu_and_is_launched_again_for_a_job) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier(1us);
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
   for (int round = 1; round <= 5; ++round) {
     ++at(source)[0];
-    ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+    ASSERT_EQ(wait(*it, it->post(runs).value()), Courier::State::done);
     wait_until_it_left();
     EXPECT_EQ(at(target)[0], at(source)[0]);
   }
@@ -153,9 +154,9 @@ TEST_F(CourierTest, an_idle_courier_leaves_the_gpu_and_is_launched_again_for_a_j
 TEST_F(CourierTest, the_courier_leaves_after_its_stay_and_no_queued_job_is_lost) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier(1h, 1us);
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
   fake.hold();
-  for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) ASSERT_TRUE(it->post(parts));
+  for (int i = 0; i < HEADRACE_COURIER_SLOTS; ++i) ASSERT_TRUE(it->post(runs));
   fake.release();
   EXPECT_EQ(wait(*it, HEADRACE_COURIER_SLOTS), Courier::State::done);
   EXPECT_GE(launches(), 2);
@@ -172,12 +173,12 @@ TEST_F(CourierTest, posts_of_several_threads_race_with_a_leaving_courier_and_non
       posters.emplace_back([&, i] {
         auto* const from = at(sources[static_cast<std::size_t>(i)]);
         auto* const to = at(targets[static_cast<std::size_t>(i)]);
-        const std::array parts{
-            Courier::Part{reinterpret_cast<cuda::Address>(from), reinterpret_cast<cuda::Address>(to), 64}};
+        const std::array runs{
+            Courier::Run{reinterpret_cast<cuda::Address>(from), reinterpret_cast<cuda::Address>(to), 64}};
         for (int post = 0; post < posts; ++post) {
           from[0] = static_cast<unsigned char>(post);
           from[63] = static_cast<unsigned char>(post >> 8);
-          const auto ticket = it->post(parts);
+          const auto ticket = it->post(runs);
           ASSERT_TRUE(ticket);
           ASSERT_EQ(wait(*it, *ticket), Courier::State::done);
           ASSERT_EQ(std::memcmp(from, to, 64), 0) << post;
@@ -190,11 +191,11 @@ TEST_F(CourierTest, posts_of_several_threads_race_with_a_leaving_courier_and_non
 TEST_F(CourierTest, ticket_numbers_wrap_and_no_job_is_taken_for_an_old_one) {
   const auto source = filled(16), target = filled(16);
   const auto it = courier();
-  const std::array parts{Courier::Part{source.address(), target.address(), 16}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 16}};
   // A ticket number has 16 bits in the ring.
   constexpr Courier::Ticket rounds = (1 << 16) + 2 * HEADRACE_COURIER_SLOTS;
   for (Courier::Ticket posted = 0; posted < rounds;) {
-    const auto ticket = it->post(parts);
+    const auto ticket = it->post(runs);
     if (ticket)
       posted = *ticket;
     else
@@ -202,30 +203,30 @@ TEST_F(CourierTest, ticket_numbers_wrap_and_no_job_is_taken_for_an_old_one) {
   }
   ASSERT_EQ(wait(*it, rounds), Courier::State::done);
   at(source)[3] ^= 1;
-  ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+  ASSERT_EQ(wait(*it, it->post(runs).value()), Courier::State::done);
   EXPECT_EQ(std::memcmp(at(source), at(target), 16), 0);
 }
 
 TEST_F(CourierTest, a_courier_that_cannot_be_launched_refuses_jobs_and_reports_why_once) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
   fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
-  EXPECT_FALSE(it->post(parts));
+  EXPECT_FALSE(it->post(runs));
   const auto failure = it->take_failure();
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->message, HasSubstr("launch the courier on GPU 0"));
   EXPECT_FALSE(it->take_failure());
-  EXPECT_FALSE(it->post(parts)) << "the launch is not tried again";
+  EXPECT_FALSE(it->post(runs)) << "the launch is not tried again";
   EXPECT_EQ(fake.calls("cuLaunchKernelEx"), 1);
 }
 
 TEST_F(CourierTest, a_job_that_the_leaving_courier_missed_launches_it_again) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
   cuda::add_courier_that_leaves(fake);
-  const auto ticket = it->post(parts);
+  const auto ticket = it->post(runs);
   ASSERT_TRUE(ticket);
   wait_until_it_left();
   cuda::add_reference_courier(fake);
@@ -239,16 +240,16 @@ TEST_F(CourierTest, a_job_that_the_leaving_courier_missed_launches_it_again) {
 TEST_F(CourierTest, jobs_that_the_leaving_courier_missed_are_dropped_if_the_next_launch_fails) {
   const auto source = filled(64), target = filled(64);
   const auto it = courier();
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
   const auto before = std::vector(at(target), at(target) + 64);
   cuda::add_courier_that_leaves(fake);
-  const auto ticket = it->post(parts);
+  const auto ticket = it->post(runs);
   ASSERT_TRUE(ticket);
   wait_until_it_left();
   fake.fail("cuLaunchKernelEx", cuda::Outcome::out_of_memory);
   EXPECT_EQ(it->look(*ticket), Courier::State::dropped);
   EXPECT_TRUE(it->take_failure());
-  EXPECT_FALSE(it->post(parts));
+  EXPECT_FALSE(it->post(runs));
   EXPECT_EQ(it->look(*ticket), Courier::State::dropped);
   EXPECT_TRUE(std::ranges::equal(before, std::span(at(target), 64)));
 }
@@ -256,8 +257,8 @@ TEST_F(CourierTest, jobs_that_the_leaving_courier_missed_are_dropped_if_the_next
 TEST_F(CourierTest, a_job_stays_pending_after_a_fault_and_the_driver_reports_the_fault) {
   const auto target = filled(64);
   const auto it = courier();
-  const std::array parts{Courier::Part{4096, target.address(), 64}};
-  const auto ticket = it->post(parts);
+  const std::array runs{Courier::Run{4096, target.address(), 64}};
+  const auto ticket = it->post(runs);
   ASSERT_TRUE(ticket);
   const auto other = Stream::make(device);
   while (other->poll_idle()) EXPECT_EQ(it->look(*ticket), Courier::State::pending);
@@ -268,8 +269,8 @@ TEST_F(CourierTest, the_courier_leaves_when_its_host_half_is_destroyed_and_frees
   const auto source = filled(64), target = filled(64);
   const auto before = fake.live();
   auto it = courier();  // otherwise it would stay for an hour
-  const std::array parts{Courier::Part{source.address(), target.address(), 64}};
-  ASSERT_EQ(wait(*it, it->post(parts).value()), Courier::State::done);
+  const std::array runs{Courier::Run{source.address(), target.address(), 64}};
+  ASSERT_EQ(wait(*it, it->post(runs).value()), Courier::State::done);
   it.reset();
   EXPECT_EQ(fake.live(), before);
   wait_until_it_left();

@@ -281,7 +281,7 @@ TEST_F(PreparedMoveTest, a_few_runs_are_named_inside_the_launch) {
   Region here = region(8000), there = region(8000);
   PageSide local = pages_of(here, 1000, {0, 1, 5, 2}), remote = pages_of(there, 1000, {3, 4, 0, 7});
   const auto args = request(local, remote, 4);
-  EXPECT_EQ(prepare(args)->parts(), 3u) << "the first two pages touch on both sides";
+  EXPECT_EQ(prepare(args)->runs(), 3u) << "the first two pages touch on both sides";
   EXPECT_EQ(expect_moves(args), MoveMethod::few);
 }
 
@@ -309,7 +309,7 @@ TEST_F(PreparedMoveTest, pages_of_different_lengths_in_several_memories_are_move
     }
     ASSERT_LE(next, 200000u);
   }
-  EXPECT_EQ(expect_moves(request(local, remote, 60)), MoveMethod::parts);
+  EXPECT_EQ(expect_moves(request(local, remote, 60)), MoveMethod::runs);
 }
 
 /// The heads of a cache, transposed by the move: a page has [16 tokens][4 of 8 heads] runs of 256 bytes.
@@ -389,7 +389,7 @@ TEST_F(PreparedMoveTest, the_few_runs_of_a_grid_are_named_inside_the_launch) {
   auto move = prepare(args);
   ASSERT_TRUE(move);
   EXPECT_EQ(move->method(), MoveMethod::few);
-  EXPECT_EQ(move->parts(), 8u);
+  EXPECT_EQ(move->runs(), 8u);
   ASSERT_TRUE(move->post(stream.handle()));
   ASSERT_TRUE(stream.wait_idle());
   for (std::uint64_t i = 0; i < 2; ++i)
@@ -417,8 +417,8 @@ TEST_F(PreparedMoveTest, long_runs_are_divided_among_many_warps) {
   Region here = region(4 << 20), there = region(4 << 20);
   PageSide local = pages_of(here, 1 << 20, {0, 2, 1}), remote = pages_of(there, 1 << 20, {3, 0, 2});
   const auto args = request(local, remote, 3);
-  EXPECT_EQ(prepare(args)->parts(), 3u * 256);
-  EXPECT_EQ(expect_moves(args), MoveMethod::parts);
+  EXPECT_EQ(prepare(args)->runs(), 3u * 256);
+  EXPECT_EQ(expect_moves(args), MoveMethod::runs);
 }
 
 TEST_F(PreparedMoveTest, a_move_without_pages_is_done_at_once) {
@@ -449,7 +449,7 @@ TEST_F(PreparedMoveTest, a_launch_that_the_driver_refuses_ends_the_post_with_an_
   const auto refused = move.post(stream.handle());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), Code::backend_failed);
-  EXPECT_THAT(refused.error().message, HasSubstr("move 50 parts on GPU 0"));
+  EXPECT_THAT(refused.error().message, HasSubstr("move 50 runs on GPU 0"));
   EXPECT_TRUE(move.poll_done());
   ASSERT_TRUE(move.post(stream.handle()));
   EXPECT_TRUE(stream.wait_idle());

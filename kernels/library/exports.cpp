@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/library.hpp"
+#include "kernels/library/library.hpp"
 
 // Written by cmake/kernels.cmake: the cubins of this build.
 extern "C" const headrace_kernel_image_v1 headrace_kernel_images[];
