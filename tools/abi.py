@@ -7,8 +7,9 @@ tools/abi.py --write   writes the descriptions, if every change is an append
 tools/abi.py --break   writes them in any case: for a version that breaks what was built against the former
 
 A description has a line for each struct field with its offset, enumerator, function and constant of a
-header. Appends are: a new field at the end of a struct that begins with struct_size, a new enumerator, a new
-function, a new constant, a new header. Everything else breaks plugins and programs that were built before.
+header. Appends are: a new field at the end of a struct that begins with struct_size, or with the head of a
+table of kernels, which has it; a new enumerator, a new function, a new constant, a new header. Everything
+else breaks plugins and programs that were built before.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("tests/abi")
 HEADERS = ["include/headrace/c/**/*.h", "include/headrace/plugin/**/*.h"]
 COMPILER = "clang-16"
+BEGINS_OF_GROWING = ("0 struct_size: size_t", "0 family: headrace_kernel_family_v1")
 
 # What one header says: sections by title ("struct headrace_post_v1"), each a list of lines in order.
 Sections = dict[str, list[str]]
@@ -157,11 +159,11 @@ def breaks(before: Sections, after: Sections) -> list[str]:
 
 
 def keeps(line: str, new: list[str]) -> bool:
-    """Returns whether the line is still there. A minor version grows with each append."""
+    """Returns whether the line is still there. A minor version grows with each append, and so does the
+    version of a family of kernels."""
     name = line.split(" = ")[0]
-    return line in new or (
-        name.endswith("_ABI_MINOR") and any(other.startswith(f"{name} = ") for other in new)
-    )
+    grows = name.endswith(("_ABI_MINOR", "_FAMILY_VERSION"))
+    return line in new or (grows and any(other.startswith(f"{name} = ") for other in new))
 
 
 def struct_breaks(old: list[str], new: list[str]) -> list[str]:
@@ -171,7 +173,7 @@ def struct_breaks(old: list[str], new: list[str]) -> list[str]:
         return [f"{changed} is gone, has moved or is another"]
     if new == old:
         return []
-    if not fields or ": size_t" not in fields[0] or "struct_size" not in fields[0]:
+    if not fields or fields[0] not in BEGINS_OF_GROWING:
         return [f"it is frozen, since it has no struct_size, and is another now ({size})"]
     return []
 

@@ -1280,7 +1280,7 @@ Probe open_probe(int socket) {
               device,
               kernels,
               must(gpu::KernelFamily<GatherScatter>::of(kernels, HEADRACE_GATHER_SCATTER_FAMILY,
-                                                        HEADRACE_GATHER_SCATTER_VERSION)),
+                                                        HEADRACE_GATHER_SCATTER_FAMILY_VERSION)),
               must(gpu::Stream::make(device)),
               memory(pool_bytes),
               {},

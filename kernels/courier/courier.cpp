@@ -27,7 +27,7 @@ std::int32_t run(void* kernels, const headrace_courier_launch_v1* args, void* st
   return set.launch(set.functions_of<Functions>(family).courier, 1, courier_threads, *args, stream);
 }
 
-constexpr headrace_courier_v1 table{{sizeof table, HEADRACE_COURIER_VERSION, 0}, run};
+constexpr headrace_courier_v1 table{{sizeof table, HEADRACE_COURIER_FAMILY_VERSION, 0}, run};
 
 }  // namespace
 

@@ -79,7 +79,7 @@ std::int32_t move_few(void* kernels, const headrace_move_few_v1* args, void* str
 }
 
 constexpr headrace_gather_scatter_v1 table{
-    {sizeof table, HEADRACE_GATHER_SCATTER_VERSION, 0}, move_pages, move_runs, move_few};
+    {sizeof table, HEADRACE_GATHER_SCATTER_FAMILY_VERSION, 0}, move_pages, move_runs, move_few};
 
 }  // namespace
 

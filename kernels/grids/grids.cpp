@@ -63,7 +63,7 @@ std::int32_t move_grids(void* kernels, const headrace_move_grids_v1* args, void*
                     GridLaunch{pages, *grid}, stream);
 }
 
-constexpr headrace_grids_v1 table{{sizeof table, HEADRACE_GRIDS_VERSION, 0}, move_grids};
+constexpr headrace_grids_v1 table{{sizeof table, HEADRACE_GRIDS_FAMILY_VERSION, 0}, move_grids};
 
 }  // namespace
 

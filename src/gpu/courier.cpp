@@ -18,7 +18,7 @@ static_assert(HEADRACE_COURIER_HEAD_WORDS == 1 + 3, "a job of one run consists o
 Result<std::shared_ptr<Courier>> Courier::make(std::shared_ptr<const Kernels> kernels,
                                                const CourierSettings& settings) {
   HEADRACE_TRY(kernel, KernelFamily<headrace_courier_v1>::of(kernels, HEADRACE_COURIER_FAMILY,
-                                                             HEADRACE_COURIER_VERSION));
+                                                             HEADRACE_COURIER_FAMILY_VERSION));
   const auto& device = kernels->shared_device();
   // High priority: when it is launched, a job waits already.
   HEADRACE_TRY(stream, Stream::make(device, Priority::high));

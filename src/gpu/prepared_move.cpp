@@ -107,10 +107,11 @@ class Columns {
 
 Result<std::shared_ptr<const Mover>> Mover::make(std::shared_ptr<const Kernels> kernels,
                                                  const MoveSettings& settings) {
-  HEADRACE_TRY(gather_scatter, KernelFamily<headrace_gather_scatter_v1>::of(
-                                   kernels, HEADRACE_GATHER_SCATTER_FAMILY, HEADRACE_GATHER_SCATTER_VERSION));
-  HEADRACE_TRY(grids,
-               KernelFamily<headrace_grids_v1>::of(kernels, HEADRACE_GRIDS_FAMILY, HEADRACE_GRIDS_VERSION));
+  HEADRACE_TRY(gather_scatter,
+               KernelFamily<headrace_gather_scatter_v1>::of(kernels, HEADRACE_GATHER_SCATTER_FAMILY,
+                                                            HEADRACE_GATHER_SCATTER_FAMILY_VERSION));
+  HEADRACE_TRY(grids, KernelFamily<headrace_grids_v1>::of(kernels, HEADRACE_GRIDS_FAMILY,
+                                                          HEADRACE_GRIDS_FAMILY_VERSION));
   auto device = kernels->shared_device();
   HEADRACE_TRY(uploads, Stream::make(device));
   std::shared_ptr<Courier> courier;

@@ -13,6 +13,7 @@ HEADER = """\
 #include <stddef.h>
 #include <stdint.h>
 #define HEADRACE_SAMPLE_ABI_MINOR 0u
+#define HEADRACE_SAMPLE_FAMILY_VERSION 1u
 #define HEADRACE_SAMPLE_MOST 4
 typedef enum headrace_color { HEADRACE_RED = 0, HEADRACE_BLUE = 1 } headrace_color;
 typedef struct headrace_frozen { uint64_t first; uint32_t second; } headrace_frozen;
@@ -20,6 +21,8 @@ typedef struct headrace_growing {
   size_t struct_size;
   uint64_t first; int32_t (*call)(void* context);
 } headrace_growing;
+typedef struct headrace_kernel_family_v1 { size_t struct_size; } headrace_kernel_family_v1;
+typedef struct headrace_table { headrace_kernel_family_v1 family; int32_t (*run)(void); } headrace_table;
 int32_t headrace_paint(const headrace_growing* what, headrace_color color);
 """
 
@@ -81,6 +84,8 @@ APPENDS = {
         "#define HEADRACE_SAMPLE_MOST 4\n#define HEADRACE_SAMPLE_LEAST 1",
     ),
     "a minor version": ("HEADRACE_SAMPLE_ABI_MINOR 0u", "HEADRACE_SAMPLE_ABI_MINOR 1u"),
+    "an entry of a family of kernels": ("(*run)(void);", "(*run)(void); int32_t (*more)(void);"),
+    "the version of a family": ("SAMPLE_FAMILY_VERSION 1u", "SAMPLE_FAMILY_VERSION 2u"),
 }
 
 

@@ -64,9 +64,9 @@ typedef struct headrace_kernels_open_v1 {
   const char* failed_kernel; /* out, on failure: the kernel of that step, static text; NULL: it has none */
 } headrace_kernels_open_v1;
 
-/* The first member of the table of a family. Its other members are entries, function pointers, which are
- * never NULL. An entry that launches takes the set that `open` gave, queues one launch on `stream` and
- * returns:
+/* The first member, `family`, of the table of a family. Frozen. The table's other members are entries,
+ * function pointers, which are never NULL. An entry that launches takes the set that `open` gave, queues one
+ * launch on `stream` and returns:
  *   int32_t (*entry)(void* kernels, const <arguments>* args, void* stream) */
 typedef struct headrace_kernel_family_v1 {
   size_t struct_size; /* of the whole table */

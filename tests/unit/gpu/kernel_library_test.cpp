@@ -76,12 +76,13 @@ TEST_F(KernelLibraryTest, a_library_of_another_version_is_refused_with_its_versi
 
 TEST_F(KernelLibraryTest, a_family_is_found_by_its_name_in_its_version_and_in_older_ones) {
   const headrace_kernels_v1& table = cuda::fake_kernels_table();
-  const headrace_kernel_family_v1* const grids = table.family(HEADRACE_GRIDS_FAMILY, HEADRACE_GRIDS_VERSION);
+  const headrace_kernel_family_v1* const grids =
+      table.family(HEADRACE_GRIDS_FAMILY, HEADRACE_GRIDS_FAMILY_VERSION);
   ASSERT_NE(grids, nullptr);
-  EXPECT_EQ(grids->version, HEADRACE_GRIDS_VERSION);
+  EXPECT_EQ(grids->version, HEADRACE_GRIDS_FAMILY_VERSION);
   EXPECT_EQ(grids->struct_size, sizeof(headrace_grids_v1));
   EXPECT_EQ(table.family(HEADRACE_GRIDS_FAMILY, 0), grids);
-  EXPECT_EQ(table.family(HEADRACE_GRIDS_FAMILY, HEADRACE_GRIDS_VERSION + 1), nullptr);
+  EXPECT_EQ(table.family(HEADRACE_GRIDS_FAMILY, HEADRACE_GRIDS_FAMILY_VERSION + 1), nullptr);
   EXPECT_EQ(table.family("grid", 0), nullptr);
 }
 
@@ -94,7 +95,7 @@ TEST_F(KernelLibraryTest, a_family_that_is_missing_or_too_old_is_not_supported_a
   EXPECT_EQ(old.code(), Code::not_supported);
   EXPECT_THAT(old.error().message,
               HasSubstr(fmt::format("library has family grids version {}, version 9 is needed",
-                                    HEADRACE_GRIDS_VERSION)));
+                                    HEADRACE_GRIDS_FAMILY_VERSION)));
 }
 
 /// The library without one family.

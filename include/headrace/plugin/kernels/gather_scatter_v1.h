@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_GATHER_SCATTER_FAMILY "gather_scatter"
-#define HEADRACE_GATHER_SCATTER_VERSION 1u
+#define HEADRACE_GATHER_SCATTER_FAMILY_VERSION 1u
 #define HEADRACE_MOVE_FEW_MOST 8
 
 /* Runs of any length: run i is lengths[i] bytes from source_base + sources[i] to target_base + targets[i].

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_GRIDS_FAMILY "grids"
-#define HEADRACE_GRIDS_VERSION 1u
+#define HEADRACE_GRIDS_FAMILY_VERSION 1u
 #define HEADRACE_MOVE_GRID_MOST 4
 
 /* Pages of counts[0] x ... x counts[dimensions - 1] runs, two at least: pages of one run each are

@@ -52,7 +52,7 @@ typedef struct headrace_move_bounds_v1 {
   uint32_t reserved;
 } headrace_move_bounds_v1;
 
-/* Pages of one length. */
+/* Pages of one length. Frozen: other arguments contain it. */
 typedef struct headrace_move_pages_v1 {
   size_t struct_size;
   headrace_move_side_v1 source;

@@ -25,7 +25,7 @@ class GatherScatterTest : public KernelsTest {
 
   const KernelFamily<headrace_gather_scatter_v1> family =
       KernelFamily<headrace_gather_scatter_v1>::of(kernels, HEADRACE_GATHER_SCATTER_FAMILY,
-                                                   HEADRACE_GATHER_SCATTER_VERSION)
+                                                   HEADRACE_GATHER_SCATTER_FAMILY_VERSION)
           .value();
 };
 

@@ -16,7 +16,8 @@ class GridsTest : public KernelsTest {
   }
 
   const KernelFamily<headrace_grids_v1> family =
-      KernelFamily<headrace_grids_v1>::of(kernels, HEADRACE_GRIDS_FAMILY, HEADRACE_GRIDS_VERSION).value();
+      KernelFamily<headrace_grids_v1>::of(kernels, HEADRACE_GRIDS_FAMILY, HEADRACE_GRIDS_FAMILY_VERSION)
+          .value();
 };
 
 /// Pages of 6 runs, a [2][3] array that is transposed, with gaps between the runs. The caller adds the base
