@@ -21,9 +21,10 @@ struct EngineCounters {
         notifications_sent(t.counter("notifications.sent")),
         notifications_received(t.counter("notifications.received")),
         notifications_dropped(t.counter("notifications.dropped")),
+        completions_ignored(t.counter("completions.ignored")),
         request_ns(t.histogram("requests.duration_ns")) {}
   Counter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured, &replayed,
-      &pages, &notifications_sent, &notifications_received, &notifications_dropped;
+      &pages, &notifications_sent, &notifications_received, &notifications_dropped, &completions_ignored;
   Histogram& request_ns;
 };
 

@@ -99,7 +99,7 @@ void Engine::abandon() {
 // ------------------------------------------------------------------ what backends tell us
 
 void Engine::completed(std::uint64_t token, Status status, std::string_view text) {
-  reinterpret_cast<RequestCore*>(token)->completed(status, text);
+  requests_.completed(token, status, text);
 }
 
 std::uint64_t Engine::accepted(BackendInstance& from, void* connection, std::string_view peer,

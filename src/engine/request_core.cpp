@@ -36,15 +36,16 @@ Error not_in_graph() {
 // ------------------------------------------------------------------ making and releasing
 
 std::shared_ptr<RequestCore> RequestCore::make(std::shared_ptr<const void> engine,
-                                               const RequestContext& context, RequestPlan plan,
-                                               std::uint64_t id) {
-  return {new RequestCore(std::move(engine), context, std::move(plan), id),
+                                               const RequestContext& context, PostSlots::Hold slot,
+                                               RequestPlan plan, std::uint64_t id) {
+  return {new RequestCore(std::move(engine), context, std::move(slot), std::move(plan), id),
           [](RequestCore* core) { core->context_.requests.let_go(core); }};
 }
 
-RequestCore::RequestCore(std::shared_ptr<const void> engine, const RequestContext& context, RequestPlan plan,
-                         std::uint64_t id)
-    : Transfer(std::move(engine), context), plan_(std::move(plan)), id_(id) {
+RequestCore::RequestCore(std::shared_ptr<const void> engine, const RequestContext& context,
+                         PostSlots::Hold slot, RequestPlan plan, std::uint64_t id)
+    : Transfer(std::move(engine), context), slot_(std::move(slot)), plan_(std::move(plan)), id_(id) {
+  slot_.set_owner(*this);
   shape_ = {plan_.op, plan_.count, plan_.bytes, plan_.remote->peer};
 }
 
@@ -252,7 +253,7 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
     if (auto waits = wait_for(*link)) return *std::move(waits);
   headrace_post_v1 args{};
   args.struct_size = sizeof args;
-  args.token = reinterpret_cast<std::uint64_t>(this);
+  args.token = slot_.begin();
   args.post_number = life_.post();
   args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
   const bool carries_message = has_message_ && link != nullptr;  // one to ourselves stays here until the end
@@ -261,7 +262,8 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
   args.message = {message_.data(), carries_message ? message_.size() : 0};
   args.stream = stream_;
   const Status status = path_.backend->post(path_.request, args);
-  if (!status.ok()) return {Outcome::failed, status};
+  // A backend that refuses a post and completes it all the same has ended it.
+  if (!status.ok()) return slot_.withdraw(args.token) ? Attempt{Outcome::failed, status} : over(status);
   // A cancel that came before the backend had the request has to be repeated.
   if (canceled()) path_.backend->cancel(path_.request);
   return over(status);
@@ -407,7 +409,6 @@ Result<std::uint64_t> RequestCore::check() {
 void RequestCore::completed(Status status, std::string_view text) {
   // May run inside our own call to `post`, so it takes no lock that is held there.
   std::shared_ptr<RequestCore> self = flying_in_.load()->take(flight_slot_);
-  if (!self) return;  // a backend that says it twice
   if (canceled() || status.ok() || !may_go_over(status.code)) {
     (void)end(status, std::string(text));
     return;

@@ -10,6 +10,7 @@
 #include "engine/graph_capture.hpp"
 #include "engine/in_flight.hpp"
 #include "engine/path_choice.hpp"
+#include "engine/post_slots.hpp"
 #include "engine/request_plan.hpp"
 #include "engine/transfer.hpp"
 
@@ -44,7 +45,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   /// The last reference may go anywhere, also inside a backend's call: the core is deleted by
   /// Requests::let_go.
   static std::shared_ptr<RequestCore> make(std::shared_ptr<const void> engine, const RequestContext& context,
-                                           RequestPlan plan, std::uint64_t id);
+                                           PostSlots::Hold slot, RequestPlan plan, std::uint64_t id);
   ~RequestCore() override;
 
   Status post(const PostOptions* options) override;
@@ -78,7 +79,8 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
 
   // --- for the engine
 
-  /// The backend's word that the present post has ended. From any thread, inside a backend's call.
+  /// The backend's word that the present post has ended, once a post. From any thread, inside a backend's
+  /// call.
   void completed(Status status, std::string_view text);
   /// The link that the present post waits for is ready, or is lost. Not from inside a backend's call.
   void link_ready();
@@ -104,8 +106,8 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   };
   static Attempt over(Status status) { return {Attempt::Outcome::over, status}; }
 
-  RequestCore(std::shared_ptr<const void> engine, const RequestContext& context, RequestPlan plan,
-              std::uint64_t id);
+  RequestCore(std::shared_ptr<const void> engine, const RequestContext& context, PostSlots::Hold slot,
+              RequestPlan plan, std::uint64_t id);
   void set_contents(const PostOptions* options);
   Attempt start(Entry entry);
   Attempt try_path();
@@ -131,6 +133,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   [[nodiscard]] bool may_go_over(Code code) const;
   [[nodiscard]] std::string describe(Status status, std::string_view text) const;
 
+  PostSlots::Hold slot_;
   RequestPlan plan_;  // as it was made, until the end
   const std::uint64_t id_;
   Whole* whole_ = nullptr;  ///< null: it is one of its own

@@ -32,7 +32,9 @@ Result<std::shared_ptr<RequestCore>> Requests::make(RequestPlan plan) {
   if (check_overlap_) HEADRACE_TRY_VOID(check_overlap(plan));
   for (const PageListState* list : {&plan.local, &plan.remote})
     if (!context_.lists.still_valid(**list).ok()) return invalid_list(**list);
-  auto core = RequestCore::make(engine_.lock(), context_, std::move(plan), next_id_.fetch_add(1));
+  HEADRACE_TRY(slot, slots_.take());
+  auto core =
+      RequestCore::make(engine_.lock(), context_, std::move(slot), std::move(plan), next_id_.fetch_add(1));
   HEADRACE_TRY_VOID(core->bind());
   const std::lock_guard lock(mutex_);
   known_.insert(core.get());
@@ -58,6 +60,13 @@ Result<std::shared_ptr<Transfer>> Requests::make_of_parts(std::vector<RequestPla
     parts.push_back(std::move(*core));
   }
   return std::shared_ptr<Transfer>(RequestGroup::make(engine_.lock(), context_, std::move(parts)));
+}
+
+void Requests::completed(std::uint64_t token, Status status, std::string_view text) {
+  if (RequestCore* const core = slots_.complete(token); core != nullptr)
+    core->completed(status, text);
+  else
+    context_.counters.completions_ignored.add();
 }
 
 void Requests::forget(RequestCore& core, RequestPlan& plan) {

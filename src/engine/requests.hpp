@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -36,6 +37,10 @@ class Requests {
   /// Deletes what was let go of while a thread still runs progress. From then on it is deleted at once.
   void end_what_was_let_go();
 
+  /// A backend's word that the post with this token has ended. One that comes late or twice is counted and
+  /// ignored. Calls no backend.
+  void completed(std::uint64_t token, Status status, std::string_view text);
+
   // --- for requests
 
   /// A request is being destroyed.
@@ -57,6 +62,7 @@ class Requests {
   const std::weak_ptr<const void>& engine_;
   const RequestContext context_;
   const bool check_overlap_;
+  PostSlots slots_;
   IndexPool index_pool_;
   std::atomic<std::uint64_t> next_id_{1};
 
