@@ -2,8 +2,8 @@
 #include "backends/cuda_ipc/move_file.hpp"
 
 #include "base/errors.hpp"
-#include "host_link/packet.hpp"
 #include "memory/page_cursor.hpp"
+#include "wire/packet_reader.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 namespace headrace::cuda_ipc {
 namespace {
 
-using host_link::PacketReader;
+using wire::PacketReader;
 using Side = MoveList::Side;
 using Shape = Side::Shape;
 
@@ -111,7 +111,7 @@ Result<std::string> read_body(int fd, std::uint64_t bytes) {
 template <class T>
 std::vector<T> read_column(PacketReader& in, std::uint64_t count) {
   std::vector<T> column;
-  const std::string_view raw = in.get_raw(count * sizeof(T));
+  const std::string_view raw = in.bytes(count * sizeof(T));
   if (raw.size() != count * sizeof(T) || raw.empty()) return column;
   column.resize(count);
   std::memcpy(column.data(), raw.data(), raw.size());
@@ -120,20 +120,21 @@ std::vector<T> read_column(PacketReader& in, std::uint64_t count) {
 
 Side read_side(PacketReader& in) {
   Side side;
-  const auto regions = in.get<std::uint32_t>();
-  const auto shape = in.get<std::uint32_t>();
-  side.base = in.get<std::uint64_t>();
-  side.stride = in.get<std::uint64_t>();
+  const auto regions = in.number<std::uint32_t>();
+  const auto shape = in.number<std::uint32_t>();
+  side.base = in.number<std::uint64_t>();
+  side.stride = in.number<std::uint64_t>();
   if (regions == 0 || regions > max_move_regions || shape > static_cast<std::uint32_t>(Shape::listed))
     in.fail();
   side.shape = static_cast<Shape>(shape);
   for (std::uint32_t i = 0; i < regions && in.good(); ++i) {
     ToldRegion told;
-    told.id = in.get<std::uint32_t>();
-    told.kind = in.get<std::int32_t>();
-    told.length = in.get<std::uint64_t>();
-    told.mark = in.get<std::uint32_t>();
-    if (in.get<std::uint32_t>() != 0 || (told.kind != HEADRACE_DRAM && told.kind != HEADRACE_VRAM)) in.fail();
+    told.id = in.number<std::uint32_t>();
+    told.kind = in.number<std::int32_t>();
+    told.length = in.number<std::uint64_t>();
+    told.mark = in.number<std::uint32_t>();
+    if (in.number<std::uint32_t>() != 0 || (told.kind != HEADRACE_DRAM && told.kind != HEADRACE_VRAM))
+      in.fail();
     side.regions.push_back(told);
   }
   return side;
@@ -156,12 +157,12 @@ headrace_page_grid_v1 read_grid(PacketReader& in, std::uint64_t dimensions, std:
     return grid;
   }
   grid.dimensions = static_cast<std::uint32_t>(dimensions);
-  grid.run_bytes = in.get<std::uint64_t>();
+  grid.run_bytes = in.number<std::uint64_t>();
   grid.runs = 1;
   for (std::uint32_t d = 0; d < grid.dimensions && in.good(); ++d) {
-    grid.counts[d] = in.get<std::uint64_t>();
-    grid.local_strides[d] = in.get<std::uint64_t>();
-    grid.remote_strides[d] = in.get<std::uint64_t>();
+    grid.counts[d] = in.number<std::uint64_t>();
+    grid.local_strides[d] = in.number<std::uint64_t>();
+    grid.remote_strides[d] = in.number<std::uint64_t>();
     if (grid.counts[d] < 2 || __builtin_mul_overflow(grid.runs, grid.counts[d], &grid.runs) ||
         !is_stride(grid.local_strides[d]) || !is_stride(grid.remote_strides[d]))
       in.fail();
@@ -338,11 +339,11 @@ Result<MoveList> read_move_list(int fd) {
 Result<MoveList> decode_move_list(std::string_view body) {
   PacketReader in(body);
   MoveList list;
-  const auto magic = in.get<std::uint32_t>();
-  const auto op = in.get<std::uint32_t>();
-  list.count = in.get<std::uint64_t>();
-  list.page_bytes = in.get<std::uint64_t>();
-  const auto dimensions = in.get<std::uint64_t>();
+  const auto magic = in.number<std::uint32_t>();
+  const auto op = in.number<std::uint32_t>();
+  list.count = in.number<std::uint64_t>();
+  list.page_bytes = in.number<std::uint64_t>();
+  const auto dimensions = in.number<std::uint64_t>();
   if (magic != list_magic || op > HEADRACE_WRITE || list.count == 0) return nonsense();
   list.op = static_cast<headrace_op_v1>(op);
   list.initiators = read_side(in);

@@ -2,35 +2,36 @@
 #include "backends/shm/control_messages.hpp"
 
 #include "base/errors.hpp"
-#include "host_link/packet.hpp"
+#include "wire/byte_writer.hpp"
+#include "wire/packet_reader.hpp"
 
 namespace headrace::shm {
 namespace {
 
-using host_link::PacketReader;
-using host_link::PacketWriter;
+using wire::ByteWriter;
+using wire::PacketReader;
 
 enum class Type : std::uint16_t { share = 4, unshare = 5, open_lane = 8, serve_lane = 9, drop_lane = 10 };
 
-host_link::Other finish(Type type, PacketWriter out) {
-  return {static_cast<std::uint16_t>(type), out.take()};
+host_link::Other finish(Type type, ByteWriter out) {
+  return {static_cast<std::uint16_t>(type), std::move(out).take()};
 }
 
 host_link::Other of_lane(Type type, std::uint32_t lane_id) {
-  PacketWriter out;
-  out.put(lane_id);
+  ByteWriter out;
+  out.number(lane_id);
   return finish(type, std::move(out));
 }
 
 Share read_share(PacketReader& in) {
   Share share;
-  const auto count = in.get<std::uint32_t>();
+  const auto count = in.number<std::uint32_t>();
   if (count == 0 || count > max_regions_in_message) in.fail();
   for (std::uint32_t i = 0; i < count && in.good(); ++i) {
     SharedRegion region;
-    region.region_id = in.get<std::uint32_t>();
-    region.offset_bytes = in.get<std::uint64_t>();
-    region.length_bytes = in.get<std::uint64_t>();
+    region.region_id = in.number<std::uint32_t>();
+    region.offset_bytes = in.number<std::uint64_t>();
+    region.length_bytes = in.number<std::uint64_t>();
     share.regions.push_back(region);
   }
   return share;
@@ -38,45 +39,45 @@ Share read_share(PacketReader& in) {
 
 Unshare read_unshare(PacketReader& in) {
   Unshare unshare;
-  const auto count = in.get<std::uint32_t>();
+  const auto count = in.number<std::uint32_t>();
   if (count > max_ids_in_message) in.fail();
   for (std::uint32_t i = 0; i < count && in.good(); ++i)
-    unshare.region_ids.push_back(in.get<std::uint32_t>());
+    unshare.region_ids.push_back(in.number<std::uint32_t>());
   return unshare;
 }
 
 }  // namespace
 
 std::string encode_greeting(const Nonce& nonce) {
-  PacketWriter out;
-  out.put(nonce.address);
-  out.put(nonce.value);
-  return out.take();
+  ByteWriter out;
+  out.number(nonce.address);
+  out.number(nonce.value);
+  return std::move(out).take();
 }
 
 Nonce decode_greeting(std::string_view greeting) {
   PacketReader in(greeting);
   Nonce nonce;
-  nonce.address = in.get<std::uint64_t>();
-  nonce.value = in.get<std::uint64_t>();
+  nonce.address = in.number<std::uint64_t>();
+  nonce.value = in.number<std::uint64_t>();
   return nonce;
 }
 
 host_link::Other encode(const Share& share) {
-  PacketWriter out;
-  out.put(static_cast<std::uint32_t>(share.regions.size()));
+  ByteWriter out;
+  out.number(static_cast<std::uint32_t>(share.regions.size()));
   for (const SharedRegion& region : share.regions) {
-    out.put(region.region_id);
-    out.put(region.offset_bytes);
-    out.put(region.length_bytes);
+    out.number(region.region_id);
+    out.number(region.offset_bytes);
+    out.number(region.length_bytes);
   }
   return finish(Type::share, std::move(out));
 }
 
 host_link::Other encode(const Unshare& unshare) {
-  PacketWriter out;
-  out.put(static_cast<std::uint32_t>(unshare.region_ids.size()));
-  for (const std::uint32_t id : unshare.region_ids) out.put(id);
+  ByteWriter out;
+  out.number(static_cast<std::uint32_t>(unshare.region_ids.size()));
+  for (const std::uint32_t id : unshare.region_ids) out.number(id);
   return finish(Type::unshare, std::move(out));
 }
 
@@ -99,14 +100,14 @@ Result<Said> decode(const host_link::Other& message, std::size_t descriptors) {
       read = read_unshare(in);
       break;
     case Type::open_lane:
-      read = OpenLane{in.get<std::uint32_t>()};
+      read = OpenLane{in.number<std::uint32_t>()};
       expected = 1;
       break;
     case Type::serve_lane:
-      read = ServeLane{in.get<std::uint32_t>()};
+      read = ServeLane{in.number<std::uint32_t>()};
       break;
     case Type::drop_lane:
-      read = DropLane{in.get<std::uint32_t>()};
+      read = DropLane{in.number<std::uint32_t>()};
       break;
     default:
       in.fail();

@@ -2,12 +2,16 @@
 #include "host_link/control_messages.hpp"
 
 #include "base/errors.hpp"
-#include "host_link/packet.hpp"
+#include "wire/byte_writer.hpp"
+#include "wire/packet_reader.hpp"
 
 #include <optional>
 
 namespace headrace::host_link {
 namespace {
+
+using wire::ByteWriter;
+using wire::PacketReader;
 
 constexpr std::size_t max_boot_id_bytes = 64;
 constexpr std::size_t max_socket_name_bytes = 100;
@@ -15,47 +19,47 @@ constexpr std::size_t max_socket_name_bytes = 100;
 // 4 and 5 are shm's own.
 enum class Type : std::uint16_t { hello = 1, welcome = 2, refusal = 3, settled = 6, goodbye = 7 };
 
-PacketWriter begin(const Protocol& protocol, std::uint32_t magic, std::uint16_t type) {
-  PacketWriter out;
-  out.put(magic);
-  out.put(protocol.version);
-  out.put(type);
+ByteWriter begin(const Protocol& protocol, std::uint32_t magic, std::uint16_t type) {
+  ByteWriter out;
+  out.number(magic);
+  out.number(protocol.version);
+  out.number(type);
   return out;
 }
 
 struct Encoder {
   const Protocol& protocol;
 
-  [[nodiscard]] PacketWriter begin(Type type) const {
+  [[nodiscard]] ByteWriter begin(Type type) const {
     return host_link::begin(protocol, protocol.control_magic, static_cast<std::uint16_t>(type));
   }
   std::string operator()(const Hello& hello) const {
-    PacketWriter out = begin(Type::hello);
-    out.put(hello.incarnation);
-    out.put(hello.expected_incarnation);
-    out.put_raw(hello.greeting);
-    out.put_text(hello.name, max_name_bytes);
-    return out.take();
+    ByteWriter out = begin(Type::hello);
+    out.number(hello.incarnation);
+    out.number(hello.expected_incarnation);
+    out.bytes(hello.greeting);
+    out.text(hello.name, max_name_bytes);
+    return std::move(out).take();
   }
   std::string operator()(const Welcome& welcome) const {
-    PacketWriter out = begin(Type::welcome);
-    out.put(welcome.incarnation);
-    out.put_raw(welcome.greeting);
-    out.put_text(welcome.name, max_name_bytes);
-    return out.take();
+    ByteWriter out = begin(Type::welcome);
+    out.number(welcome.incarnation);
+    out.bytes(welcome.greeting);
+    out.text(welcome.name, max_name_bytes);
+    return std::move(out).take();
   }
   std::string operator()(const Refusal& refusal) const {
-    PacketWriter out = begin(Type::refusal);
-    out.put(static_cast<std::int32_t>(refusal.code));
-    out.put_text(refusal.text, max_refusal_bytes);
-    return out.take();
+    ByteWriter out = begin(Type::refusal);
+    out.number(static_cast<std::int32_t>(refusal.code));
+    out.text(refusal.text, max_refusal_bytes);
+    return std::move(out).take();
   }
   std::string operator()(const Settled& /*message*/) const { return begin(Type::settled).take(); }
   std::string operator()(const Goodbye& /*message*/) const { return begin(Type::goodbye).take(); }
   std::string operator()(const Other& other) const {
-    PacketWriter out = host_link::begin(protocol, protocol.control_magic, other.type);
-    out.put_raw(other.body);
-    return out.take();
+    ByteWriter out = host_link::begin(protocol, protocol.control_magic, other.type);
+    out.bytes(other.body);
+    return std::move(out).take();
   }
 };
 
@@ -63,25 +67,25 @@ ControlMessage read_body(const Protocol& protocol, std::uint16_t type, PacketRea
   switch (static_cast<Type>(type)) {
     case Type::hello: {
       Hello hello;
-      hello.incarnation = in.get<std::uint64_t>();
-      hello.expected_incarnation = in.get<std::uint64_t>();
-      hello.greeting = in.get_raw(protocol.greeting_bytes);
-      hello.name = in.get_text(1, max_name_bytes);
+      hello.incarnation = in.number<std::uint64_t>();
+      hello.expected_incarnation = in.number<std::uint64_t>();
+      hello.greeting = in.bytes(protocol.greeting_bytes);
+      hello.name = in.text(1, max_name_bytes);
       return hello;
     }
     case Type::welcome: {
       Welcome welcome;
-      welcome.incarnation = in.get<std::uint64_t>();
-      welcome.greeting = in.get_raw(protocol.greeting_bytes);
-      welcome.name = in.get_text(1, max_name_bytes);
+      welcome.incarnation = in.number<std::uint64_t>();
+      welcome.greeting = in.bytes(protocol.greeting_bytes);
+      welcome.name = in.text(1, max_name_bytes);
       return welcome;
     }
     case Type::refusal: {
       Refusal refusal;
-      const auto code = in.get<std::int32_t>();
+      const auto code = in.number<std::int32_t>();
       if (code <= 0 || code > static_cast<std::int32_t>(Code::internal)) in.fail();
       refusal.code = static_cast<Code>(code);
-      refusal.text = in.get_text(0, max_refusal_bytes);
+      refusal.text = in.text(0, max_refusal_bytes);
       return refusal;
     }
     case Type::settled:
@@ -89,7 +93,7 @@ ControlMessage read_body(const Protocol& protocol, std::uint16_t type, PacketRea
     case Type::goodbye:
       return Goodbye{};
   }
-  return Other{type, std::string(in.get_rest())};
+  return Other{type, std::string(in.rest())};
 }
 
 std::size_t descriptors_of(const ControlMessage& message) {
@@ -105,7 +109,7 @@ Error other_version(const Protocol& protocol, std::uint16_t theirs) {
 
 }  // namespace
 
-Result<void> check_fit(const Other& message, const PacketReader& body, std::size_t descriptors,
+Result<void> check_fit(const Other& message, const wire::PacketReader& body, std::size_t descriptors,
                        std::size_t expected) {
   if (!body.complete())
     return make_error(Code::corrupt, "a control message of type {} has {} bytes that do not fit it",
@@ -122,10 +126,10 @@ std::string encode(const Protocol& protocol, const ControlMessage& message) {
 
 Result<ControlMessage> decode(const Protocol& protocol, std::span<const std::byte> packet,
                               std::size_t descriptors) {
-  PacketReader in(packet);
-  const auto magic = in.get<std::uint32_t>();
-  const auto their_version = in.get<std::uint16_t>();
-  const auto type = in.get<std::uint16_t>();
+  wire::PacketReader in(packet);
+  const auto magic = in.number<std::uint32_t>();
+  const auto their_version = in.number<std::uint16_t>();
+  const auto type = in.number<std::uint16_t>();
   if (!in.good() || magic != protocol.control_magic) {
     return make_error(Code::corrupt, "a control message of {} bytes begins with {:#x}, expected {:#x}",
                       packet.size(), magic, protocol.control_magic);
@@ -143,17 +147,17 @@ Result<ControlMessage> decode(const Protocol& protocol, std::span<const std::byt
 }
 
 std::string encode(const Protocol& protocol, const ConnectionInfo& info) {
-  PacketWriter out = begin(protocol, protocol.info_magic, 0);
-  out.put_text(info.boot_id, max_boot_id_bytes);
-  out.put_text(info.socket_name, max_socket_name_bytes);
-  return out.take();
+  wire::ByteWriter out = begin(protocol, protocol.info_magic, 0);
+  out.text(info.boot_id, max_boot_id_bytes);
+  out.text(info.socket_name, max_socket_name_bytes);
+  return std::move(out).take();
 }
 
 Result<ConnectionInfo> decode_connection_info(const Protocol& protocol, std::span<const std::byte> bytes) {
-  PacketReader in(bytes);
-  const auto magic = in.get<std::uint32_t>();
-  const auto their_version = in.get<std::uint16_t>();
-  (void)in.get<std::uint16_t>();
+  wire::PacketReader in(bytes);
+  const auto magic = in.number<std::uint32_t>();
+  const auto their_version = in.number<std::uint16_t>();
+  (void)in.number<std::uint16_t>();
   if (!in.good() || magic != protocol.info_magic) {
     return make_error(Code::corrupt,
                       "connection information of {} has {} bytes and begins with {:#x}, expected {:#x}",
@@ -161,8 +165,8 @@ Result<ConnectionInfo> decode_connection_info(const Protocol& protocol, std::spa
   }
   if (their_version != protocol.version) return other_version(protocol, their_version);
   ConnectionInfo info;
-  info.boot_id = in.get_text(0, max_boot_id_bytes);
-  info.socket_name = in.get_text(1, max_socket_name_bytes);
+  info.boot_id = in.text(0, max_boot_id_bytes);
+  info.socket_name = in.text(1, max_socket_name_bytes);
   if (!in.complete())
     return make_error(Code::corrupt, "connection information of {} has {} bytes that do not fit it",
                       protocol.backend, bytes.size());

@@ -13,9 +13,11 @@
 #include <string>
 #include <variant>
 
-namespace headrace::host_link {
-
+namespace headrace::wire {
 class PacketReader;
+}
+
+namespace headrace::host_link {
 
 inline constexpr std::size_t max_control_bytes = 4096;
 inline constexpr std::size_t max_refusal_bytes = 1024;
@@ -69,8 +71,8 @@ using ControlMessage = std::variant<Hello, Welcome, Refusal, Settled, Goodbye, O
 
 /// For readers of an Other: that its body was read to its end, and that as many descriptors came as it says.
 ///   errors   corrupt
-[[nodiscard]] Result<void> check_fit(const Other& message, const PacketReader& body, std::size_t descriptors,
-                                     std::size_t expected);
+[[nodiscard]] Result<void> check_fit(const Other& message, const wire::PacketReader& body,
+                                     std::size_t descriptors, std::size_t expected);
 
 /// What metadata carries of an instance, for peers that want to connect to it.
 struct ConnectionInfo {
