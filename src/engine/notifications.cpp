@@ -29,7 +29,7 @@ Result<void> Notifications::send(std::string_view name, std::string_view payload
       continue;
     }
     // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
-    if (life->out_of_reach.load() && (*link)->state() == LinkState::connecting) {
+    if (life->out_of_reach.load() && (*link)->state() != LinkState::ready) {
       refusals += fmt::format("\n  {} (a new connection is being tried: send again once it is there)",
                               life->detail_text());
       continue;

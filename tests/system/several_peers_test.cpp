@@ -57,6 +57,12 @@ class OneAndSeveral {
   [[nodiscard]] Request request(Op op, const RequestOptions& options = {}) {
     return must(here.make_request(op, parts(), options));
   }
+  /// Makes every link ready, so that a script of faults, which counts posts as the backend gets them, counts
+  /// parts in their order.
+  void connect() {
+    for (const Agent& other : others) must(here.connect(other.name()));
+  }
+
   [[nodiscard]] std::span<std::byte> slice(std::size_t peer) {
     return std::span(ours).subspan(peer * count * page, count * page);
   }
@@ -414,6 +420,7 @@ TEST(SeveralPeersOverFake, a_part_waits_for_a_full_queue_after_others_have_begun
 
 TEST(SeveralPeersOverFake, a_post_is_refused_as_a_whole_if_the_queue_of_its_first_part_is_full) {
   OneAndSeveral all("fake", 4, {{"fake.queue_depth", "1"}, {"fake.faults", "drop@1"}});
+  all.connect();
   Request stuck = must(all.here.make_request(Op::read, {all.local(0), all.remote(0)}));
   ASSERT_TRUE(stuck.post().ok());
   Request request = all.request(Op::read);
@@ -431,6 +438,7 @@ TEST(SeveralPeersOverFake, a_post_is_refused_as_a_whole_if_the_queue_of_its_firs
 
 TEST(SeveralPeersOverFake, one_deadline_holds_for_all_parts_and_the_late_peer_is_named) {
   OneAndSeveral all("fake", 4, {{"fake.faults", "drop@2"}});
+  all.connect();
   Request request = all.request(Op::read);
   ASSERT_TRUE(request.post({{}, std::chrono::milliseconds(100)}).ok());
   EXPECT_EQ(request.wait(patience).code, Code::timed_out);
@@ -464,6 +472,7 @@ TEST(SeveralPeersOverFake, parts_that_wait_for_a_queue_end_by_a_deadline_or_a_ca
 
 TEST(SeveralPeersOverFake, closing_the_agent_cancels_a_request_of_which_one_part_is_in_flight) {
   OneAndSeveral all("fake", 4, {{"fake.faults", "drop@2"}});
+  all.connect();
   Request kept = all.request(Op::read);
   ASSERT_TRUE(kept.post().ok());
   all.here = must(Agent::open(unique_name("next"), {{"fake"}, "", "", {}}));
@@ -473,6 +482,7 @@ TEST(SeveralPeersOverFake, closing_the_agent_cancels_a_request_of_which_one_part
 
 TEST(SeveralPeersOverFake, the_error_names_the_page_at_which_a_part_was_lost) {
   OneAndSeveral all("fake", 8, {{"fake.faults", "kill:5@3"}});
+  all.connect();
   Request request = all.request(Op::read);
   Status status = request.post();
   if (status.ok()) status = request.wait(patience);
