@@ -425,9 +425,9 @@ typedef struct headrace_backend_v1 {
 
   /* Returns what a peer needs to reach this instance. Constant over its life. */
   int32_t (*connection_info)(void* instance, const headrace_sink_v1* out, headrace_text_v1* error);
-  /* Starts to connect and returns. Requests and messages may follow at once and are queued until the link is
-   * ready. If it is clear at once that the peer cannot be reached, it fails with not_supported (another
-   * host, ...) or peer_lost. */
+  /* Starts to connect and returns. `load_remote`, `prepare` and `capture` may follow at once; the host calls
+   * `post` and `notify` on ready links only. If it is clear at once that the peer cannot be reached, it fails
+   * with not_supported (another host, ...) or peer_lost. */
   int32_t (*connect)(void* instance, const headrace_connect_v1* args, void** connection,
                      headrace_text_v1* error);
   /* Closes a link that either side made. When it returns, every post on the link has been completed
