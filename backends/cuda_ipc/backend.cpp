@@ -53,7 +53,7 @@ headrace_info_v1 CudaIpcBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
   info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_NEEDS_VRAM |
-                   HEADRACE_STREAM | HEADRACE_CAPTURE | HEADRACE_GRID;
+                   HEADRACE_STREAM | HEADRACE_CAPTURE | HEADRACE_GRID | HEADRACE_COUNT;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = host_link::max_message_bytes;

@@ -83,10 +83,10 @@ class CudaIpcLocal : public test::DirectBackend<CudaIpcBackend> {
 
 TEST_F(CudaIpcLocal, opens_no_gpu_before_memory_is_registered) {
   EXPECT_EQ(fake.calls("cuInit"), 0);
-  EXPECT_EQ(
-      backend->info().abilities,
-      static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP |
-                                 HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE | HEADRACE_GRID));
+  EXPECT_EQ(backend->info().abilities,
+            static_cast<std::uint32_t>(HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP |
+                                       HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE |
+                                       HEADRACE_GRID | HEADRACE_COUNT));
   const auto near = memory(0, 4096);
   auto* const region = registered(near, 0);
   EXPECT_EQ(fake.live().modules, 1);

@@ -19,7 +19,7 @@ Result<bool> Request::capture(const headrace_capture_v1& args) {
   if (args.has_message != 0)
     return make_error(
         Code::not_supported,
-        "a graph carries no notification: post without one, and notify when a replay has ended");
+        "a graph carries no notification and no immediate: post without, and notify when a replay has ended");
   HEADRACE_TRY_VOID(find_memory_for_graph());
   if (by_owner_ != nullptr || stages_) {
     memory_.clear();

@@ -16,7 +16,8 @@ namespace headrace::fake {
 namespace {
 
 constexpr std::uint64_t max_message_bytes =
-    65'536 + 16;                                // what an agent may send: 64 KiB and its own 16 bytes
+    65'536 + 16;                                     // what an agent may send: 64 KiB and its own 16 bytes
+constexpr std::uint32_t count_channel = UINT32_MAX;  // of the counts of posts; the host does not use it
 constexpr std::uint64_t max_undelivered = 256;  // messages on one link that the far host has not heard yet
 constexpr std::uint64_t run_bytes = 256 << 10;  // copied between two looks at cancel
 
@@ -122,7 +123,7 @@ headrace_info_v1 FakeBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof(info);
   info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_REVOKE_SAFE |
-                   HEADRACE_QUERY | HEADRACE_GRID;
+                   HEADRACE_QUERY | HEADRACE_GRID | HEADRACE_COUNT;
   info.local_kinds = info.remote_kinds = memory_kinds;
   info.max_message_bytes = max_message_bytes;
   return info;
@@ -422,9 +423,11 @@ Status FakeBackend::post(Request& handle, const headrace_post_v1& args) {
     if (request->state != RequestState::idle) return {Code::invalid_argument};
     LinkEnd* const link = request->link.get();
     if (link != nullptr && link->broken) return link->lost_status;
-    if (args.has_message != 0 && (link == nullptr || args.message.length > max_message_bytes))
+    const bool tells = args.has_message != 0 || args.has_immediate != 0;
+    if (tells && link == nullptr) return {Code::invalid_argument};
+    if (args.has_message != 0 && (args.message.length > max_message_bytes || args.channel == count_channel))
       return {Code::invalid_argument};
-    if (posts_in_flight_ >= queue_depth_ || (args.has_message != 0 && link->undelivered >= max_undelivered))
+    if (posts_in_flight_ >= queue_depth_ || (tells && link->undelivered >= max_undelivered))
       return {Code::would_block};
     request->mishap = script_->next_action();
     request->state = RequestState::waiting;
@@ -438,6 +441,8 @@ Status FakeBackend::post(Request& handle, const headrace_post_v1& args) {
       request->message.assign(static_cast<const char*>(args.message.data), args.message.length);
       ++link->undelivered;
     }
+    request->immediate = plugin::Immediate::of(args);
+    if (request->immediate) ++link->undelivered;
     ++posts_in_flight_;
     if (link != nullptr) link->in_flight.insert(request);
     if (link != nullptr && link->state == LinkState::connecting)
@@ -535,6 +540,7 @@ void FakeBackend::end(Lock& lock, std::shared_ptr<Request> request, Status statu
     on_the_way.duplicate = request->mishap.duplicate;
     send(*link, std::move(message), on_the_way, 0);
   }
+  if (request->immediate) send_count(*link, *request, status);
   request->state = RequestState::idle;
   --posts_in_flight_;
   if (link) {
@@ -547,6 +553,22 @@ void FakeBackend::end(Lock& lock, std::shared_ptr<Request> request, Status statu
   lock.lock();
   if (link) --link->busy;
   network_.changed_.notify_all();
+}
+
+/// Counts need no order among themselves. So a count takes its number when the post ends, and waits for no
+/// earlier post.
+void FakeBackend::send_count(LinkEnd& link, const Request& request, Status status) {
+  if (!status.ok()) {
+    --link.undelivered;
+    return;
+  }
+  Message count;
+  count.channel = count_channel;
+  count.sequence = ++link.channels[count_channel].sent;
+  count.bytes.assign(reinterpret_cast<const char*>(&*request.immediate), sizeof(plugin::Immediate));
+  Mishap on_the_way;
+  on_the_way.duplicate = request.mishap.duplicate;
+  send(link, std::move(count), on_the_way, 0);
 }
 
 Status FakeBackend::copy(Request& request, std::string& text) {
@@ -650,7 +672,7 @@ Status FakeBackend::notify(LinkEnd& link, std::uint32_t channel, std::string_vie
   {
     const Lock lock(network_.mutex_);
     if (link.broken) return link.lost_status;
-    if (bytes.size() > max_message_bytes) return {Code::invalid_argument};
+    if (bytes.size() > max_message_bytes || channel == count_channel) return {Code::invalid_argument};
     if (link.undelivered >= max_undelivered) return {Code::would_block};
     const Mishap mishap = script_->next_action();
     ++link.undelivered;
@@ -714,7 +736,13 @@ void FakeBackend::receive(Lock& lock, const std::shared_ptr<LinkEnd>& link, Mess
     if (here.nothing) continue;
     ++link->busy;
     lock.unlock();
-    host_.received(link->token, number, here.bytes);
+    if (number == count_channel) {
+      plugin::Immediate immediate;
+      std::memcpy(&immediate, here.bytes.data(), sizeof immediate);
+      host_.counted(link->token, immediate);
+    } else {
+      host_.received(link->token, number, here.bytes);
+    }
     lock.lock();
     --link->busy;
     network_.changed_.notify_all();

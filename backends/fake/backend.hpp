@@ -73,6 +73,7 @@ class FakeBackend final : public plugin::Backend<Handles> {
   void push_run(const std::shared_ptr<Request>& request);
   void schedule(const std::shared_ptr<Request>& request, std::uint64_t now);
   void send(LinkEnd& from, Message message, const Mishap& mishap, std::uint64_t now);
+  void send_count(LinkEnd& link, const Request& request, Status status);
   static void deliver(Event event);
   static void lose(LinkEnd& end, Status status, const std::string& text);
   static std::shared_ptr<Region> find_region(const RemoteRegion& remote);

@@ -71,6 +71,7 @@ struct Request {
   std::uint32_t channel = 0;
   std::uint64_t sequence = 0;  ///< of the message, among those of its channel
   std::string message;
+  std::optional<plugin::Immediate> immediate;
   std::atomic<bool> cancel{false};
 };
 

@@ -21,7 +21,7 @@ Result<std::unique_ptr<ShmBackend>> ShmBackend::open(plugin::Host host, const pl
 headrace_info_v1 ShmBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID | HEADRACE_COUNT;
   if (instance_->settings.map) info.abilities |= HEADRACE_MAP;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;

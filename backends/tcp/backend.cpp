@@ -93,7 +93,8 @@ TcpBackend::~TcpBackend() {
 headrace_info_v1 TcpBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE | HEADRACE_GRID;
+  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE | HEADRACE_GRID |
+                   HEADRACE_COUNT;
   // A peer's GPU memory needs no GPU here.
   info.local_kinds = context_.gpus_in_sight ? memory_kinds : HEADRACE_KIND_BIT(HEADRACE_DRAM);
   info.remote_kinds = memory_kinds;

@@ -21,6 +21,13 @@ Result<void> check(const FrameHeader& header) {
       return wrong(header, fmt::format("{} to {} bytes are allowed", least, most));
     return {};
   };
+  const auto expect_message = [&]() -> Result<void> {
+    const bool counted = (header.flags & flag_counted) != 0;
+    const std::uint64_t before = counted ? sizeof(CountedImmediate) : 0;
+    const std::uint64_t most = header.channel == count_channel ? 0 : max_message_bytes;
+    if (header.channel == count_channel && !counted) return wrong(header, "it has neither message nor count");
+    return header.code == 0 ? expect(false, before, before + most) : expect(false, 0, 0);
+  };
   switch (header.type) {
     case FrameType::write:
       return expect(true, 1, UINT64_MAX);
@@ -31,7 +38,7 @@ Result<void> check(const FrameHeader& header) {
     case FrameType::read_data:
       return header.code == 0 ? expect(false, 1, UINT64_MAX) : expect(false, 8, 8);
     case FrameType::message:
-      return expect(false, 0, header.code == 0 ? max_message_bytes : 0);
+      return expect_message();
     case FrameType::ping:
     case FrameType::pong:
     case FrameType::goodbye:

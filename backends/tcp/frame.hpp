@@ -28,6 +28,7 @@ enum class FrameType : std::uint8_t {
 inline constexpr std::uint8_t flag_optional = 1U << 0;
 inline constexpr std::uint8_t flag_bound = 1U << 1;    ///< write: a message is bound to its request
 inline constexpr std::uint8_t flag_uniform = 1U << 2;  ///< all ranges have one length
+inline constexpr std::uint8_t flag_counted = 1U << 3;  ///< message: begins with an immediate to be counted
 
 // Limits of docs/wire.md. Whoever goes beyond them ends the link.
 inline constexpr std::uint32_t max_ranges = 4096;
@@ -38,6 +39,15 @@ inline constexpr std::size_t max_unanswered_read_ranges = 64 * 1024;  ///< a cha
 inline constexpr std::size_t max_unacknowledged_messages = 1024;      ///< a channel of messages
 inline constexpr std::uint64_t max_unacknowledged_message_bytes = 4 << 20;
 inline constexpr std::size_t max_message_channels = 16;
+/// The message channel of a frame that has an immediate and no message.
+inline constexpr std::uint16_t count_channel = UINT16_MAX;
+
+/// What stands before the message of a frame with flag_counted.
+struct CountedImmediate {
+  std::uint32_t scope = 0;
+  std::uint32_t immediate = 0;
+};
+static_assert(sizeof(CountedImmediate) == 8);
 
 struct FrameHeader {
   FrameType type = FrameType::ping;

@@ -93,9 +93,16 @@ std::vector<std::shared_ptr<Channel>> Link::channels() const {
 
 Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
   std::string message;
+  std::uint16_t message_channel = count_channel;
+  if (args.has_immediate != 0) {
+    const CountedImmediate counted{args.scope, args.immediate};
+    message.assign(reinterpret_cast<const char*>(&counted), sizeof counted);
+  }
   if (args.has_message != 0) {
-    if (args.message.length > max_message_bytes || args.channel > UINT16_MAX) return {Code::invalid_argument};
-    message.assign(static_cast<const char*>(args.message.data), args.message.length);
+    if (args.message.length > max_message_bytes || args.channel >= count_channel)
+      return {Code::invalid_argument};
+    message_channel = static_cast<std::uint16_t>(args.channel);
+    message.append(static_cast<const char*>(args.message.data), args.message.length);
   }
   const bool small = request.args.bytes <= context_.settings.direct_bytes;
   // Questions are short, whatever they ask for: sent from here they spare a wake-up of each I/O thread, one
@@ -109,11 +116,11 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
     if (state_ == State::lost) return {Code::peer_lost};
     if (state_ == State::closed) return {Code::canceled};
     if (request.posted) return {Code::invalid_argument};
-    if (args.has_message != 0) {
-      const auto channel = static_cast<std::uint16_t>(args.channel);
-      if (!outbox_.knows(channel)) return {Code::invalid_argument};
-      if (!outbox_.has_room(channel, message.size())) return {Code::would_block};
-      request.message = outbox_.add(channel, std::move(message), OutMessage::State::waiting);
+    if (args.has_message != 0 || args.has_immediate != 0) {
+      if (!outbox_.knows(message_channel)) return {Code::invalid_argument};
+      if (!outbox_.has_room(message_channel, message.size())) return {Code::would_block};
+      request.message = outbox_.add(message_channel, std::move(message), OutMessage::State::waiting);
+      request.message->counted = args.has_immediate != 0;
     }
     request.posted = true;
     request.token = args.token;
@@ -193,7 +200,7 @@ void Link::cancel(RemoteRequest& request) {
 }
 
 Status Link::notify(std::uint32_t channel, std::string_view bytes) {
-  if (bytes.size() > max_message_bytes || channel > UINT16_MAX) return {Code::invalid_argument};
+  if (bytes.size() > max_message_bytes || channel >= count_channel) return {Code::invalid_argument};
   HostCalls calls(*this);
   std::shared_ptr<Channel> first;
   {
@@ -360,6 +367,18 @@ void Link::messages_changed() {
   first->thread_.kick(first);
 }
 
+/// Tells the host what a message frame brought.
+void Link::tell(const InMessage& message) const {
+  std::string_view bytes = message.bytes;
+  if (message.counted) {
+    CountedImmediate counted;
+    std::memcpy(&counted, bytes.data(), sizeof counted);
+    bytes.remove_prefix(sizeof counted);
+    context_.host.counted(token_.load(), {counted.scope, counted.immediate});
+  }
+  if (message.channel != count_channel) context_.host.received(token_.load(), message.channel, bytes);
+}
+
 /// Gives the host the messages whose turn has come, in order: one thread at a time does it for all.
 void Link::deliver() {
   std::unique_lock lock(mutex_);
@@ -374,7 +393,7 @@ void Link::deliver() {
     }
     if (!message) break;
     lock.unlock();
-    context_.host.received(token_.load(), message->channel, message->bytes);
+    tell(*message);
     lock.lock();
   }
   delivering_ = false;

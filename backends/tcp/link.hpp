@@ -56,6 +56,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
   void deliver();
+  void tell(const InMessage& message) const;
   void end_all(HostCalls& calls, Status status, const std::string& text);
 
   // With mutex_ held.

@@ -40,7 +40,8 @@ Result<void> MessageInbox::message(const FrameHeader& header, std::string bytes)
     write.chunks = header.chunks;
   }
   lane.bytes += bytes.size();
-  lane.queue.push_back({header.request, header.code != 0, std::move(bytes)});
+  lane.queue.push_back(
+      {header.request, header.code != 0, (header.flags & flag_counted) != 0, std::move(bytes)});
   return {};
 }
 
@@ -55,7 +56,7 @@ std::optional<InMessage> MessageInbox::next() {
         dropped = dropped || write->second.failed;
         writes_.erase(write);
       }
-      InMessage message{channel, std::move(first.bytes)};
+      InMessage message{channel, first.counted, std::move(first.bytes)};
       lane.bytes -= message.bytes.size();
       lane.untold_bytes += message.bytes.size();
       ++lane.delivered;

@@ -19,6 +19,7 @@ namespace headrace::tcp {
 
 struct InMessage {
   std::uint16_t channel = 0;
+  bool counted = false;  ///< the bytes begin with a CountedImmediate
   std::string bytes;
 };
 
@@ -47,6 +48,7 @@ class MessageInbox {
   struct Waiting {
     std::uint64_t request = 0;
     bool dropped = false;
+    bool counted = false;
     std::string bytes;
   };
   struct Lane {

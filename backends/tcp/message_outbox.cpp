@@ -52,6 +52,7 @@ std::optional<MessageOutbox::Next> MessageOutbox::next() {
     next.header.channel = channel;
     next.header.request = message->request;
     next.header.chunks = message->chunks;
+    if (message->counted) next.header.flags |= flag_counted;
     if (message->state == OutMessage::State::dropped) {
       // Its bytes stay here, so the peer will not count them when it acknowledges.
       next.header.code = static_cast<std::uint32_t>(Code::canceled);

@@ -29,6 +29,7 @@ struct OutMessage {
   State state = State::ready;
   std::uint64_t request = 0;  ///< the write that the peer must have whole first; 0: none
   std::uint32_t chunks = 0;   ///< of that write, those that went out
+  bool counted = false;       ///< the bytes begin with a CountedImmediate
   std::string bytes;
 };
 

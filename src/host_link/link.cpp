@@ -83,7 +83,7 @@ Outcome Link::why_lost() const {
 }
 
 Status Link::notify(std::uint32_t channel, std::string_view bytes) {
-  if (bytes.size() > max_message_bytes) return {Code::invalid_argument};
+  if (bytes.size() > max_message_bytes || channel == count_channel) return {Code::invalid_argument};
   if (state() == LinkState::lost) return {why_lost().status.code};
   const Status sent = messages().send(channel, bytes);
   if (sent.code == Code::corrupt) attend();  // nothing else would bring the progress thread to end it
@@ -395,14 +395,26 @@ std::uint32_t Link::deliver() {
   for (; count < messages_a_turn; ++count) {
     const RingReader::Pop popped = reader.pop(message);
     if (popped == RingReader::Pop::empty) break;
-    if (popped == RingReader::Pop::corrupt) {
+    if (popped == RingReader::Pop::corrupt || !deliver(message)) {
       lose({Code::corrupt}, peer_text() + " wrote nonsense into the message ring");
       break;
     }
-    site_.host.received(link_token_, message.channel, message.bytes);
   }
   if (count > 0) pipe_->settle();
   return count;
+}
+
+/// False: it is no count, though it is on their channel.
+bool Link::deliver(const RingReader::Message& message) {
+  if (message.channel != count_channel) {
+    site_.host.received(link_token_, message.channel, message.bytes);
+    return true;
+  }
+  plugin::Immediate immediate;
+  if (message.bytes.size() != sizeof immediate) return false;
+  std::memcpy(&immediate, message.bytes.data(), sizeof immediate);
+  site_.host.counted(link_token_, immediate);
+  return true;
 }
 
 void Link::start_waiting() {

@@ -159,6 +159,7 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] bool has_work() const;
   std::uint32_t tell_changes();
   std::uint32_t deliver();
+  [[nodiscard]] bool deliver(const RingReader::Message& message);
   void announce_to_host();
   void start_waiting();
   void end_posts(const Outcome& outcome);

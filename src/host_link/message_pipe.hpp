@@ -21,6 +21,9 @@ namespace headrace::host_link {
 /// section 4).
 inline constexpr std::uint64_t max_message_bytes = 64 * 1024 + 16;
 
+/// The channel of the counts of posts: a record is a plugin::Immediate. The host does not use it.
+inline constexpr std::uint32_t count_channel = UINT32_MAX;
+
 /// Layout of the file: the first 64 KiB hold this header and, from 1024 on, the two RingControls; then come
 /// the data of ring 0 (from the side that connected) and of ring 1 (to it).
 struct PipeHeader {

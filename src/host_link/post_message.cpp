@@ -7,13 +7,26 @@ namespace headrace::host_link {
 
 Status PostMessage::begin(Link& link, const headrace_post_v1& args) {
   there_is_one_ = false;
-  if (args.has_message == 0) return {};
-  const std::string_view bytes(static_cast<const char*>(args.message.data), args.message.length);
+  immediate_.reset();
+  const std::string_view bytes =
+      args.has_message != 0
+          ? std::string_view(static_cast<const char*>(args.message.data), args.message.length)
+          : std::string_view();
   if (bytes.size() > max_message_bytes) return {Code::invalid_argument};
-  if (const Status reserved = link.messages().reserve(bytes.size()); !reserved.ok()) return reserved;
-  there_is_one_ = true;
-  channel_ = args.channel;
-  bytes_.assign(bytes);
+  if (args.has_message != 0 && args.channel == count_channel) return {Code::invalid_argument};
+  if (args.has_immediate != 0) {
+    if (const Status room = link.messages().reserve(sizeof(plugin::Immediate)); !room.ok()) return room;
+  }
+  if (args.has_message != 0) {
+    if (const Status room = link.messages().reserve(bytes.size()); !room.ok()) {
+      if (args.has_immediate != 0) link.messages().cancel_reservation(sizeof(plugin::Immediate));
+      return room;
+    }
+    there_is_one_ = true;
+    channel_ = args.channel;
+    bytes_.assign(bytes);
+  }
+  immediate_ = plugin::Immediate::of(args);
   return {};
 }
 
@@ -22,21 +35,32 @@ void PostMessage::keep_place(Link& link) {
 }
 
 void PostMessage::end(Link& link, Outcome& outcome) {
-  if (!there_is_one_) return;
+  if (!there_is_one_ && !immediate_) return;
   if (outcome.status.ok() && !link.usable()) outcome = link.why_lost();
-  MessagePipe& messages = link.messages();
+  if (outcome.status.ok())
+    send(link.messages());
+  else
+    take_back(link.messages());
+}
+
+void PostMessage::send(MessagePipe& messages) {
   const std::optional<MessagePipe::Place> place = std::exchange(place_, std::nullopt);
-  if (outcome.status.ok()) {
-    if (place) {
-      messages.fill_place(*place, bytes_);
-    } else {
-      messages.send_reserved(channel_, bytes_);
-    }
-  } else if (place) {
+  if (there_is_one_ && place)
+    messages.fill_place(*place, bytes_);
+  else if (there_is_one_)
+    messages.send_reserved(channel_, bytes_);
+  if (!immediate_) return;
+  const plugin::Immediate immediate = *immediate_;
+  messages.send_reserved(count_channel, {reinterpret_cast<const char*>(&immediate), sizeof immediate});
+}
+
+void PostMessage::take_back(MessagePipe& messages) {
+  const std::optional<MessagePipe::Place> place = std::exchange(place_, std::nullopt);
+  if (there_is_one_ && place)
     messages.give_up_place(channel_, *place, bytes_.size());
-  } else {
+  else if (there_is_one_)
     messages.cancel_reservation(bytes_.size());
-  }
+  if (immediate_) messages.cancel_reservation(sizeof(plugin::Immediate));
 }
 
 }  // namespace headrace::host_link

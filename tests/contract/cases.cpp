@@ -23,7 +23,8 @@ std::map<std::string, std::uint64_t> this_program() {
   return {{path, std::filesystem::file_size(path)}};
 }
 
-constexpr std::uint32_t to_peers = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID;
+constexpr std::uint32_t to_peers =
+    HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID | HEADRACE_COUNT;
 constexpr std::uint32_t of_fake = to_peers | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
 constexpr std::uint32_t of_posix = HEADRACE_LOCAL | HEADRACE_QUERY | HEADRACE_GRID;
 constexpr std::uint32_t of_tcp = to_peers | HEADRACE_REVOKE_SAFE;

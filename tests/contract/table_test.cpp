@@ -151,6 +151,9 @@ TEST_P(Table, abilities_kinds_and_entries_agree) {
   if (a->can(HEADRACE_REMOTE)) {
     EXPECT_TRUE(a->can(HEADRACE_NOTIFY)) << "revocations travel as messages";
   }
+  if (a->can(HEADRACE_COUNT)) {
+    EXPECT_TRUE(a->can(HEADRACE_REMOTE)) << "peers count";
+  }
   if (a->can(HEADRACE_NOTIFY)) {
     EXPECT_GE(info.max_message_bytes, 65'536U + 16)
         << "agents send 64 KiB with 16 bytes of their own before them";

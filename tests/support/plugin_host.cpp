@@ -71,6 +71,10 @@ PluginHost::PluginHost(Args args)
                        std::size_t length) {
     self(context).received(token, channel, view(static_cast<const char*>(bytes), length));
   };
+  table_.counted = [](void* context, std::uint64_t link, std::uint32_t scope, std::uint32_t immediate,
+                      std::uint64_t amount) {
+    self(context).counted({link, scope, immediate, amount});
+  };
   table_.submit = [](void* context, void (*function)(void*), void* argument) -> int {
     PluginHost& host = self(context);
     {
@@ -164,6 +168,12 @@ std::vector<HostMessage> PluginHost::messages() const {
 std::size_t PluginHost::message_count() const {
   const std::scoped_lock lock(mutex_);
   return messages_.size();
+}
+
+std::uint64_t PluginHost::count_of(std::uint32_t scope, std::uint32_t immediate) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = counts_.find({scope, immediate});
+  return found != counts_.end() ? found->second : 0;
 }
 
 std::uint64_t PluginHost::counter(const std::string& name) const {
@@ -294,6 +304,23 @@ void PluginHost::received(std::uint64_t token, std::uint32_t channel, std::strin
     else if (found->second.lost)
       broken(fmt::format("a message came on link {} after it was lost", token));
     messages_.push_back(std::move(message));
+  }
+  bell_.signal();
+}
+
+void PluginHost::counted(const HostCount& count) {
+  // The hook runs first, as in `received`.
+  if (on_counted) on_counted(count);
+  {
+    const std::scoped_lock lock(mutex_);
+    may_be_called("counted");
+    const auto found = links_.find(count.link);
+    if (found == links_.end())
+      broken(fmt::format("a count came on link {}, which is unknown or closed", count.link));
+    else if (found->second.lost)
+      broken(fmt::format("a count came on link {} after it was lost", count.link));
+    if (count.amount == 0) broken("`counted` was called with the amount 0");
+    counts_[{count.scope, count.immediate}] += count.amount;
   }
   bell_.signal();
 }

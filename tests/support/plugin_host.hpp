@@ -49,6 +49,13 @@ struct HostMessage {
   std::string bytes;
 };
 
+struct HostCount {
+  std::uint64_t link = 0;
+  std::uint32_t scope = 0;
+  std::uint32_t immediate = 0;
+  std::uint64_t amount = 0;
+};
+
 class PluginHost {
  public:
   struct Args {
@@ -88,9 +95,13 @@ class PluginHost {
   [[nodiscard]] std::vector<HostMessage> messages() const;
   [[nodiscard]] std::size_t message_count() const;
 
+  /// Posts of peers that were counted, on all links together.
+  [[nodiscard]] std::uint64_t count_of(std::uint32_t scope, std::uint32_t immediate) const;
+
   /// Called inside the host functions of the same name, without the host's lock. Set them before traffic
   /// begins.
   std::function<void(const HostMessage&)> on_received;
+  std::function<void(const HostCount&)> on_counted;
   std::function<void(std::uint64_t slot, Status)> on_completed;
   std::function<void(const HostLink&)> on_accepted;
   std::function<void()> on_log;
@@ -119,6 +130,7 @@ class PluginHost {
   std::uint64_t accepted(void* connection, const char* name, std::uint64_t incarnation);
   void link_event(std::uint64_t token, std::int32_t event, Status status, std::string_view text);
   void received(std::uint64_t token, std::uint32_t channel, std::string_view bytes);
+  void counted(const HostCount& count);
   void broken(std::string rule);             // with mutex_ held
   void may_be_called(const char* function);  // with mutex_ held
 
@@ -136,6 +148,7 @@ class PluginHost {
   std::vector<Slot> slots_;
   std::map<std::uint64_t, HostLink> links_;
   std::vector<HostMessage> messages_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> counts_;  // by scope and immediate
   std::map<std::string, std::uint64_t> counters_;
   std::vector<std::string> log_;
   std::vector<std::string> broken_;

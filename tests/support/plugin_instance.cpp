@@ -216,6 +216,11 @@ Status Request::try_post(const std::string* message, std::uint32_t channel) {
     post.channel = channel;
     post.message = {copy.data(), copy.size()};
   }
+  if (immediate_) {
+    post.has_immediate = 1;
+    post.immediate = immediate_->value;
+    post.scope = immediate_->scope;
+  }
   PluginHost& host = instance_.host();
   post.token = host.post_begins(slot_);
   const std::uint64_t token = post.token;

@@ -11,6 +11,8 @@
 #include "support/plugin_memory.hpp"
 #include "support/temporary_folder.hpp"
 
+#include <headrace/plugin/backend.hpp>
+
 #include <chrono>
 #include <functional>
 #include <map>
@@ -161,6 +163,8 @@ class Request {
 
   /// Posts, with a message if one is given. Returns the status of the entry.
   Status try_post(const std::string* message = nullptr, std::uint32_t channel = HEADRACE_CHANNEL_USER);
+  /// What later posts carry; none: no immediate.
+  void set_immediate(std::optional<plugin::Immediate> immediate) { immediate_ = immediate; }
   /// Posts, and runs progress while the entry returns would_block; throws at any other refusal.
   void post();
   void post(const std::string& message, std::uint32_t channel = HEADRACE_CHANNEL_USER);
@@ -192,6 +196,7 @@ class Request {
   headrace_prepare_v1 args_{};
   void* handle_ = nullptr;
   std::uint64_t posts_ = 0;
+  std::optional<plugin::Immediate> immediate_;
 };
 
 using Settings = std::map<std::string, std::string>;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,17 @@
 #include <utility>
 
 namespace headrace::plugin {
+
+/// What a post adds to at its peer (headrace_post_v1, HEADRACE_COUNT).
+struct Immediate {
+  std::uint32_t scope = 0;
+  std::uint32_t value = 0;
+
+  /// The one of a post; none: it has no immediate.
+  [[nodiscard]] static std::optional<Immediate> of(const headrace_post_v1& post) {
+    return post.has_immediate != 0 ? std::optional(Immediate{post.scope, post.immediate}) : std::nullopt;
+  }
+};
 
 /// The host's table as C++ methods. Copyable; valid until the instance is destroyed.
 class Host {
@@ -52,6 +64,9 @@ class Host {
   }
   void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) const {
     table_->received(table_->context, link, channel, bytes.data(), bytes.size());
+  }
+  void counted(std::uint64_t link, Immediate immediate, std::uint64_t amount = 1) const {
+    table_->counted(table_->context, link, immediate.scope, immediate.value, amount);
   }
   /// Runs `Function(argument)` on the pool.
   template <auto Function, class Argument>

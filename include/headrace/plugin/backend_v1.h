@@ -99,7 +99,10 @@ typedef enum headrace_ability_v1 {
   /* Each request has GPU memory on at least one side, even if the kinds below allow more. */
   HEADRACE_NEEDS_VRAM = 1u << 7,
   HEADRACE_CAPTURE = 1u << 8, /* capture, end_capture, set_indices, check; requires HEADRACE_STREAM */
-  HEADRACE_GRID = 1u << 9 /* since 1.2: moves pages that consist of several runs, headrace_prepare_v1.grid */
+  HEADRACE_GRID = 1u << 9, /* since 1.2: moves pages that consist of several runs, headrace_prepare_v1.grid */
+  /* Posts to peers may carry an immediate, which the peer's instance passes to `counted`. Requires
+   * HEADRACE_REMOTE. */
+  HEADRACE_COUNT = 1u << 10
 } headrace_ability_v1;
 
 typedef struct headrace_status_v1 {
@@ -205,6 +208,13 @@ typedef struct headrace_host_v1 {
   /* A message has arrived. Messages of one channel of a link arrive in the order of sending, each once. A
    * message that was sent with a request is passed here only when the bytes of the request can be read. */
   void (*received)(void* context, uint64_t link_token, uint32_t channel, const void* bytes, size_t length);
+
+  /* So many posts of the peer with this immediate have arrived: the bytes of a write can be read here, and
+   * the peer has the bytes of a read. Called once for each post, or once for several with their sum. Counts
+   * of different posts come in any order, and so do the count and the message of one post. post ended ok
+   * counted once, unless the link is lost first post failed         not counted post was canceled,  counted
+   * once or not at all; counted only if all of its bytes have arrived or its link lost */
+  void (*counted)(void* context, uint64_t link_token, uint32_t scope, uint32_t immediate, uint64_t amount);
 
   /* Runs `function(argument)` on the process's pool for large host copies. Returns 0 if its queue is full.
    * Accepted work always runs. The host never calls `destroy` or `disconnect` on a pool thread. */
@@ -339,6 +349,13 @@ typedef struct headrace_post_v1 {
   uint32_t channel;
   headrace_bytes_v1 message; /* delivered to the peer after the bytes; valid during the call: copy it */
   void* stream; /* only with HEADRACE_STREAM, else NULL; the default stream is CU_STREAM_LEGACY */
+  /* Only with HEADRACE_COUNT and on a link: the peer's instance counts the post, see `counted`. After
+   * backend_failed the host does not try such a post on another path: the peer could not tell the second
+   * count from that of another post. */
+  int32_t has_immediate;
+  uint32_t immediate;
+  uint32_t scope; /* immediates of different scopes are different */
+  uint32_t reserved;
 } headrace_post_v1;
 
 /* Pages for the next replays, instead of those that `prepare` named. */
