@@ -443,7 +443,9 @@ def fuzz(runner: Runner, stage: Stage, seconds: int, names: Sequence[str]) -> No
     if not targets:
         stage.check(False, "fuzz", "tests/fuzz has no target")
 
-    def run_target(target: Path) -> bool:
+    def run_target(target: Path) -> None:
+        if runner.resume and store.recall(stage, target.name, runner.resume):
+            return
         name = target.name.removeprefix("fuzz_")
         # What it finds on the way is kept in the build folder; an input that breaks the reader lands in
         # artifacts.
@@ -460,11 +462,12 @@ def fuzz(runner: Runner, stage: Stage, seconds: int, names: Sequence[str]) -> No
             str(found),
             f"tests/fuzz/corpus/{name}",
         ]
-        return runner.command(stage, command, log_name=f"{stage.name}-{name}")
+        ok = runner.command(stage, command, log_name=f"{stage.name}-{name}")
+        if stage.check(ok, f"{target.name} for {seconds} s") and runner.resume:
+            store.keep(stage, target.name, runner.resume, 1, [])
 
     with ThreadPoolExecutor(JOBS) as pool:
-        for target, ok in zip(targets, pool.map(run_target, targets)):
-            stage.check(ok, f"{target.name} for {seconds} s")
+        list(pool.map(run_target, targets))
 
 
 def fuzz_long(runner: Runner, stage: Stage) -> None:
@@ -691,8 +694,9 @@ LONG_RESULTS = BUILD / "long"
 def run_stages(
     names: list[str], budget_minutes: float | None, *, use_store: bool = False, resume: str = ""
 ) -> int:
-    """Runs the stages in order. With `resume`, a key, a stage that passed under this key is not repeated."""
-    runner = Runner(budget_minutes, use_store)
+    """Runs the stages in order. With `resume`, a key, a stage that passed under this key is not repeated, nor
+    is a part of a stage that was cut off."""
+    runner = Runner(budget_minutes, use_store, resume)
     runner.coming = names
     start = time.monotonic()
     try:
@@ -708,6 +712,9 @@ def run_stages(
                 if stage.failures:
                     break
                 runner.begin_budget()  # downloads count apart
+            if resume and tree_key() != resume:
+                stage.check(False, "the tree has changed during the run, which is about one tree")
+                break
             if resume and not stage.failures:
                 keep_stage(stage, done, resume)
     except OutOfTime:
@@ -745,7 +752,8 @@ def tree_key() -> str:
     the same, and starts again if they differ."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return store.hash_of(path for name in listing.split() if (path := ROOT / name).is_file())
+    names = [name for name in listing.splitlines() if (ROOT / name).is_file()]
+    return store.hash_of([ROOT / name for name in names], *names)
 
 
 def report(stages: list[Stage], minutes: float) -> int:

@@ -53,11 +53,11 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "STORE", tmp_path / "passed")
     monkeypatch.setattr(stage, "read_allowed_skips", lambda: [re.compile("no IPv6")])
 
-    def run_cases(use_store=False, leaks=False, **cases):
+    def run_cases(use_store=False, leaks=False, resume="", **cases):
         program = tmp_path / "unit_x"
         program.write_text(PROGRAM.format(python=sys.executable, cases=cases, leaks=leaks))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        runner = stage.Runner(None, use_store)
+        runner = stage.Runner(None, use_store, resume)
         counted = stage.Stage("dev", "")
         suite = gtest.Suite("unit_x", "unit", program, [])
         gtest.run_suites(runner, counted, [suite], wrapper=[], filter_text="*", jobs=2)
@@ -108,6 +108,27 @@ def test_a_result_is_stored_for_the_same_program_only(run):
 def test_a_failure_is_not_stored(run):
     run(a="pass", b="fail")
     assert run(use_store=True, a="pass", b="fail").stored == 0
+
+
+def test_after_an_interruption_only_the_cases_left_run(run, monkeypatch):
+    monkeypatch.setattr(gtest, "SHARD_SECONDS", 0)  # a shard for each case
+    ways = {"a": "pass", "b": "skip", "c": "fail"}
+    assert run(resume="one tree", **ways).stored == 0
+    again = run(resume="one tree", **ways)
+    assert (again.passed, again.stored, len(again.skips), failed(again)) == (1, 1, 1, ["unit_x.S.c"])
+    assert run(resume="another", **ways).stored == 0
+    assert run(**ways).stored == 0
+
+
+def test_cases_of_a_process_that_failed_are_not_kept(run):
+    assert failed(run(resume="one tree", a="pass", leaks=True)) == ["unit_x.process of shard 0"]
+    assert run(resume="one tree", a="pass", leaks=True).stored == 0
+
+
+def test_a_slow_case_without_known_times_is_a_shard_of_its_own():
+    suite = gtest.Suite("system", "system", Path("system"), [])
+    shards = gtest.cut(suite, ["S.a_slow/shm", "S.a_slow/tcp", "S.b", "S.c"])
+    assert [shard.cases for shard in shards] == [["S.a_slow/shm"], ["S.a_slow/tcp"], ["S.b", "S.c"]]
 
 
 def test_labels_at_the_end_of_a_suite_or_case_are_filtered():

@@ -2,6 +2,7 @@
 """The test run counts the reports of ctest and pytest, and a test that did not run never counts as passed."""
 
 import re
+import subprocess
 import time
 
 import pytest
@@ -143,3 +144,72 @@ def test_work_ahead_of_a_stage_that_does_not_come_is_ended(monkeypatch, empty_ro
     with pytest.raises(KeyboardInterrupt):
         run.run_stages(["first", "second"], None)
     assert time.monotonic() - begin < 60
+
+
+@pytest.fixture
+def long_run(monkeypatch, empty_root):
+    """Runs stages as `make test-long` does, and returns the exit code and the names of those that began."""
+    monkeypatch.setattr(run, "LONG_RESULTS", empty_root / "long")
+    subprocess.run(["git", "init", "-q", empty_root], check=True)
+    (empty_root / ".gitignore").write_text("*.log\n*.json\n")
+
+    def run_long(**bodies):
+        begun = []
+
+        def begin(name, body):
+            return lambda runner, stage: (begun.append(name), body(runner, stage))
+
+        for name, body in bodies.items():
+            monkeypatch.setitem(run.STAGES, name, ("", begin(name, body)))
+        return run.run_stages(list(bodies), None, resume=run.tree_key()), begun
+
+    return run_long
+
+
+def passes(runner, stage):
+    stage.check(True, "it")
+
+
+def fails(runner, stage):
+    stage.check(False, "it")
+
+
+def test_a_stage_that_passed_is_not_repeated_while_the_tree_is_the_same(long_run, empty_root):
+    assert long_run(first=passes, second=fails) == (1, ["first", "second"])
+    assert long_run(first=passes, second=passes) == (0, ["second"])
+    (empty_root / "a.cpp").write_text("")
+    assert long_run(first=passes, second=passes) == (0, ["first", "second"])
+    (empty_root / "a.cpp").rename(empty_root / "b.cpp")
+    assert long_run(first=passes, second=passes) == (0, ["first", "second"])
+
+
+def test_a_tree_that_changes_during_a_long_run_ends_it(long_run, empty_root, capsys):
+    def change(runner, stage):
+        (empty_root / "a.cpp").write_text("")
+        passes(runner, stage)
+
+    assert long_run(first=change, second=passes) == (1, ["first"])
+    assert "failed: first: the tree has changed" in capsys.readouterr().out
+    assert long_run(first=passes, second=passes) == (0, ["first", "second"])
+
+
+def test_after_an_interruption_only_the_readers_left_are_fuzzed(monkeypatch, empty_root):
+    folder, ran = empty_root / "fuzz" / "fuzz", empty_root / "ran"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(run, "BUILD", empty_root)
+    monkeypatch.setattr(run.store, "STORE", empty_root / "passed")
+    monkeypatch.setattr(run, "configure_and_build", lambda *_: True)
+    for name, code in {"fuzz_good": 0, "fuzz_bad": 77}.items():
+        (folder / name).write_text(f"#!/bin/sh\necho {name} >> {ran}\nexit {code}\n")
+        (folder / name).chmod(0o755)
+
+    def fuzz(key):
+        ran.write_text("")
+        stage = run.Stage("fuzz-long", "")
+        run.fuzz(run.Runner(None, resume=key), stage, 300, [])
+        return sorted(ran.read_text().split()), stage.passed, len(stage.failures)
+
+    assert fuzz("one tree") == (["fuzz_bad", "fuzz_good"], 1, 1)
+    assert fuzz("one tree") == (["fuzz_bad"], 1, 1)
+    assert fuzz("another") == (["fuzz_bad", "fuzz_good"], 1, 1)
+    assert fuzz("") == (["fuzz_bad", "fuzz_good"], 1, 1)

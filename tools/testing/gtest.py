@@ -113,7 +113,8 @@ def cut(suite: Suite, cases: list[str]) -> list[Shard]:
     seconds = 0.0
     for case in cases:
         current.append(case)
-        seconds += suite.seconds.get(case, SHARD_SECONDS / SHARD_CASES)
+        unknown = SHARD_SECONDS if case_seconds(case) > CASE_SECONDS else SHARD_SECONDS / SHARD_CASES
+        seconds += suite.seconds.get(case, unknown)
         if seconds >= SHARD_SECONDS:
             shards.append(Shard(suite, current, len(shards)))
             current, seconds = [], 0.0
@@ -292,6 +293,8 @@ def run_suites(
             continue
         suite.seconds = known.get(suite.name, {})
         cases = list_cases(suite, wrapper, filtered)
+        if runner.resume:
+            cases = without_kept(runner, stage, suite, cases, keys[suite.name] + runner.resume)
         if not cases:
             continue
         shards += cut(suite, cases)
@@ -305,6 +308,9 @@ def run_suites(
             result = run_shard(runner, rest, stage.name, wrapper)
             with lock:
                 outcomes[shard.suite.name].append(result)
+                if runner.resume and not result.failed:
+                    ended = {**dict.fromkeys(result.passed, ""), **dict(result.skipped)}
+                    store.keep_cases(stage, shard.suite.name, keys[shard.suite.name] + runner.resume, ended)
             again += 1
             number = shard.number + 1000 * again
             rest = Shard(shard.suite, result.left, number) if result.left else None
@@ -316,10 +322,23 @@ def run_suites(
     for suite in suites:
         if suite.name in outcomes:
             count(runner, stage, suite, outcomes[suite.name], keys[suite.name])
-            known[suite.name] = {k: v for result in outcomes[suite.name] for k, v in result.seconds.items()}
+            seconds = {k: v for result in outcomes[suite.name] for k, v in result.seconds.items()}
+            known[suite.name] = {**suite.seconds, **seconds} if runner.resume else seconds
     times_file.parent.mkdir(parents=True, exist_ok=True)
     times_file.write_text(json.dumps(known) + "\n")
     stage.took("run", begin)
+
+
+def without_kept(runner: Runner, stage: Stage, suite: Suite, cases: list[str], key: str) -> list[str]:
+    """Counts the cases that an interrupted run of this tree has kept, and returns the others."""
+    kept = store.recall_cases(stage, suite.name, key)
+    for name, reason in ((name, kept[name]) for name in cases if name in kept):
+        if reason:
+            stage.skip(f"{suite.name}.{name}", reason, runner.allowed_skips)
+        else:
+            stage.passed += 1
+            stage.stored += 1
+    return [name for name in cases if name not in kept]
 
 
 def count(runner: Runner, stage: Stage, suite: Suite, results: list[Result], key: str) -> None:

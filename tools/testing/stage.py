@@ -98,7 +98,7 @@ def signal_sentence(code: int) -> str:
 class Runner:
     """Runs commands and stages within the budget."""
 
-    def __init__(self, budget_minutes: float | None, use_store: bool = False):
+    def __init__(self, budget_minutes: float | None, use_store: bool = False, resume: str = ""):
         self.budget_minutes = budget_minutes
         self.begin_budget()
         self.background = False  # its commands run at the lowest priority, and show nothing
@@ -109,6 +109,7 @@ class Runner:
         self.allowed_skips = read_allowed_skips()
         self.venv_ready = False
         self.use_store = use_store
+        self.resume = resume  # the key of parts of stages that count again after an interruption
 
     def begin_budget(self) -> None:
         minutes = self.budget_minutes

@@ -2,8 +2,8 @@
 """Results of test programs that passed, kept under the hash of their inputs.
 
 A program whose hash is known is not run again by `make test`. The hash covers the program, the files that it
-loads, its data, its arguments and its environment. Continuous integration and `make test-long` do not read
-the store.
+loads, its data, its arguments and its environment. Continuous integration does not read the store. An
+interrupted `make test-long` reads what it kept itself, under the hash of the whole tree.
 """
 
 from __future__ import annotations
@@ -75,3 +75,21 @@ def keep(stage: Stage, name: str, key: str, passed: int, skips: list[Case]) -> N
     STORE.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"key": key, "passed": passed, "skips": [[case.name, case.text] for case in skips]})
     (STORE / f"{stage.name}.{name}.json").write_text(text + "\n")
+
+
+def recall_cases(stage: Stage, name: str, key: str) -> dict[str, str]:
+    """Returns the cases of a program that were kept with this key, each with the reason of its skip or ""."""
+    try:
+        stored = json.loads((STORE / f"{stage.name}.{name}.cases.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return dict(stored["cases"]) if stored["key"] == key else {}
+
+
+def keep_cases(stage: Stage, name: str, key: str, cases: dict[str, str]) -> None:
+    """Keeps cases of a program beside those kept before with this key."""
+    STORE.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"key": key, "cases": {**recall_cases(stage, name, key), **cases}})
+    file = STORE / f"{stage.name}.{name}.cases.json"
+    file.with_suffix(".new").write_text(text + "\n")
+    file.with_suffix(".new").replace(file)  # an interruption leaves the old one
