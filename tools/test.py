@@ -21,12 +21,12 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from io import TextIOWrapper
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from testing import gtest, store, timings
+from testing import tidy as tidy_files
 from testing.stage import BUILD, JOBS, REPORTS, ROOT, Case, OutOfTime, Runner, Stage
 
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -101,6 +101,9 @@ PYTHON_INPUTS = [
 
 FUZZ_SECONDS, FUZZ_SECONDS_LONG = 30, 300
 TIDY_MINUTES = 1
+# No target has these sources: tools/check_rocm.py compiles the first, a command of tests/fuzz/README.md the
+# other.
+NEVER_COMPILED = {"tests/rocm/hip_functions.cpp", "tests/fuzz/make_corpus/make_corpus.cpp"}
 
 
 # Reading reports
@@ -496,54 +499,26 @@ def changed_sources() -> list[str]:
     )
 
 
-def run_tidy(runner: Runner, stage: Stage, files: list[str], minutes: float | None) -> None:
-    """Runs clang-tidy on the files, several at once. Files that have not begun within `minutes` are named and
-    counted as skipped."""
-    # Each file by itself, as an editor sees it: a build folder that is configured and never built.
-    database = BUILD / "tidy" / "compile_commands.json"
-    if not configure(runner, stage, "tidy"):
+def run_tidy(
+    runner: Runner, stage: Stage, names: list[str], minutes: float | None, use_kept: bool = False
+) -> None:
+    """Runs clang-tidy on those of the files that are sources, each by itself, as an editor sees it: in a
+    build folder that is configured and never built."""
+    folder = BUILD / "tidy"
+    if not configure(runner, stage, "tidy", ["-DHEADRACE_PYTHON=ON"]):
         return
-    if not shutil.which("clang-tidy-16"):
-        stage.check(False, "clang-tidy", "clang-tidy-16 is not installed: run tools/setup.sh")
+    if not shutil.which(tidy_files.TIDY):
+        stage.check(False, "clang-tidy", f"{tidy_files.TIDY} is not installed: run tools/setup.sh")
         return
-    compiled = set(re.findall(r'"file": "([^"]+)"', database.read_text()))
-    files = [name for name in files if name.endswith(".cpp") and str(ROOT / name) in compiled]
-    print(f"  clang-tidy-16 on {len(files)} files", flush=True)
-    stop_at = time.monotonic() + minutes * 60 if minutes else None
-    pending = list(files)
-    running: dict[str, tuple[subprocess.Popen[bytes], TextIOWrapper]] = {}
-    while pending or running:
-        while pending and len(running) < JOBS:
-            name = pending.pop(0)
-            if stop_at and time.monotonic() > stop_at:
-                stage.skip(
-                    name,
-                    f"clang-tidy had its {minutes} minutes: `make tidy` takes the rest",
-                    runner.allowed_skips,
-                )
-                continue
-            command = ["clang-tidy-16", "--quiet", "-p", str(database.parent), name]
-            log = (REPORTS / f"tidy-{len(files) - len(pending)}.log").open("w+")
-            running[name] = (
-                subprocess.Popen(
-                    command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-                ),
-                log,
+    names = [name for name in names if name.endswith(".cpp") and name not in NEVER_COMPILED]
+    compiled = tidy_files.read_commands(folder)
+    for name in names:
+        if name not in compiled:
+            stage.check(
+                False, f"clang-tidy {name}", "no compile command in build/tidy: no target has this file"
             )
-        for name, (process, log) in list(running.items()):
-            try:
-                runner.seconds_left()
-            except OutOfTime:
-                for other, _ in running.values():
-                    other.kill()
-                raise
-            if process.poll() is None:
-                continue
-            log.seek(0)
-            stage.check(process.returncode == 0, f"clang-tidy {name}", log.read())
-            log.close()
-            del running[name]
-        time.sleep(0.05)
+    names = [name for name in names if name in compiled]
+    tidy_files.run(runner, stage, names, folder, minutes, use_kept)
 
 
 def tidy(runner: Runner, stage: Stage) -> None:
@@ -566,7 +541,7 @@ def tidy_all(runner: Runner, stage: Stage) -> None:
     listing = subprocess.run(
         ["git", "ls-files", "*.cpp"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    run_tidy(runner, stage, listing.split(), None)
+    run_tidy(runner, stage, listing.split(), None, use_kept=runner.use_store or bool(runner.resume))
 
 
 def gcc(runner: Runner, stage: Stage) -> None:
