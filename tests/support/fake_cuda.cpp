@@ -780,7 +780,7 @@ struct FakeDriver {
     const Piece& piece = found->second;
     const bool host = piece.kind == Kind::pinned || piece.kind == Kind::registered;
     const auto put = [&]<class T>(T what) {
-      std::memcpy(value, &what, sizeof(T));
+      *static_cast<T*>(value) = what;
       return Outcome::success;
     };
     switch (attribute) {
