@@ -21,7 +21,7 @@ inline constexpr std::size_t max_backends = 16;  ///< of one agent: the bits of 
 
 class BackendInstance;
 
-/// What an instance tells us. Called from any thread, also from inside a call to the instance:
+/// The host functions that an instance calls. From any thread, also from inside a call to the instance:
 /// implementations call no entry of any backend and no code of the caller's. They queue what is to be done.
 class HostEvents {
  public:

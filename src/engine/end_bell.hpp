@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who hears of a request's end besides the threads that wait for it: a callback, and a descriptor.
+// Tells a request's end to a callback and a descriptor, besides the threads that wait for it.
 #pragma once
 
 #include <headrace/request.hpp>

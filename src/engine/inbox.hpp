@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notifications that have come in and nobody has taken yet: oldest first, bounded, each delivered once.
+// Notifications that have come in and have not been taken yet: oldest first, bounded, each delivered once.
 #pragma once
 
 #include <headrace/agent.hpp>

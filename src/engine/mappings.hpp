@@ -44,7 +44,7 @@ class Mappings final : public LinkWatcher {
                                               int device = -1);
   /// Its owner has revoked these regions.
   void revoked(const PeerLife& life, std::span<const IdRange> ranges);
-  /// Nobody tells us any more when the peer revokes what is mapped over this link.
+  /// The peer cannot tell us any more that it revokes what is mapped over this link.
   void link_lost(const std::shared_ptr<Link>& link) override;
   /// Whether a caller still has one.
   [[nodiscard]] bool any() const;

@@ -35,7 +35,7 @@ struct PeerLife {
   /// epoch is valid.
   std::atomic<std::uint64_t> epoch{1};
   std::atomic<Fate> fate{Fate::alive};
-  /// A link to it was lost because nobody was there any more, and none has been ready since.
+  /// A link to it was lost because the peer was not there any more, and none has been ready since.
   std::atomic<bool> out_of_reach{false};
 
   std::mutex connecting;  ///< one thread makes links to it at a time

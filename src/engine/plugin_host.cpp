@@ -223,7 +223,7 @@ FoundBackend PluginHost::load(const std::string& name, const std::string& path, 
   return found;
 }
 
-/// Lets a child process load and open the plugin, so that one that crashes or hangs takes nobody along.
+/// Lets a child process load and open the plugin, so that a crash or a hang ends only the child.
 Result<void> PluginHost::probe(const std::string& path) {
   const std::string content = read_file(path);
   if (content.empty())

@@ -251,7 +251,7 @@ void Progress::drive() {
       Deadline::never());
 }
 
-/// The driver's seat is free: whoever waits and found it taken has to take it.
+/// No thread drives any more: one of those that wait must.
 void Progress::make_way() {
   if (followers_.fetch_add(0) > 0) event();  // a change, not a load: pairs with the one in sleep()
 }

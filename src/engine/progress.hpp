@@ -71,8 +71,8 @@ class Progress {
     const std::uint64_t spin_ns = spins_.next();
     std::uint64_t& now =
         waiting.now_ns;  // read once a round: it costs as much as all else in a look at a small request
-    // A small request ends before a round has been to the others: so whoever waits for one after another
-    // drives them here.
+    // A small request ends before a round has been to the others: so a thread that waits for one after
+    // another drives them here.
     if (others_are_due(now)) {
       (void)poll_at(now);
       if (done()) return true;

@@ -11,7 +11,7 @@ namespace headrace::engine {
 
 class RequestGroup final : public Transfer, public Whole, public std::enable_shared_from_this<RequestGroup> {
  public:
-  /// `parts`: two or more of one operation, to a peer each, that nobody else posts.
+  /// `parts`: two or more of one operation, to a peer each, that no other caller posts.
   static std::shared_ptr<RequestGroup> make(std::shared_ptr<const void> engine, const RequestContext& context,
                                             std::vector<std::shared_ptr<RequestCore>> parts);
 
