@@ -22,8 +22,8 @@ struct EngineCounters {
         notifications_received(t.counter("notifications.received")),
         notifications_dropped(t.counter("notifications.dropped")),
         request_ns(t.histogram("requests.duration_ns")) {}
-  Counter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured, &replayed,
-      &pages, &notifications_sent, &notifications_received, &notifications_dropped;
+  TelemetryCounter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured,
+      &replayed, &pages, &notifications_sent, &notifications_received, &notifications_dropped;
   Histogram& request_ns;
 };
 
