@@ -107,6 +107,7 @@ void bind_agent(nb::module_& module) {
   bind_agent_metadata(agent);
   bind_agent_requests(agent);
   bind_agent_notifications(agent);
+  bind_agent_counters(agent);
   agent
       .def(
           "backends",

@@ -7,6 +7,7 @@
 #include "bindings/python/agent_handle.hpp"
 #include "bindings/python/binding.hpp"
 
+#include <optional>
 #include <vector>
 
 namespace headrace::python {
@@ -16,6 +17,7 @@ void bind_agent_memory(nb::class_<PyAgent>& agent);
 void bind_agent_metadata(nb::class_<PyAgent>& agent);
 void bind_agent_requests(nb::class_<PyAgent>& agent);
 void bind_agent_notifications(nb::class_<PyAgent>& agent);
+void bind_agent_counters(nb::class_<PyAgent>& agent);
 
 /// How long a call waits if its caller says nothing.
 inline constexpr double ten_seconds = 10;
@@ -25,6 +27,12 @@ template <class Value>
   nb::list list;
   for (Value& value : values) list.append(nb::cast(std::move(value)));
   return list;
+}
+
+/// What a post adds to; none without `immediate`.
+[[nodiscard]] inline std::optional<Immediate> to_immediate(const std::optional<std::uint32_t>& immediate,
+                                                           std::uint32_t scope) {
+  return immediate ? std::optional(Immediate{*immediate, scope}) : std::nullopt;
 }
 
 /// Raises invalid_argument unless the object can be called or is None.

@@ -141,11 +141,12 @@ nb::object make_request_of_parts(PyAgent& self, const std::string& op, nb::handl
 /// quiet.
 std::unique_ptr<PyRequest> transfer(PyAgent& self, Op op, const std::string& peer, nb::handle local_pages,
                                     nb::handle remote_pages, nb::handle notification, const Seconds& timeout,
-                                    const Names& backends) {
+                                    const Names& backends, std::optional<Immediate> immediate) {
   const PageList local = page_list(self, local_pages, nullptr);
   const PageList remote = page_list(self, remote_pages, &peer);
   PostOptions post;
   post.timeout = to_timeout(timeout);
+  post.immediate = immediate;
   if (!notification.is_none()) post.notification = from_bytes(notification, "the notification");
   const RequestOptions options = request_options(backends, timeout);
   const auto start = std::chrono::steady_clock::now();
@@ -205,6 +206,7 @@ constexpr const char* transfer_doc_tail =
     "(read).\n"
     "timeout: seconds; after them the request is canceled and TimedOut is raised.\n"
     "backends: only these; None: the best that is available.\n"
+    "immediate, scope: as in Request.post; the peer counts the post.\n"
     "Returns: the request, which is done; see its times and explain().\n"
     "Errors: those of prepare, make_request, Request.post and Request.wait.";
 
@@ -262,28 +264,34 @@ void bind_agent_requests(nb::class_<PyAgent>& agent) {
       .def(
           "read",
           [](PyAgent& self, const std::string& peer, nb::handle local, nb::handle remote,
-             nb::handle notification, const Seconds& timeout, const Names& backends) {
-            return transfer(self, Op::read, peer, local, remote, notification, timeout, backends);
+             nb::handle notification, const Seconds& timeout, const Names& backends,
+             const std::optional<std::uint32_t>& immediate, std::uint32_t scope) {
+            return transfer(self, Op::read, peer, local, remote, notification, timeout, backends,
+                            to_immediate(immediate, scope));
           },
           nb::arg("peer"), nb::arg("local_pages"), nb::arg("remote_pages"),
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
-          nb::arg("backends") = nb::none(),
+          nb::arg("backends") = nb::none(), nb::kw_only(), nb::arg("immediate") = nb::none(),
+          nb::arg("scope") = 0,
           nb::sig("def read(self, peer: str, local_pages: object, remote_pages: object, notification: bytes "
                   "| None = None, timeout: float | None = None, backends: collections.abc.Sequence[str] | "
-                  "None = None) -> Request"),
+                  "None = None, *, immediate: int | None = None, scope: int = 0) -> Request"),
           read_doc.c_str())
       .def(
           "write",
           [](PyAgent& self, const std::string& peer, nb::handle local, nb::handle remote,
-             nb::handle notification, const Seconds& timeout, const Names& backends) {
-            return transfer(self, Op::write, peer, local, remote, notification, timeout, backends);
+             nb::handle notification, const Seconds& timeout, const Names& backends,
+             const std::optional<std::uint32_t>& immediate, std::uint32_t scope) {
+            return transfer(self, Op::write, peer, local, remote, notification, timeout, backends,
+                            to_immediate(immediate, scope));
           },
           nb::arg("peer"), nb::arg("local_pages"), nb::arg("remote_pages"),
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
-          nb::arg("backends") = nb::none(),
+          nb::arg("backends") = nb::none(), nb::kw_only(), nb::arg("immediate") = nb::none(),
+          nb::arg("scope") = 0,
           nb::sig("def write(self, peer: str, local_pages: object, remote_pages: object, notification: bytes "
                   "| None = None, timeout: float | None = None, backends: collections.abc.Sequence[str] | "
-                  "None = None) -> Request"),
+                  "None = None, *, immediate: int | None = None, scope: int = 0) -> Request"),
           write_doc.c_str());
 }
 

@@ -338,8 +338,10 @@ void bind_request(nb::module_& module) {
       .def(
           "post",
           [](PyRequest& self, nb::handle notification, const Seconds& timeout, nb::handle stream,
-             nb::handle local, nb::handle remote, std::size_t part) {
+             nb::handle local, nb::handle remote, std::size_t part,
+             const std::optional<std::uint32_t>& immediate, std::uint32_t scope) {
             PostOptions options;
+            if (immediate) options.immediate = Immediate{*immediate, scope};
             if (!notification.is_none()) options.notification = from_bytes(notification, "the notification");
             options.timeout = to_timeout(timeout);
             if (!stream.is_none()) options.stream = to_stream(stream);
@@ -348,10 +350,11 @@ void bind_request(nb::module_& module) {
           },
           nb::arg("notification") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::arg("stream") = nb::none(), nb::kw_only(), nb::arg("local") = nb::none(),
-          nb::arg("remote") = nb::none(), nb::arg("part") = 0,
+          nb::arg("remote") = nb::none(), nb::arg("part") = 0, nb::arg("immediate") = nb::none(),
+          nb::arg("scope") = 0,
           nb::sig("def post(self, notification: bytes | None = None, timeout: float | None = None, stream: "
-                  "typing.Any = None, *, local: typing.Any = None, remote: typing.Any = None, part: int = 0) "
-                  "-> str"),
+                  "typing.Any = None, *, local: typing.Any = None, remote: typing.Any = None, part: int = 0, "
+                  "immediate: int | None = None, scope: int = 0) -> str"),
           "Starts the move of the pages and returns the state.\n\n"
           "Small requests on mapped or attached paths are \"done\" at the return.\n"
           "notification: bytes, up to 64 KiB, delivered to the peer after its pages are written (write)\n"
@@ -366,10 +369,13 @@ void bind_request(nb::module_& module) {
           "the graph reads them again: they can be a model's own block tables.\n"
           "part: in a request to several peers, the part that local and remote belong to; the pages of\n"
           "the other parts do not change.\n"
+          "immediate, scope: integers of 32 bits; the peer counts the post after its pages are written or\n"
+          "read: Agent.counter. A post with an immediate tries no other path after a failure of its path.\n"
           "Errors: InvalidArgument (in flight; a stream of another GPU), WouldBlock (a queue is full; or\n"
           "the peer's memory is not mapped yet, which a stream needs: poll, retry; before a capture post\n"
           "once without a stream), PeerLost, NotFound (a region has been revoked), NotSupported (the\n"
-          "path does not support streams; a notification in a capture). In a request to several peers\n"
+          "path does not support streams; a notification or an immediate in a capture). In a request to "
+          "several peers\n"
           "wait() raises the error of a part. With a stream post raises it too: outside a capture the\n"
           "other parts are in flight; in a capture they are removed from the graph, which must be\n"
           "dropped.")

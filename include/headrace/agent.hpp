@@ -2,6 +2,7 @@
 // The agent: one named participant. It owns regions, knows peers, and makes the requests that move pages.
 #pragma once
 
+#include <headrace/counter.hpp>
 #include <headrace/request.hpp>
 #include <headrace/telemetry.hpp>
 
@@ -266,6 +267,12 @@ class Agent {
   HEADRACE_API void on_notification(std::function<void(Notification)> taken);
   /// A descriptor that is readable while notifications wait. It belongs to the agent: do not close it.
   HEADRACE_API Result<int> notification_fd();
+
+  // --- counters
+
+  /// The counter of the posts that arrive here with this immediate.
+  ///   errors  invalid_argument (the agent is closed)
+  HEADRACE_API Result<Counter> counter(Immediate immediate);
 
   // --- backends and telemetry
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ._headrace import Agent, Request
+    from ._headrace import Agent, Counter, Request
 
 _ONE = (1).to_bytes(8, "little")
 
@@ -78,6 +78,17 @@ def _wake(key: tuple[asyncio.AbstractEventLoop, int], request: Request) -> None:
     for future in _waiting[key]:
         if not future.done():
             future.set_result(None)
+
+
+async def reached(counter: Counter, at_least: int) -> None:
+    """Waits until the count is at least that."""
+    fd = counter.event_fd(at_least)
+    try:
+        if counter.value < at_least:
+            await _any_readable(asyncio.get_running_loop(), [fd])
+        counter.wait(at_least, 0)  # raises if the agent was closed instead
+    finally:
+        os.close(fd)
 
 
 # Notifications that the filter leaves in the queue keep the eventfd readable: poll again after this many

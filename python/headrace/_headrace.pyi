@@ -6,6 +6,7 @@ The compiled part of the package headrace. Import headrace, which has all names 
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Mapping as _Mapping,
@@ -453,7 +454,7 @@ class Request:
     loop. Cancelling the task cancels the request; the task ends when the memory is quiet.
     """
 
-    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None, *, local: Any = None, remote: Any = None, part: int = 0) -> str:
+    def post(self, notification: bytes | None = None, timeout: float | None = None, stream: Any = None, *, local: Any = None, remote: Any = None, part: int = 0, immediate: int | None = None, scope: int = 0) -> str:
         """
         Starts the move of the pages and returns the state.
 
@@ -470,10 +471,12 @@ class Request:
         the graph reads them again: they can be a model's own block tables.
         part: in a request to several peers, the part that local and remote belong to; the pages of
         the other parts do not change.
+        immediate, scope: integers of 32 bits; the peer counts the post after its pages are written or
+        read: Agent.counter. A post with an immediate tries no other path after a failure of its path.
         Errors: InvalidArgument (in flight; a stream of another GPU), WouldBlock (a queue is full; or
         the peer's memory is not mapped yet, which a stream needs: poll, retry; before a capture post
         once without a stream), PeerLost, NotFound (a region has been revoked), NotSupported (the
-        path does not support streams; a notification in a capture). In a request to several peers
+        path does not support streams; a notification or an immediate in a capture). In a request to several peers
         wait() raises the error of a part. With a stream post raises it too: outside a capture the
         other parts are in flight; in a capture they are removed from the graph, which must be
         dropped.
@@ -599,6 +602,53 @@ class Request:
     def peer(self) -> str:
         """
         The name of the peer, or of this agent; of several parts all names, separated by commas.
+        """
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+class Counter:
+    """
+    The number of posts with one immediate that have arrived, from Agent.counter.
+
+    It counts the posts of peers, and of the agent to itself, whose bytes can be read. It
+    only grows. Posts that arrived before the counter was opened are in it.
+    Threads: any.
+    """
+
+    @property
+    def immediate(self) -> int:
+        """The immediate that is counted."""
+
+    @property
+    def scope(self) -> int:
+        """The scope of the immediate."""
+
+    @property
+    def value(self) -> int:
+        """The count now: the bytes of these posts can be read."""
+
+    def wait(self, at_least: int, timeout: float | None = None) -> None:
+        """
+        Waits until the count is at least that.
+
+        timeout: seconds; None: no limit.
+        Errors: TimedOut, Canceled (the agent was closed).
+        """
+
+    def reached(self, at_least: int) -> Coroutine[object, None, None]:
+        """
+        `await counter.reached(n)` waits in the running asyncio loop until the count is at least n.
+
+        Errors: Canceled (the agent was closed).
+        """
+
+    def event_fd(self, at_least: int) -> int:
+        """
+        A new descriptor that becomes readable once the count is at least that, or the agent is closed.
+
+        Owns: the caller closes it, and does not read from it.
         """
 
     def __repr__(self) -> str: ...
@@ -1118,7 +1168,7 @@ class Agent:
         Errors: as above, with the part's number; InvalidArgument (no part; two parts of one peer).
         """
 
-    def read(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None) -> Request:
+    def read(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None, *, immediate: int | None = None, scope: int = 0) -> Request:
         """
         Reads pages of a peer into local pages.
 
@@ -1129,11 +1179,12 @@ class Agent:
         (read).
         timeout: seconds; after them the request is canceled and TimedOut is raised.
         backends: only these; None: the best that is available.
+        immediate, scope: as in Request.post; the peer counts the post.
         Returns: the request, which is done; see its times and explain().
         Errors: those of prepare, make_request, Request.post and Request.wait.
         """
 
-    def write(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None) -> Request:
+    def write(self, peer: str, local_pages: object, remote_pages: object, notification: bytes | None = None, timeout: float | None = None, backends: Sequence[str] | None = None, *, immediate: int | None = None, scope: int = 0) -> Request:
         """
         Writes local pages to pages of a peer.
 
@@ -1144,6 +1195,7 @@ class Agent:
         (read).
         timeout: seconds; after them the request is canceled and TimedOut is raised.
         backends: only these; None: the best that is available.
+        immediate, scope: as in Request.post; the peer counts the post.
         Returns: the request, which is done; see its times and explain().
         Errors: those of prepare, make_request, Request.post and Request.wait.
         """
@@ -1194,6 +1246,13 @@ class Agent:
     def _closing_fd(self) -> int:
         """
         A descriptor that becomes readable when the agent is closed; for headrace._asyncio.
+        """
+
+    def counter(self, immediate: int, scope: int = 0) -> Counter:
+        """
+        The counter of the posts that arrive here with this immediate.
+
+        immediate, scope: as the peers give them to post, read and write.
         """
 
     def backends(self) -> list[BackendInfo]:

@@ -368,6 +368,14 @@ Result<Request> Agent::write(std::string_view peer, const PageSpec& local, const
   return posted;
 }
 
+// --- counters
+
+Result<Counter> Agent::counter(Immediate immediate) {
+  const std::shared_ptr<engine::Engine>& engine = impl_->engine;
+  HEADRACE_TRY(count, engine->arrivals().open(immediate));
+  return Counter({engine, &engine->arrivals()}, std::move(count), immediate);
+}
+
 // --- notifications
 
 Result<void> Agent::notify(std::string_view peer, std::string_view payload) {

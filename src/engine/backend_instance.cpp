@@ -91,6 +91,10 @@ void BackendInstance::fill_host(const InstanceArgs& args) {
     const Telling inside;
     self(c).events_.received(link, channel, {static_cast<const char*>(bytes), n});
   };
+  host_.counted = [](void* c, uint64_t link, uint32_t scope, uint32_t immediate, uint64_t amount) {
+    const Telling inside;
+    self(c).events_.counted(link, {immediate, scope}, amount);
+  };
   host_.submit = [](void* c, void (*function)(void*), void* argument) {
     return self(c).events_.submit(function, argument) ? 1 : 0;
   };

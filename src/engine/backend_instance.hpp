@@ -4,7 +4,7 @@
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
-#include <headrace/result.hpp>
+#include <headrace/request.hpp>
 
 #include "engine/steady_clock.hpp"
 
@@ -32,6 +32,7 @@ class HostEvents {
   virtual void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status,
                           std::string_view text) = 0;
   virtual void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) = 0;
+  virtual void counted(std::uint64_t link, Immediate immediate, std::uint64_t amount) = 0;
   virtual bool submit(void (*function)(void*), void* argument) = 0;
   virtual void wake() = 0;
   virtual bool log_enabled(const std::string& backend, int level) = 0;

@@ -23,8 +23,9 @@ struct EngineCounters {
         notifications_dropped(t.counter("notifications.dropped")),
         completions_ignored(t.counter("completions.ignored")),
         request_ns(t.histogram("requests.duration_ns")) {}
-  Counter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured, &replayed,
-      &pages, &notifications_sent, &notifications_received, &notifications_dropped, &completions_ignored;
+  TelemetryCounter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured,
+      &replayed, &pages, &notifications_sent, &notifications_received, &notifications_dropped,
+      &completions_ignored;
   Histogram& request_ns;
 };
 

@@ -40,9 +40,10 @@ Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
       paths_(backends_, regions_, lists_, links_),
       notifications_(self_, calls_, backends_, links_, peers_, *progress_, *callbacks_, counters_, log_,
                      settings_.inbox),
+      arrivals_(calls_, *progress_, *callbacks_, telemetry_, log_),
       requests_(this_,
                 {calls_, *progress_, *callbacks_, counters_, log_, links_, lists_, paths_, notifications_,
-                 revocation_, requests_, own_flights_},
+                 arrivals_, revocation_, requests_, own_flights_},
                 settings_.check_overlap) {
   links_.watch(mappings_);
   links_.watch(revocation_);
@@ -76,6 +77,7 @@ void Engine::close() {
     progress_->event();  // a call that waits sees that the agent is closed
     std::this_thread::yield();
   }
+  arrivals_.close();
   requests_.cancel_all();
   links_.close();
   const bool quiet = requests_.release_all();
@@ -135,6 +137,10 @@ void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view b
     log_.info("peer {} says goodbye", life->name);
     peers_.end_life(*life, Fate::left, fmt::format("peer {} has closed its agent", life->name));
   }
+}
+
+void Engine::counted(std::uint64_t /*link*/, Immediate immediate, std::uint64_t amount) {
+  arrivals_.add(immediate, amount);
 }
 
 bool Engine::submit(void (*function)(void*), void* argument) {

@@ -6,6 +6,7 @@
 // queued: a thread that runs progress executes it (Progress::defer).
 #pragma once
 
+#include "engine/arrival_counters.hpp"
 #include "engine/backends.hpp"
 #include "engine/call_gate.hpp"
 #include "engine/callback_queue.hpp"
@@ -71,6 +72,7 @@ class Engine final : public HostEvents {
   PageLists& lists() { return lists_; }
   Notifications& notifications() { return notifications_; }
   Requests& requests() { return requests_; }
+  ArrivalCounters& arrivals() { return arrivals_; }
 
   // --- HostEvents
   void completed(std::uint64_t token, Status status, std::string_view text) override;
@@ -79,6 +81,7 @@ class Engine final : public HostEvents {
   void link_event(std::uint64_t link, headrace_link_event_v1 event, Status status,
                   std::string_view text) override;
   void received(std::uint64_t link, std::uint32_t channel, std::string_view bytes) override;
+  void counted(std::uint64_t link, Immediate immediate, std::uint64_t amount) override;
   bool submit(void (*function)(void*), void* argument) override;
   void wake() override;
   bool log_enabled(const std::string& backend, int level) override;
@@ -112,6 +115,7 @@ class Engine final : public HostEvents {
   PageLists lists_;
   PathChoice paths_;
   Notifications notifications_;
+  ArrivalCounters arrivals_;
   Requests requests_;
 };
 

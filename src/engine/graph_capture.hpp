@@ -23,7 +23,7 @@ class GraphCapture {
   struct Post {
     void* stream = nullptr;
     const std::optional<PageIndices>* indices = nullptr;  ///< that the graph reads before it moves
-    bool has_message = false;
+    bool has_message = false;                             ///< or an immediate: no graph carries either
   };
   /// Records the post into the graph that its stream captures. Null if the stream is not being captured: then
   /// nothing has been done.

@@ -8,6 +8,7 @@ class Log;
 
 namespace headrace::engine {
 
+class ArrivalCounters;
 class CallGate;
 class CallbackQueue;
 class InFlight;
@@ -30,6 +31,7 @@ struct RequestContext {
   const PageLists& lists;
   const PathChoice& paths;
   Notifications& notifications;
+  ArrivalCounters& arrivals;
   Revocation& revocation;
   Requests& requests;
   InFlight& own_flights;  ///< of posts between our own regions

@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "base/log.hpp"
+#include "engine/arrival_counters.hpp"
 #include "engine/notifications.hpp"
 #include "engine/requests.hpp"
 #include "engine/revocation.hpp"
@@ -142,6 +143,7 @@ void RequestCore::set_contents(const PostOptions* options) {
     std::memcpy(message_.data() + message_header_bytes, options->notification->data(),
                 options->notification->size());
   }
+  immediate_ = options != nullptr ? options->immediate : std::nullopt;
   const bool on_stream = options != nullptr && options->stream;
   stream_ = on_stream ? *options->stream : nullptr;
   if (on_stream && stream_ == nullptr) stream_ = default_stream;
@@ -245,10 +247,12 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
   if (link != nullptr && !pass.emplace(link->gate()))
     return {Outcome::failed, {Code::peer_lost}, link->lost_text()};
   if (stream_ != nullptr && (indices_ || path_.backend->can(HEADRACE_CAPTURE))) {
-    auto graph = GraphCapture::record(path_, plan_, {stream_, &indices_, has_message_});
+    auto graph = GraphCapture::record(path_, plan_, {stream_, &indices_, has_message_ || immediate_});
     if (!graph) return {Outcome::failed, {graph.code(), 0, graph.error().page}, graph.error().message};
     if (*graph) return captured(*std::move(graph));
   }
+  if (immediate_ && link != nullptr && !path_.backend->can(HEADRACE_COUNT))
+    return {Outcome::failed, {Code::not_supported}, "this path carries no immediates"};
   if (link != nullptr && link->state() == LinkState::connecting)
     if (auto waits = wait_for(*link)) return *std::move(waits);
   headrace_post_v1 args{};
@@ -261,6 +265,11 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
   args.channel = HEADRACE_CHANNEL_USER;
   args.message = {message_.data(), carries_message ? message_.size() : 0};
   args.stream = stream_;
+  if (immediate_ && link != nullptr) {  // one to ourselves is counted at the end
+    args.has_immediate = 1;
+    args.immediate = immediate_->value;
+    args.scope = immediate_->scope;
+  }
   const Status status = path_.backend->post(path_.request, args);
   // A backend that refuses a post and completes it all the same has ended it.
   if (!status.ok()) return slot_.withdraw(args.token) ? Attempt{Outcome::failed, status} : over(status);
@@ -409,7 +418,9 @@ Result<std::uint64_t> RequestCore::check() {
 void RequestCore::completed(Status status, std::string_view text) {
   // May run inside our own call to `post`, so it takes no lock that is held there.
   std::shared_ptr<RequestCore> self = flying_in_.load()->take(flight_slot_);
-  if (canceled() || status.ok() || !may_go_over(status.code)) {
+  // The peer could not tell a second count of the post from that of another post.
+  const bool counts_twice = immediate_ && plan_.remote->life && status.code == Code::backend_failed;
+  if (canceled() || status.ok() || counts_twice || !may_go_over(status.code)) {
     (void)end(status, std::string(text));
     return;
   }
@@ -470,6 +481,7 @@ Status RequestCore::end(Status status, std::string text) {
   context_.revocation.post_ended();
   if (status.ok() && has_message_ && !plan_.remote->life)
     context_.notifications.received_from_self(std::string_view(message_).substr(message_header_bytes));
+  if (status.ok() && immediate_ && !plan_.remote->life) context_.arrivals.add(*immediate_, 1);
   finish(status, ended_at_ns);
   if (whole_ != nullptr) whole_->part_ended(number_, status);
   return status;

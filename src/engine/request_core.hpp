@@ -157,6 +157,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
 
   std::string message_;  ///< 16 bytes of key, then the notification, while it may be needed by a next path
   bool has_message_ = false;
+  std::optional<Immediate> immediate_;
   void* stream_ = nullptr;              ///< of the present post, for the path alone that it was posted on
   std::optional<PageIndices> indices_;  ///< of the present post, while it is handed over
 

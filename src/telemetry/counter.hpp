@@ -13,11 +13,11 @@ namespace headrace {
 
 /// Counts up and wraps at 2^64. Threads use different cache lines, so that two of them rarely contend for
 /// one; an add is one relaxed read-modify-write.
-class Counter {
+class TelemetryCounter {
  public:
-  Counter() = default;
-  Counter(const Counter&) = delete;
-  Counter& operator=(const Counter&) = delete;
+  TelemetryCounter() = default;
+  TelemetryCounter(const TelemetryCounter&) = delete;
+  TelemetryCounter& operator=(const TelemetryCounter&) = delete;
 
   void add(std::uint64_t amount = 1) noexcept {
     shards_[shard_of_this_thread()].value.fetch_add(amount, std::memory_order_relaxed);

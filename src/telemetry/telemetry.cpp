@@ -16,7 +16,7 @@ Thing& find_or_make(std::map<std::string, std::unique_ptr<Thing>, std::less<>>& 
 
 }  // namespace
 
-Counter& Telemetry::counter(std::string_view name) {
+TelemetryCounter& Telemetry::counter(std::string_view name) {
   const std::scoped_lock lock(mutex_);
   return find_or_make(counters_, name);
 }

@@ -30,7 +30,7 @@ class Telemetry {
   Telemetry& operator=(const Telemetry&) = delete;
 
   /// The counter or histogram of a name; created at the first lookup.
-  [[nodiscard]] Counter& counter(std::string_view name);
+  [[nodiscard]] TelemetryCounter& counter(std::string_view name);
   [[nodiscard]] Histogram& histogram(std::string_view name);
 
   /// Records an event with the current time. For events once for each connection, not for each request: it
@@ -44,7 +44,7 @@ class Telemetry {
   const std::size_t event_capacity_;
 
   mutable std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<Counter>, std::less<>> counters_;
+  std::map<std::string, std::unique_ptr<TelemetryCounter>, std::less<>> counters_;
   std::map<std::string, std::unique_ptr<Histogram>, std::less<>> histograms_;
   std::deque<EventSnapshot> events_;
   std::uint64_t events_dropped_ = 0;

@@ -264,3 +264,28 @@ def test_a_request_takes_another_path_if_the_first_fails():
             r"not fake: it failed this post: .*the fault script stopped the copy after 100 bytes",
             request.explain(),
         ), request.explain()
+
+
+def test_a_post_with_an_immediate_tries_no_other_path_after_a_failure():
+    options = {"fake.faults": "partial:100@1", "fake.completion": "inline"}
+    with (
+        headrace.Agent(unique("left"), ["fake", "tcp"], options=options) as left,
+        headrace.Agent(unique("right"), ["fake", "tcp"]) as right,
+    ):
+        source = np.random.default_rng().integers(1, 256, 10_007, dtype=np.uint8)
+        target = np.zeros_like(source)
+        theirs = right.register(target)
+        left.register(source)
+        introduce(left, right)
+        request = left.make_request(
+            "write", left.prepare([source]), left.prepare([(theirs.id, 0, source.size)], right.name)
+        )
+        request.post(immediate=1)
+        with pytest.raises(headrace.BackendFailed, match="stopped the copy after 100 bytes"):
+            request.wait(30)
+        assert request.backend == "fake"
+        request.post(immediate=1)
+        request.wait(30)
+        right.counter(1).wait(1, timeout=30)
+        assert (target == source).all()
+        assert right.counter(1).value == 1

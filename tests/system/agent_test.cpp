@@ -84,6 +84,70 @@ TEST_P(OverBackend, pages_of_odd_sizes_and_offsets_move_both_ways) {
   }
 }
 
+TEST_P(OverBackend, a_counter_reaches_the_number_of_writes_when_all_their_bytes_are_there) {
+  constexpr std::size_t threads = 4, posts = 250, page = 4096;
+  auto& ours = memory(threads * page, 1);
+  auto& theirs = memory(threads * page, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  const Immediate immediate{7, 3};
+  const Counter counter = must(agents.there.counter(immediate));
+  EXPECT_EQ(counter.wait(1, std::chrono::nanoseconds(0)).code, Code::timed_out);
+  std::vector<std::jthread> writers;
+  for (std::size_t t = 0; t < threads; ++t)
+    writers.emplace_back([&, t] {
+      const std::vector<Page> from{{mine.id.value, t * page, page}}, to{{far.id.value, t * page, page}};
+      Request request = must(agents.here.make_request(
+          Op::write,
+          {must(agents.here.prepare(from)), must(agents.here.prepare(agents.there.name(), to)), {}, {}}));
+      PostOptions options;
+      options.immediate = immediate;
+      for (std::size_t i = 1; i <= posts; ++i) {
+        std::memset(ours.data() + t * page, static_cast<int>(i), page);
+        Status posted;
+        while ((posted = request.post(options)).code == Code::would_block) (void)request.poll();
+        ASSERT_TRUE(posted.ok()) << request.error().message;
+        ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
+      }
+    });
+  ASSERT_TRUE(counter.wait(threads * posts, patience).ok()) << counter.value();
+  EXPECT_EQ(theirs, std::vector<std::byte>(threads * page, static_cast<std::byte>(posts)));
+  writers.clear();
+  EXPECT_EQ(counter.value(), threads * posts);
+  EXPECT_EQ(must(agents.there.counter({7, 4})).value(), 0U);
+  EXPECT_EQ(must(agents.here.counter(immediate)).value(), 0U);
+}
+
+TEST_P(OverBackend, a_counter_counts_reads_and_posts_of_its_own_agent) {
+  auto& ours = memory(8192, 1);
+  auto& theirs = memory(8192, 2);
+  const Region mine = share(agents.here, ours);
+  const Region far = share(agents.there, theirs);
+  agents.meet();
+  PostOptions options;
+  options.immediate = Immediate{1, 0};
+  options.notification = "with it";
+  const Counter there = must(agents.there.counter({1, 0})), here = must(agents.here.counter({1, 0}));
+  std::atomic<int> reached{0};
+  there.on_reached(1, [&] { ++reached; });
+  const int fd = must(there.event_fd(1));
+  const std::vector<Page> first{{mine.id.value, 0, 4096}}, second{{mine.id.value, 4096, 4096}},
+      remote{{far.id.value, 0, 4096}};
+  (void)must(agents.here.read(agents.there.name(), first, remote, options));
+  EXPECT_TRUE(there.wait(1, patience).ok());
+  pollfd readable{fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&readable, 1, 30'000), 1);
+  ::close(fd);
+  EXPECT_EQ(must(agents.there.wait_notification(patience)).payload, "with it");
+  while (reached == 0) std::this_thread::yield();
+  EXPECT_EQ(here.value(), 0U);
+  (void)must(agents.here.write(agents.here.name(), first, second, options));
+  EXPECT_TRUE(here.wait(1, patience).ok());
+  EXPECT_EQ(there.value(), 1U);
+  EXPECT_EQ(reached, 1);
+}
+
 TEST_P(OverBackend, pages_that_are_views_change_their_layout_during_a_move) {
   // A cache of ours, [2, blocks, tokens, 3 of 7 heads, dim], and one of theirs, [2, blocks, 7 heads, tokens,
   // dim].

@@ -440,7 +440,7 @@ TEST(SeveralPeersOverFake, one_deadline_holds_for_all_parts_and_the_late_peer_is
   OneAndSeveral all("fake", 4, {{"fake.faults", "drop@2"}});
   all.connect();
   Request request = all.request(Op::read);
-  ASSERT_TRUE(request.post({{}, std::chrono::milliseconds(100)}).ok());
+  ASSERT_TRUE(request.post({.timeout = std::chrono::milliseconds(100)}).ok());
   EXPECT_EQ(request.wait(patience).code, Code::timed_out);
   EXPECT_EQ(request.state(), RequestState::failed);
   EXPECT_NE(request.error().message.find(all.others[1].name()), std::string::npos) << request.error().message;
@@ -463,7 +463,7 @@ TEST(SeveralPeersOverFake, parts_that_wait_for_a_queue_end_by_a_deadline_or_a_ca
   request.cancel();
   EXPECT_EQ(request.wait(patience).code, Code::canceled);
   for (const PartInfo& part : request.parts()) EXPECT_EQ(part.state, RequestState::canceled);
-  ASSERT_TRUE(request.post({{}, std::chrono::milliseconds(50)}).ok());
+  ASSERT_TRUE(request.post({.timeout = std::chrono::milliseconds(50)}).ok());
   EXPECT_EQ(request.wait(patience).code, Code::timed_out);
   EXPECT_FALSE(all.equal(0));
   ASSERT_TRUE(request.post().ok());

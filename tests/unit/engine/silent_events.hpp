@@ -12,6 +12,7 @@ class SilentEvents final : public HostEvents {
   std::uint64_t accepted(BackendInstance&, void*, std::string_view, std::uint64_t) override { return 0; }
   void link_event(std::uint64_t, headrace_link_event_v1, Status, std::string_view) override {}
   void received(std::uint64_t, std::uint32_t, std::string_view) override {}
+  void counted(std::uint64_t, Immediate, std::uint64_t) override {}
   bool submit(void (*)(void*), void*) override { return false; }
   void wake() override {}
   bool log_enabled(const std::string&, int) override { return false; }

@@ -13,8 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(Counter, ManyThreadsLoseNoCount) {
-  Counter counter;
+TEST(TelemetryCounter, ManyThreadsLoseNoCount) {
+  TelemetryCounter counter;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -84,7 +84,7 @@ TEST(Histogram, ThreadsMayRecordDuringASnapshot) {
 TEST(Telemetry, TheSameNameGivesTheSameCounter) {
   const FakeClock clock;
   Telemetry telemetry(clock);
-  Counter& first = telemetry.counter("tcp.sent_bytes");
+  TelemetryCounter& first = telemetry.counter("tcp.sent_bytes");
   telemetry.counter("another").add();
   telemetry.counter("tcp.sent_bytes").add(5);
   first.add(2);

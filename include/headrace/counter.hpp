@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counters: how many posts with an immediate have arrived at this agent.
+#pragma once
+
+#include <headrace/request.hpp>
+
+#include <functional>
+#include <memory>
+
+namespace headrace {
+
+namespace engine {
+class ArrivalCount;
+class ArrivalCounters;
+}  // namespace engine
+
+/// The number of posts with one immediate whose bytes this agent can read: those of peers, and its own to
+/// itself. It only grows while the agent is open. Arrivals before the counter was opened are in it.
+///
+/// A handle, cheap to copy; all handles of one immediate show the same count.
+///   threads  any
+class Counter {
+ public:
+  Counter() = default;
+
+  [[nodiscard]] HEADRACE_API Immediate immediate() const;
+  /// The count now. What was written by these posts can be read.
+  [[nodiscard]] HEADRACE_API std::uint64_t value() const;
+  /// Waits until the count is at least that. Returns ok, timed_out, or canceled (the agent was closed).
+  HEADRACE_API Status wait(std::uint64_t at_least, Timeout timeout = forever) const;
+  /// Calls `reached` once, on the agent's callback thread, when the count is at least that. Never if the
+  /// agent is closed first.
+  HEADRACE_API void on_reached(std::uint64_t at_least, std::function<void()> reached) const;
+  /// A new descriptor, the caller's to close. It becomes readable once the count is at least that, or the
+  /// agent is closed. It may be shared: do not read from it.
+  ///   errors  invalid_argument (the agent is closed), exhausted (no descriptors)
+  [[nodiscard]] HEADRACE_API Result<int> event_fd(std::uint64_t at_least) const;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return count_ != nullptr; }
+
+ private:
+  friend class Agent;
+  Counter(std::shared_ptr<engine::ArrivalCounters> all, std::shared_ptr<engine::ArrivalCount> count,
+          Immediate immediate)
+      : all_(std::move(all)), count_(std::move(count)), immediate_(immediate) {}
+
+  std::shared_ptr<engine::ArrivalCounters> all_;  ///< keeps the engine
+  std::shared_ptr<engine::ArrivalCount> count_;
+  Immediate immediate_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/arrival_counters.hpp"
+
+#include "base/errors.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::engine {
+namespace {
+
+constexpr std::uint64_t log_drops_every_ns = 1'000'000'000;
+
+}  // namespace
+
+std::shared_ptr<ArrivalCount> ArrivalCounters::find_or_make(Immediate key) {
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto found = entries_.find(packed(key)); found != entries_.end()) return found->second.count;
+  }
+  const std::unique_lock lock(mutex_);
+  if (const auto found = entries_.find(packed(key)); found != entries_.end()) return found->second.count;
+  if (unopened_ == most_unopened) return nullptr;
+  ++unopened_;
+  return entries_[packed(key)].count;
+}
+
+void ArrivalCounters::add(Immediate key, std::uint64_t amount) {
+  const auto count = find_or_make(key);
+  if (count == nullptr) return drop(key, amount);
+  // Sequentially consistent, as the store and the load in `watch`: the later of the two sees the other.
+  const std::uint64_t value = count->value_.fetch_add(amount) + amount;
+  if (value >= count->next_watch_.load()) tell(*count, value);
+  progress_.event();
+}
+
+void ArrivalCounters::drop(Immediate key, std::uint64_t amount) {
+  dropped_.add(amount);
+  const std::uint64_t now = progress_.clock().now_ns();
+  std::uint64_t last = logged_drop_ns_.load();
+  if ((last != 0 && now - last < log_drops_every_ns) || !logged_drop_ns_.compare_exchange_strong(last, now))
+    return;
+  log_.warn(
+      "dropped a count of immediate {} in scope {}: {} immediates that no counter was opened for have come "
+      "already",
+      key.value, key.scope, most_unopened);
+}
+
+Result<std::shared_ptr<ArrivalCount>> ArrivalCounters::open(Immediate key) {
+  HEADRACE_TRY_VOID(calls_.usable());
+  const std::unique_lock lock(mutex_);
+  const auto [at, is_new] = entries_.try_emplace(packed(key));
+  if (!std::exchange(at->second.opened, true) && !is_new) --unopened_;
+  return at->second.count;
+}
+
+Status ArrivalCounters::wait(const ArrivalCount& count, std::uint64_t at_least, Timeout timeout) {
+  const auto reached = [&] { return count.value() >= at_least; };
+  if (reached()) return {};
+  const Call call(calls_);
+  if (!call.admitted()) return {calls_.forked() ? Code::invalid_argument : Code::canceled};
+  const bool came =
+      progress_.wait([&] { return reached() || calls_.closed(); }, progress_.deadline_in(timeout));
+  if (reached()) return {};
+  return {came ? Code::canceled : Code::timed_out};
+}
+
+void ArrivalCounters::on_reached(ArrivalCount& count, std::uint64_t at_least, std::function<void()> reached) {
+  ArrivalCount::Watch one;
+  one.at_least = at_least;
+  one.reached = std::move(reached);
+  watch(count, std::move(one));
+}
+
+namespace {
+
+Result<UniqueFd> duplicate(const EventFd& event) {
+  UniqueFd fd(::fcntl(event.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!fd) return os_error(errno, "a descriptor for a counter");
+  return fd;
+}
+
+}  // namespace
+
+Result<int> ArrivalCounters::event_fd(ArrivalCount& count, std::uint64_t at_least) {
+  HEADRACE_TRY_VOID(calls_.usable());
+  {
+    // A caller that gives up closes its own alone. So many that give up share one of ours.
+    const std::lock_guard lock(count.mutex_);
+    for (const ArrivalCount::Watch& known : count.watches_) {
+      if (known.reached || known.at_least != at_least) continue;
+      HEADRACE_TRY(shared, duplicate(known.event));
+      return shared.release();
+    }
+  }
+  ArrivalCount::Watch one;
+  one.at_least = at_least;
+  HEADRACE_TRY(event, EventFd::create());
+  HEADRACE_TRY(callers, duplicate(event));
+  one.event = std::move(event);
+  watch(count, std::move(one));
+  if (calls_.closed()) close();  // it may have come too late for the close of the agent
+  return callers.release();
+}
+
+void ArrivalCounters::watch(ArrivalCount& count, ArrivalCount::Watch watch) {
+  {
+    const std::lock_guard lock(count.mutex_);
+    count.next_watch_.store(std::min(count.next_watch_.load(), watch.at_least));
+    count.watches_.push_back(std::move(watch));
+  }
+  tell(count, count.value_.load());
+}
+
+/// Tells those that wait for no more than `value`.
+void ArrivalCounters::tell(ArrivalCount& count, std::uint64_t value) {
+  const std::lock_guard lock(count.mutex_);
+  std::uint64_t next = UINT64_MAX;
+  std::erase_if(count.watches_, [&](ArrivalCount::Watch& one) {
+    if (one.at_least > value) {
+      next = std::min(next, one.at_least);
+      return false;
+    }
+    if (one.reached)
+      callbacks_.push(std::move(one.reached));
+    else
+      one.event.signal();
+    return true;
+  });
+  count.next_watch_.store(next);
+}
+
+void ArrivalCounters::close() {
+  const std::shared_lock lock(mutex_);
+  for (auto& [key, entry] : entries_) {
+    const std::lock_guard watches(entry.count->mutex_);
+    for (const ArrivalCount::Watch& one : entry.count->watches_)
+      if (!one.reached) one.event.signal();
+  }
+}
+
+}  // namespace headrace::engine

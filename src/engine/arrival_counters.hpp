@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counters of arrivals: how many posts of peers, and of this agent to itself, have arrived with an immediate.
+#pragma once
+
+#include <headrace/request.hpp>
+
+#include "base/event_fd.hpp"
+#include "base/log.hpp"
+#include "engine/call_gate.hpp"
+#include "engine/callback_queue.hpp"
+#include "engine/progress.hpp"
+#include "telemetry/telemetry.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace headrace::engine {
+
+/// The count of one immediate. It only grows.
+class ArrivalCount {
+ public:
+  [[nodiscard]] std::uint64_t value() const { return value_.load(std::memory_order_acquire); }
+
+ private:
+  friend class ArrivalCounters;
+
+  /// Who is told once the count is at least that.
+  struct Watch {
+    std::uint64_t at_least = 0;
+    std::function<void()> reached;  ///< null: `event` is signaled
+    EventFd event{UniqueFd()};
+  };
+
+  std::atomic<std::uint64_t> value_{0};
+  std::atomic<std::uint64_t> next_watch_{UINT64_MAX};  ///< the smallest `at_least` of `watches_`
+  std::mutex mutex_;
+  std::vector<Watch> watches_;
+};
+
+/// The counts of an agent. A count begins with its first arrival, or when it is opened.
+class ArrivalCounters {
+ public:
+  /// Counts that no caller has opened, at most: peers choose the immediates.
+  static constexpr std::size_t most_unopened = 65536;
+
+  ArrivalCounters(CallGate& calls, Progress& progress, CallbackQueue& callbacks, Telemetry& telemetry,
+                  const Log& log)
+      : calls_(calls),
+        progress_(progress),
+        callbacks_(callbacks),
+        log_(log),
+        dropped_(telemetry.counter("counters.dropped")) {}
+
+  /// From any thread, also inside a backend's call. The bytes of the posts can be read.
+  void add(Immediate key, std::uint64_t amount);
+
+  [[nodiscard]] Result<std::shared_ptr<ArrivalCount>> open(Immediate key);
+  /// Returns ok, timed_out, or canceled (the agent was closed).
+  [[nodiscard]] Status wait(const ArrivalCount& count, std::uint64_t at_least, Timeout timeout);
+  /// Calls `reached` once, on the callback thread.
+  void on_reached(ArrivalCount& count, std::uint64_t at_least, std::function<void()> reached);
+  /// A descriptor that becomes readable once the count is at least that, or the agent is closed; the
+  /// caller's.
+  [[nodiscard]] Result<int> event_fd(ArrivalCount& count, std::uint64_t at_least);
+  /// Signals every descriptor: what waits for one sees that the agent is closed.
+  void close();
+
+ private:
+  struct Entry {
+    std::shared_ptr<ArrivalCount> count = std::make_shared<ArrivalCount>();
+    bool opened = false;
+  };
+  static std::uint64_t packed(Immediate key) { return std::uint64_t{key.scope} << 32 | key.value; }
+  [[nodiscard]] std::shared_ptr<ArrivalCount> find_or_make(Immediate key);
+  void watch(ArrivalCount& count, ArrivalCount::Watch watch);
+  void tell(ArrivalCount& count, std::uint64_t value);
+  void drop(Immediate key, std::uint64_t amount);
+
+  CallGate& calls_;
+  Progress& progress_;
+  CallbackQueue& callbacks_;
+  const Log& log_;
+  TelemetryCounter& dropped_;
+  std::atomic<std::uint64_t> logged_drop_ns_{0};
+
+  std::shared_mutex mutex_;
+  std::unordered_map<std::uint64_t, Entry> entries_;
+  std::size_t unopened_ = 0;
+};
+
+}  // namespace headrace::engine

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/arrival_counters.hpp"
+
+#include <gtest/gtest.h>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <thread>
+
+namespace headrace::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+class ArrivalCountersTest : public ::testing::Test {
+ protected:
+  ~ArrivalCountersTest() override { callbacks.close(); }
+  static bool readable(int fd, int limit_ms) {
+    pollfd one{fd, POLLIN, 0};
+    return ::poll(&one, 1, limit_ms) == 1;
+  }
+
+  Logger logger;
+  Log log{logger, "engine"};
+  Telemetry telemetry{steady_clock};
+  CallGate calls{"agent"};
+  std::unique_ptr<Progress> progress = Progress::open(steady_clock).value();
+  CallbackQueue callbacks;
+  ArrivalCounters counters{calls, *progress, callbacks, telemetry, log};
+};
+
+TEST_F(ArrivalCountersTest, arrivals_before_the_counter_was_opened_are_in_it) {
+  counters.add({1, 2}, 3);
+  const auto count = counters.open({1, 2}).value();
+  EXPECT_EQ(count->value(), 3U);
+  EXPECT_EQ(counters.open({1, 3}).value()->value(), 0U) << "another scope";
+  EXPECT_EQ(counters.open({2, 2}).value()->value(), 0U) << "another value";
+  counters.add({1, 2}, 1);
+  EXPECT_EQ(count->value(), 4U);
+  EXPECT_EQ(counters.open({1, 2}).value(), count);
+}
+
+TEST_F(ArrivalCountersTest, a_wait_returns_once_the_count_is_reached_and_when_time_is_up) {
+  const auto count = counters.open({}).value();
+  EXPECT_TRUE(counters.wait(*count, 0, 0ns).ok());
+  EXPECT_EQ(counters.wait(*count, 1, 0ns).code, Code::timed_out);
+  std::jthread adding([&] {
+    for (int i = 0; i < 1000; ++i) counters.add({}, 1);
+  });
+  EXPECT_TRUE(counters.wait(*count, 1000, 30s).ok());
+  EXPECT_EQ(count->value(), 1000U);
+}
+
+TEST_F(ArrivalCountersTest, a_close_ends_waits_and_wakes_those_that_watch_descriptors) {
+  const auto count = counters.open({}).value();
+  const int fd = counters.event_fd(*count, 5).value();
+  EXPECT_FALSE(readable(fd, 0));
+  std::jthread closing([&] {
+    (void)calls.shut();
+    counters.close();
+    progress->event();
+  });
+  EXPECT_EQ(counters.wait(*count, 1, 30s).code, Code::canceled);
+  EXPECT_TRUE(readable(fd, 30'000));
+  closing.join();
+  EXPECT_EQ(counters.open({}).code(), Code::invalid_argument);
+  EXPECT_EQ(counters.event_fd(*count, 5).code(), Code::invalid_argument);
+  ::close(fd);
+}
+
+TEST_F(ArrivalCountersTest, a_callback_and_a_descriptor_are_told_once_each_at_their_count) {
+  const auto count = counters.open({}).value();
+  std::atomic<int> first{0}, second{0};
+  counters.on_reached(*count, 2, [&] { ++first; });
+  counters.on_reached(*count, 4, [&] { ++second; });
+  const int fd = counters.event_fd(*count, 3).value();
+  counters.add({}, 1);
+  EXPECT_FALSE(readable(fd, 0));
+  counters.add({}, 2);
+  EXPECT_TRUE(readable(fd, 30'000));
+  while (first == 0) std::this_thread::yield();
+  counters.add({}, 5);
+  while (second == 0) std::this_thread::yield();
+  std::atomic<bool> late{false};
+  counters.on_reached(*count, 1, [&] { late = true; });  // reached already; behind the others in the queue
+  while (!late) std::this_thread::yield();
+  EXPECT_EQ(first, 1);
+  EXPECT_EQ(second, 1);
+  ::close(fd);
+}
+
+TEST_F(ArrivalCountersTest, immediates_that_nobody_opens_are_kept_up_to_a_limit) {
+  for (std::uint32_t i = 0; i < ArrivalCounters::most_unopened; ++i) counters.add({i, 0}, 1);
+  counters.add({0, 1}, 7);
+  EXPECT_EQ(telemetry.counter("counters.dropped").value(), 7U);
+  counters.add({5, 0}, 1);
+  EXPECT_EQ(counters.open({5, 0}).value()->value(), 2U) << "known ones go on";
+  counters.add({0, 1}, 1);
+  EXPECT_EQ(counters.open({0, 1}).value()->value(), 1U) << "an opened one made room";
+}
+
+TEST_F(ArrivalCountersTest, counts_from_many_threads_are_all_there_and_the_watch_meets_the_last) {
+  const auto count = counters.open({}).value();
+  constexpr std::uint64_t threads = 4, each = 5000;
+  const int fd = counters.event_fd(*count, threads * each).value();
+  std::vector<std::jthread> adding;
+  for (std::uint64_t t = 0; t < threads; ++t)
+    adding.emplace_back([&] {
+      for (std::uint64_t i = 0; i < each; ++i) counters.add({}, 1);
+    });
+  EXPECT_TRUE(readable(fd, 30'000));
+  EXPECT_EQ(count->value(), threads * each);
+  ::close(fd);
+}
+
+}  // namespace
+}  // namespace headrace::engine
