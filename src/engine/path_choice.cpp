@@ -145,7 +145,8 @@ Result<PathChoice::Choice> PathChoice::choose(const RequestPlan& plan, std::span
   headrace_prepare_v1 args = prepare_args(plan, sides);
   const auto candidates = ranked(plan, without, args, reasons);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    Path empty{.backend = candidates[i].backend};
+    Path empty;
+    empty.backend = candidates[i].backend;
     BackendInstance& backend = *empty.backend;
     if (plan.remote->life) {
       auto link = links_.to(plan.remote->life, backend);

@@ -6,6 +6,6 @@
 
 namespace headrace::engine {
 
-inline constexpr SteadyClock steady_clock{};
+inline const SteadyClock steady_clock{};  // not constexpr: GCC 12 rejects its implicit destructor
 
 }  // namespace headrace::engine
