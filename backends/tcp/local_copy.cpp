@@ -127,14 +127,7 @@ Status LocalRequest::post(const headrace_post_v1& how) {
   for (; helpers < std::min<std::uint64_t>(pieces, context_.host.pool_threads()); ++helpers) {
     auto* const task = new std::shared_ptr<Job>(job_);
     context_.tasks.fetch_add(1);
-    constexpr void (*run)(std::shared_ptr<Job>*) = [](std::shared_ptr<Job>* given) {
-      const std::unique_ptr<std::shared_ptr<Job>> job(given);
-      std::atomic<unsigned>& tasks = (*job)->context.tasks;
-      while ((*job)->work()) {
-      }
-      tasks.fetch_sub(1);
-    };
-    if (context_.host.submit<run>(task)) continue;
+    if (context_.host.submit<&LocalRequest::run>(task)) continue;
     context_.tasks.fetch_sub(1);
     delete task;
     break;
@@ -145,6 +138,15 @@ Status LocalRequest::post(const headrace_post_v1& how) {
   if (!job_->posted || job_->pieces_under_way > 0 || job_->next != begin) return {};
   job_->posted = false;
   return {Code::would_block};
+}
+
+/// A task of the pool.
+void LocalRequest::run(std::shared_ptr<Job>* given) {
+  const std::unique_ptr<std::shared_ptr<Job>> job(given);
+  std::atomic<unsigned>& tasks = (*job)->context.tasks;
+  while ((*job)->work()) {
+  }
+  tasks.fetch_sub(1);
 }
 
 bool LocalRequest::poll() { return job_->work(); }

@@ -22,6 +22,8 @@ class LocalRequest final : public Request {
  private:
   // Outlives the request: pool tasks that find nothing left may come late.
   struct Job;
+  static void run(std::shared_ptr<Job>* given);
+
   const std::shared_ptr<Job> job_;
   Context& context_;
 };

@@ -351,7 +351,7 @@ class Initiator {
       args.struct_size = sizeof args;
       args.op = op;
       args.connection = initiator.link_;
-      args.count = local.columns.indices.size();
+      args.count = local.indices.size();
       args.bytes = args.count * page;
       args.local = &local.view;
       args.remote = &remote.view;
