@@ -214,6 +214,11 @@ def test_programs(runner: Runner, stage: Stage, preset: str) -> None:
     stage.took("run", begin)
 
 
+def c_tests(runner: Runner, stage: Stage, preset: str) -> None:
+    """Runs the programs in C that need no models."""
+    ctest(runner, stage, preset, "-R", r"^c\.", "-L", "unit")
+
+
 def ctest(runner: Runner, stage: Stage, preset: str, *selection: str, jobs: int = JOBS) -> None:
     report = REPORTS / f"{stage.name}.ctest.xml"
     report.unlink(missing_ok=True)
@@ -311,24 +316,27 @@ def sources(runner: Runner, stage: Stage) -> None:
 
 
 def build_dev(runner: Runner, stage: Stage) -> bool:
-    return build_suites(runner, stage, "dev", SANITIZED, ["headrace_fuzz_targets"], DEV_SETTINGS)
+    more = ["headrace_fuzz_targets", "headrace_c_tests"]
+    return build_suites(runner, stage, "dev", SANITIZED, more, DEV_SETTINGS)
 
 
 def dev(runner: Runner, stage: Stage) -> None:
     if build_dev(runner, stage):
         runner.begin_ahead("tsan", build_tsan)
         run_suites(runner, stage, "dev", SANITIZED, without=NOT_IN_DEV)
+        c_tests(runner, stage, "dev")
         replay(runner, stage, "dev")
 
 
 def build_tsan(runner: Runner, stage: Stage) -> bool:
-    return build_suites(runner, stage, "tsan", THREADED)
+    return build_suites(runner, stage, "tsan", THREADED, ["headrace_c_tests"])
 
 
 def tsan(runner: Runner, stage: Stage) -> None:
     if build_tsan(runner, stage):
         runner.begin_ahead("wheel", install_wheel)
         run_suites(runner, stage, "tsan", THREADED, without=NOT_IN_TSAN)
+        c_tests(runner, stage, "tsan")
 
 
 def tsan_all(runner: Runner, stage: Stage) -> None:
@@ -339,7 +347,7 @@ def tsan_all(runner: Runner, stage: Stage) -> None:
 def release(runner: Runner, stage: Stage) -> None:
     """Tests the release build: the command, models, examples. The Python package comes from the same
     build."""
-    more = ["headrace_examples", "c_model_test"]
+    more = ["headrace_examples", "headrace_c_tests", "c_model_test"]
     if build_suites(runner, stage, "release", RELEASED, more, RELEASE_SETTINGS):
         if not DEMO_MODEL.exists():
             runner.begin_ahead("python", export_demo)

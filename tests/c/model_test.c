@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
   headrace_bytes_free(constants);
   headrace_bytes* checks = NULL;
   CHECK(headrace_check_device("cpu", NULL, &checks, fresh()) == 0);
-  CHECK(strstr(headrace_bytes_data(checks), "\"name\":\"allocation\",\"passed\":true") != NULL);
+  CHECK(strstr(headrace_bytes_data(checks), "\"name\":\"allocation float32\",\"passed\":true") != NULL);
   headrace_bytes_free(checks);
   CHECK(headrace_check_device("gpu", NULL, &checks, fresh()) == 2);
 
