@@ -52,6 +52,11 @@ Result<headrace_indices_v1> checked_indices(const RequestPlan& plan, const PageI
 
 }  // namespace
 
+Result<void> check_indices(const RequestPlan& plan, const PageIndices& given) {
+  HEADRACE_TRY_VOID(checked_indices(plan, given, nullptr));
+  return {};
+}
+
 Result<std::unique_ptr<GraphCapture>> GraphCapture::record(const Path& path, const RequestPlan& plan,
                                                            const Post& post) {
   if (!path.backend->can(HEADRACE_CAPTURE))

@@ -17,6 +17,10 @@ namespace headrace::engine {
 inline void* const default_stream =
     reinterpret_cast<void*>(std::uintptr_t{1});  // NOLINT(performance-no-int-to-ptr)
 
+/// Whether a captured request could move these pages.
+///   errors  invalid_argument (no indices; too many; the sides differ in number; an index of no page)
+[[nodiscard]] Result<void> check_indices(const RequestPlan& plan, const PageIndices& given);
+
 /// Used under the lock of its request's path. `path` and `plan` outlive it.
 class GraphCapture {
  public:

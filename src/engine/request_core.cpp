@@ -395,6 +395,7 @@ Result<void> RequestCore::set_indices(const PageIndices& given, void* stream) {
   if (given.part != number_)
     return make_error(Code::invalid_argument, "the request has one part: number {} is none of it",
                       given.part);
+  HEADRACE_TRY_VOID(check_indices(plan_, given));
   const std::shared_lock lock(path_mutex_);
   return state() == RequestState::captured ? graph_->set_indices(given, stream) : not_in_graph();
 }
