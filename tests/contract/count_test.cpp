@@ -2,6 +2,7 @@
 // Immediates of posts: the far side counts each once, and after its bytes.
 #include "contract/fixture.hpp"
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -40,6 +41,7 @@ class Counts : public Contract {
 
     void check(const HostCount& count) {
       if (count.scope != scope || count.immediate >= requests.size() || !arrived(count.immediate)) ++wrong;
+      if (count.immediate < of_row.size()) of_row[count.immediate] += count.amount;
       counted += count.amount;
     }
     [[nodiscard]] bool arrived(std::uint32_t row) const {
@@ -53,6 +55,7 @@ class Counts : public Contract {
     const Remote remote;
     std::vector<std::unique_ptr<Request>> requests;
     std::atomic<std::uint64_t> counted{0}, wrong{0};
+    std::array<std::atomic<std::uint64_t>, 4> of_row{};  // counted of the first rows
   };
 };
 HEADRACE_FOR_EACH_BACKEND_THAT(Counts, HEADRACE_REMOTE | HEADRACE_COUNT);
@@ -79,8 +82,12 @@ TEST_P(Counts, from_four_threads_are_as_many_as_the_posts) {
   for (std::uint32_t t = 0; t < threads; ++t)
     writers.emplace_back([&, t] {
       try {
-        for (std::uint64_t i = 0; i < posts; ++i)
+        for (std::uint64_t i = 0; i < posts; ++i) {
           if (const PostEnd end = all.requests[t]->run(); !end.status.ok()) ADD_FAILURE() << end.text;
+          // The owner looks at the row when it is counted: the next post may write it only then.
+          const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+          while (all.of_row[t] <= i && !deadline.expired()) std::this_thread::yield();
+        }
       } catch (const std::exception& e) {
         ADD_FAILURE() << e.what();
       }
@@ -102,6 +109,7 @@ TEST_P(Counts, and_messages_of_one_post_both_come) {
     pair.ab.send(world, HEADRACE_CHANNEL_AGENT, "in between");
     ASSERT_TRUE(all.requests[0]->wait().status.ok());
     ASSERT_TRUE(all.requests[1]->wait().status.ok());
+    ASSERT_TRUE(world.until([&] { return all.counted == 2 * i; })) << world.describe();
   }
   ASSERT_TRUE(world.until([&] {
     return all.counted == 2 * posts && pair.b->host().message_count() == 2 * posts;
