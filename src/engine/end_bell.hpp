@@ -18,8 +18,8 @@ namespace headrace::engine {
 
 class EndBell {
  public:
-  /// `life`: the one that `ring` is given. A caller that has not seen the end is told of it, however close it
-  /// is.
+  /// `life`: the one that `ring` is given. If the caller has not seen the end yet, `done` is
+  /// called for it, also when it comes during this call.
   void on_done(std::function<void(Status)> done, const PostLife& life);
   Result<int> event_fd();
   /// The moment at which an end can be seen: the state becomes `to`, then all are told. From any thread, also

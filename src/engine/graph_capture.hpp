@@ -13,7 +13,7 @@
 
 namespace headrace::engine {
 
-/// How a plugin is told of the default stream.
+/// The value that names the default stream to a plugin.
 inline void* const default_stream =
     reinterpret_cast<void*>(std::uintptr_t{1});  // NOLINT(performance-no-int-to-ptr)
 

@@ -488,7 +488,7 @@ Status RequestCore::end(Status status, std::string text) {
   return status;
 }
 
-// ------------------------------------------------------------------ what is told of it
+// ------------------------------------------------------------------ state for the caller
 
 Error RequestCore::error() const {
   const std::lock_guard lock(outcome_mutex_);

@@ -159,7 +159,7 @@ Result<std::uint64_t> RequestGroup::check() {
   return replays;
 }
 
-// ------------------------------------------------------------------ what is told of it
+// ------------------------------------------------------------------ state for the caller
 
 Error RequestGroup::error() const {
   std::size_t number = 0;

@@ -34,7 +34,7 @@ class Requests {
   void cancel_all();
   /// Gives back what the backends hold. False if a post is still under way.
   bool release_all();
-  /// Deletes what was let go of while a thread still runs progress. From then on it is deleted at once.
+  /// Deletes what waits for deletion, while a thread still runs progress. Later ones are deleted at once.
   void end_what_was_let_go();
 
   /// A backend's word that the post with this token has ended. One that comes late or twice is counted and

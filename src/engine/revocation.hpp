@@ -31,7 +31,7 @@ class Revocation final : public LinkWatcher, public RegionUsers {
   // --- regions of ours
   [[nodiscard]] bool in_use(std::span<const IdRange> ranges) const override;
   Result<void> ask_peers(std::span<const IdRange> ranges, Deadline deadline) override;
-  /// The peer at the other end has let go of the regions of this round.
+  /// The peer has released the regions of this round.
   void answered(const Link& link, std::uint64_t sequence);
 
   // --- regions of peers

@@ -22,7 +22,7 @@ struct TensorInfo {
 };
 
 inline constexpr std::size_t most_dimensions = 64;
-/// A quarter of what 64 bits can count: no offset in a file wraps, whatever comes between the tensors.
+/// A quarter of what 64 bits can count: so no offset in a file wraps, with any gaps between the tensors.
 inline constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 62;
 
 /// The number of bytes of a tensor of that type and shape.
