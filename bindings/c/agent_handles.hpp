@@ -32,6 +32,14 @@ struct headrace_notifications {
   std::vector<headrace::Notification> notifications;
 };
 
+struct headrace_counter {
+  headrace::Counter counter;
+};
+
+struct headrace_counter_word {
+  headrace::CounterWord word;
+};
+
 namespace headrace::c {
 
 /// Writes the handle that holds `value`.

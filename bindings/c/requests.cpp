@@ -50,6 +50,7 @@ Result<PostOptions> post_options_of(const headrace_post_options& given) {
     if (!indices) return std::move(indices).error();
     options.indices = *indices;
   }
+  if (given.has_immediate != 0) options.immediate = {given.immediate, given.scope};
   return options;
 }
 

@@ -5,6 +5,7 @@
 #include "bindings/python/bind_agent.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 
 namespace headrace::python {
@@ -49,9 +50,77 @@ class PyCounter {
   std::shared_ptr<headrace::Counter> counter_;
 };
 
+class PyCounterWord {
+ public:
+  explicit PyCounterWord(CounterWord word) : word(std::make_shared<CounterWord>(std::move(word))) {}
+  ~PyCounterWord() {
+    without_gil([this] {
+      home_.release(word);  // the end of GPU memory waits for the GPU
+      return true;
+    });
+  }
+  PyCounterWord(const PyCounterWord&) = delete;
+  PyCounterWord& operator=(const PyCounterWord&) = delete;
+
+  std::shared_ptr<CounterWord> word;
+
+ private:
+  HomeProcess home_;
+};
+
+/// Typestr "<i8": torch has few operations for unsigned numbers of 64 bits.
+nb::dict word_interface(const CounterWord& word, bool read_only) {
+  nb::dict interface;
+  interface["version"] = 3;
+  interface["shape"] = nb::make_tuple(1);
+  interface["typestr"] = "<i8";
+  interface["data"] = nb::make_tuple(word.address(), read_only);
+  interface["strides"] = nb::none();
+  return interface;
+}
+
+void bind_counter_word(nb::module_& module) {
+  nb::class_<PyCounterWord>(
+      module, "CounterWord",
+      "A counter as 8 bytes of memory that grow while the agent is open, for readers that poll: from\n"
+      "Counter.word. torch.as_tensor(word, device=...) and numpy.asarray(word) view it as one int64.\n"
+      "A kernel reads it through a volatile pointer, then calls __threadfence_system(); after that it\n"
+      "sees the bytes of the posts that are counted. Do not write to it.\n"
+      "Owns: the memory stays while this object or a view of it lives; let kernels that read it end\n"
+      "first.")
+      .def_prop_ro(
+          "address", [](const PyCounterWord& self) { return self.word->address(); },
+          "The address, in this process or in the GPU's memory.")
+      .def_prop_ro(
+          "device", [](const PyCounterWord& self) { return self.word->device().value_or(-1); },
+          "The ordinal of the GPU; -1: host memory.")
+      .def_prop_ro(
+          "__array_interface__",
+          [](const PyCounterWord& self) {
+            if (self.word->device()) throw nb::attribute_error("the word is in GPU memory: use a tensor");
+            return word_interface(*self.word, true);
+          },
+          nb::sig("def __array_interface__(self) -> dict[str, typing.Any]"),
+          "For NumPy. Errors: AttributeError (the word is in GPU memory).")
+      .def_prop_ro(
+          "__cuda_array_interface__",
+          [](const PyCounterWord& self) {
+            if (!self.word->device()) throw nb::attribute_error("the word is in host memory: use NumPy");
+            nb::dict interface = word_interface(*self.word, false);  // torch refuses read-only memory
+            interface["stream"] = nb::none();  // no work is queued on it for which a reader must wait
+            return interface;
+          },
+          nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
+          "For torch, Numba and CuPy. Errors: AttributeError (the word is in host memory).")
+      .def("__reduce__",
+           refuse_pickle("a CounterWord cannot be pickled: open a counter in the other process"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
+}
+
 }  // namespace
 
 void bind_counter(nb::module_& module) {
+  bind_counter_word(module);
   nb::class_<PyCounter>(
       module, "Counter",
       "The number of posts with one immediate that have arrived, from Agent.counter.\n\n"
@@ -94,6 +163,17 @@ void bind_counter(nb::module_& module) {
           "A new descriptor that becomes readable once the count is at least that, or the agent is "
           "closed.\n\n"
           "Owns: the caller closes it, and does not read from it.")
+      .def(
+          "word",
+          [](const PyCounter& self, const std::optional<int>& device) {
+            return std::make_unique<PyCounterWord>(
+                take(without_gil([&] { return self.counter().word(device); })));
+          },
+          nb::arg("device") = nb::none(),
+          "The count as a word in memory that threads or kernels poll: a CounterWord.\n\n"
+          "device: the ordinal of a GPU; None: host memory.\n"
+          "Errors: NotSupported (no GPU driver), InvalidArgument (no such GPU, the agent is closed),\n"
+          "Exhausted.")
       .def("__repr__",
            [](const PyCounter& self) {
              return nb::str("Counter(immediate={}, scope={}, value={})")

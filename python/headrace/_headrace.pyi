@@ -608,6 +608,36 @@ class Request:
 
     def __reduce__(self) -> NoReturn: ...
 
+class CounterWord:
+    """
+    A counter as 8 bytes of memory that grow while the agent is open, for readers that poll: from
+    Counter.word. torch.as_tensor(word, device=...) and numpy.asarray(word) view it as one int64.
+    A kernel reads it through a volatile pointer, then calls __threadfence_system(); after that it
+    sees the bytes of the posts that are counted. Do not write to it.
+    Owns: the memory stays while this object or a view of it lives; let kernels that read it end
+    first.
+    """
+
+    @property
+    def address(self) -> int:
+        """The address, in this process or in the GPU's memory."""
+
+    @property
+    def device(self) -> int:
+        """The ordinal of the GPU; -1: host memory."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """For NumPy. Errors: AttributeError (the word is in GPU memory)."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """
+        For torch, Numba and CuPy. Errors: AttributeError (the word is in host memory).
+        """
+
+    def __reduce__(self) -> NoReturn: ...
+
 class Counter:
     """
     The number of posts with one immediate that have arrived, from Agent.counter.
@@ -649,6 +679,15 @@ class Counter:
         A new descriptor that becomes readable once the count is at least that, or the agent is closed.
 
         Owns: the caller closes it, and does not read from it.
+        """
+
+    def word(self, device: int | None = None) -> CounterWord:
+        """
+        The count as a word in memory that threads or kernels poll: a CounterWord.
+
+        device: the ordinal of a GPU; None: host memory.
+        Errors: NotSupported (no GPU driver), InvalidArgument (no such GPU, the agent is closed),
+        Exhausted.
         """
 
     def __repr__(self) -> str: ...

@@ -114,6 +114,30 @@ void ArrivalCounters::watch(ArrivalCount& count, ArrivalCount::Watch watch) {
   tell(count, count.value_.load());
 }
 
+Result<std::shared_ptr<gpu::GpuWord>> ArrivalCounters::gpu_word(ArrivalCount& count, int device) {
+  HEADRACE_TRY_VOID(calls_.usable());
+  HEADRACE_TRY(driver, gpus_.driver());
+  HEADRACE_TRY(opened, gpu::Device::open(driver, device));
+  HEADRACE_TRY(word, gpu::GpuWord::make(opened, count.value()));
+  {
+    const std::lock_guard lock(count.mutex_);
+    count.words_.push_back(word);
+    count.next_watch_.store(0);
+  }
+  tell(count, count.value_.load());
+  return word;
+}
+
+void ArrivalCounters::raise_words(ArrivalCount& count, std::uint64_t value) {
+  std::erase_if(count.words_, [&](const std::weak_ptr<gpu::GpuWord>& one) {
+    const auto word = one.lock();
+    if (word == nullptr) return true;
+    const auto stored = word->raise_to(value);
+    if (!stored) log_.error("the word of a counter does not grow any more: {}", stored.error().message);
+    return !stored;
+  });
+}
+
 /// Tells those that wait for no more than `value`.
 void ArrivalCounters::tell(ArrivalCount& count, std::uint64_t value) {
   const std::lock_guard lock(count.mutex_);
@@ -129,7 +153,8 @@ void ArrivalCounters::tell(ArrivalCount& count, std::uint64_t value) {
       one.event.signal();
     return true;
   });
-  count.next_watch_.store(next);
+  raise_words(count, value);
+  count.next_watch_.store(count.words_.empty() ? next : 0);
 }
 
 void ArrivalCounters::close() {

@@ -9,6 +9,8 @@
 #include "engine/call_gate.hpp"
 #include "engine/callback_queue.hpp"
 #include "engine/progress.hpp"
+#include "gpu/gpu_word.hpp"
+#include "gpu/gpus.hpp"
 #include "telemetry/telemetry.hpp"
 
 #include <atomic>
@@ -26,6 +28,8 @@ namespace headrace::engine {
 class ArrivalCount {
  public:
   [[nodiscard]] std::uint64_t value() const { return value_.load(std::memory_order_acquire); }
+  /// The count itself: a word in host memory that grows.
+  [[nodiscard]] const std::atomic<std::uint64_t>& word() const { return value_; }
 
  private:
   friend class ArrivalCounters;
@@ -37,10 +41,13 @@ class ArrivalCount {
     EventFd event{UniqueFd()};
   };
 
-  std::atomic<std::uint64_t> value_{0};
-  std::atomic<std::uint64_t> next_watch_{UINT64_MAX};  ///< the smallest `at_least` of `watches_`
+  alignas(64) std::atomic<std::uint64_t> value_{0};  ///< callers poll it
+  /// An arrival that brings the count to this tells someone: the smallest `at_least` of `watches_`, 0 while
+  /// GPUs have words.
+  alignas(64) std::atomic<std::uint64_t> next_watch_{UINT64_MAX};
   std::mutex mutex_;
   std::vector<Watch> watches_;
+  std::vector<std::weak_ptr<gpu::GpuWord>> words_;
 };
 
 /// The counts of an agent. A count begins with its first arrival, or when it is opened.
@@ -50,11 +57,12 @@ class ArrivalCounters {
   static constexpr std::size_t most_unopened = 65536;
 
   ArrivalCounters(CallGate& calls, Progress& progress, CallbackQueue& callbacks, Telemetry& telemetry,
-                  const Log& log)
+                  const Log& log, gpu::GpuSource gpus = gpu::GpuSource::installed())
       : calls_(calls),
         progress_(progress),
         callbacks_(callbacks),
         log_(log),
+        gpus_(std::move(gpus)),
         dropped_(telemetry.counter("counters.dropped")) {}
 
   /// From any thread, also inside a backend's call. The bytes of the posts can be read.
@@ -68,6 +76,10 @@ class ArrivalCounters {
   /// A descriptor that becomes readable once the count is at least that, or the agent is closed; the
   /// caller's.
   [[nodiscard]] Result<int> event_fd(ArrivalCount& count, std::uint64_t at_least);
+  /// A word in this GPU's memory that follows the count until the last owner releases it, or the agent is
+  /// closed.
+  ///   errors   not_supported (no driver), invalid_argument (no such GPU, the agent is closed), exhausted
+  [[nodiscard]] Result<std::shared_ptr<gpu::GpuWord>> gpu_word(ArrivalCount& count, int device);
   /// Signals every descriptor: what waits for one sees that the agent is closed.
   void close();
 
@@ -80,12 +92,14 @@ class ArrivalCounters {
   [[nodiscard]] std::shared_ptr<ArrivalCount> find_or_make(Immediate key);
   void watch(ArrivalCount& count, ArrivalCount::Watch watch);
   void tell(ArrivalCount& count, std::uint64_t value);
+  void raise_words(ArrivalCount& count, std::uint64_t value);
   void drop(Immediate key, std::uint64_t amount);
 
   CallGate& calls_;
   Progress& progress_;
   CallbackQueue& callbacks_;
   const Log& log_;
+  const gpu::GpuSource gpus_;
   TelemetryCounter& dropped_;
   std::atomic<std::uint64_t> logged_drop_ns_{0};
 

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { pages = 8, page_bytes = 4096 };
 
@@ -240,6 +241,55 @@ static void messages_and_lists_cross(headrace_agent* left, headrace_agent* right
   headrace_bytes_free(json);
 }
 
+static void reached(void* context) { atomic_fetch_add((atomic_int*)context, 1); }
+
+static void a_counter_counts_posts_after_their_bytes(headrace_agent* left, headrace_agent* right) {
+  static unsigned char source[pages * page_bytes], target[pages * page_bytes];
+  static atomic_int calls;
+  memset(source, 5, sizeof source);
+  const uint32_t from = register_bytes(left, source, sizeof source, NULL);
+  const uint32_t to = register_bytes(right, target, sizeof target, "counted");
+  meet(left, right);
+  headrace_counter* counter = NULL;
+  CHECK(headrace_agent_counter(right, 3, 1, &counter, fresh()) == 0 && headrace_counter_value(counter) == 0);
+  headrace_counter_word* word = NULL;
+  CHECK(headrace_counter_get_word(counter, -1, &word, fresh()) == 0);
+  int32_t descriptor = -1;
+  CHECK(headrace_counter_event_fd(counter, 2, &descriptor, fresh()) == 0);
+  CHECK(headrace_counter_on_reached(counter, 2, reached, (headrace_callback){&calls, NULL}, fresh()) == 0);
+  CHECK(headrace_counter_on_reached(counter, 2, NULL, (headrace_callback){NULL, NULL}, fresh()) == 2);
+  headrace_page_list* local = prepare(left, NULL, from);
+  headrace_page_list* remote = prepare(left, "right", to);
+  SIZED(headrace_request_part, part);
+  part.local = local;
+  part.remote = remote;
+  headrace_request* request = NULL;
+  CHECK(headrace_agent_make_request(left, HEADRACE_OPERATION_WRITE, &part, 1, NULL, &request, fresh()) == 0);
+  SIZED(headrace_post_options, options);
+  options.timeout_ns = -1;
+  options.has_immediate = 1;
+  options.immediate = 3;
+  options.scope = 1;
+  CHECK(headrace_counter_wait(counter, 1, 0, fresh()) == 5);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(headrace_request_post(request, &options, fresh()) == 0);
+    CHECK(headrace_request_wait(request, ten_seconds, fresh()) == 0);
+  }
+  CHECK(headrace_counter_wait(counter, 2, ten_seconds, fresh()) == 0 && target[sizeof target - 1] == 5);
+  CHECK(headrace_counter_value(counter) == 2 && *headrace_counter_word_address(word) == 2);
+  struct pollfd readable = {descriptor, POLLIN, 0};
+  CHECK(poll(&readable, 1, 10000) == 1 && close(descriptor) == 0);
+  CHECK(reaches(&calls, 1));
+  headrace_request_free(request);
+  headrace_page_list_free(remote);
+  headrace_page_list_free(local);
+  headrace_counter_free(counter);
+  CHECK(*headrace_counter_word_address(word) == 2);
+  headrace_counter_word_free(word);
+  CHECK(headrace_agent_deregister(left, &from, 1, ten_seconds, fresh()) == 0);
+  CHECK(headrace_agent_deregister(right, &to, 1, ten_seconds, fresh()) == 0);
+}
+
 static void metadata_travels_by_socket(headrace_agent* left, headrace_agent* right) {
   CHECK(headrace_agent_forget(left, "right", fresh()) == 0);
   SIZED(headrace_import_report, report);
@@ -316,6 +366,9 @@ static void null_may_be_freed_and_asked(void) {
   headrace_request_free(NULL);
   headrace_request_cancel(NULL);
   headrace_notifications_free(NULL);
+  headrace_counter_free(NULL);
+  headrace_counter_word_free(NULL);
+  CHECK(headrace_counter_value(NULL) == 0 && headrace_counter_word_address(NULL) == NULL);
   headrace_error_free(NULL);
   headrace_bytes_free(NULL);
   CHECK(headrace_regions_count(NULL) == 0 && headrace_mapping_address(NULL) == NULL);
@@ -343,6 +396,7 @@ int main(void) {
   a_read_moves_the_pages_that_its_indices_name(left, right);
   every_form_of_pages_says_the_same(left);
   messages_and_lists_cross(left, right);
+  a_counter_counts_posts_after_their_bytes(left, right);
   metadata_travels_by_socket(left, right);
   errors_have_code_sentence_and_page(left);
   a_refused_registration_drops_what_it_was_to_keep(left);

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -28,6 +29,27 @@ import torch
 import headrace
 
 WORD = 8
+
+# Waits for a count, with a limit of some 20 s, then compares bytes; `told`: the count that it saw, the bytes
+# that differ, the number of bytes (given).
+SPIN_ON_COUNTER = """
+extern "C" __global__ void spin_on_counter(const long long* word, const long long* at_least,
+                                           const unsigned char* bytes, const unsigned char* expected,
+                                           unsigned long long* told) {
+  if (threadIdx.x == 0) {
+    const long long limit = clock64() + (40LL << 30);
+    long long seen = 0;
+    do seen = *(const volatile long long*)word;
+    while (seen < *at_least && clock64() < limit);
+    __threadfence_system();
+    told[0] = seen;
+  }
+  __syncthreads();
+  const volatile unsigned char* now = bytes;
+  for (unsigned long long i = threadIdx.x; i < told[2]; i += blockDim.x)
+    if (now[i] != expected[i]) atomicAdd(told + 1, 1ULL);
+}
+"""
 
 
 # Known to both processes
@@ -96,6 +118,7 @@ class Process:
             torch.cuda.set_device(device)
         self.agent = headrace.Agent(name, backends=backends or None)
         self.tensors, self.regions, self.requests, self.graphs, self.mappings = {}, {}, {}, {}, {}
+        self.spins = {}
 
     # Names and peers
 
@@ -596,6 +619,49 @@ class Process:
         return self._differences(tensor, expected) or (
             "" if sums[0] == sums[1] else f"the sum is {sums[0]}, not {sums[1]}"
         )
+
+    def spin_on_counter(self, key, immediate, at_least, seed):
+        """Starts a kernel that waits for a count and then compares a tensor with the pattern of `seed`."""
+        kernel = torch.cuda._compile_kernel(SPIN_ON_COUNTER, "spin_on_counter")
+        bytes_ = self.tensors[key]
+        word = self.agent.counter(immediate).word(self.ordinal)
+        words = torch.as_tensor(word, device=self.device)
+        told = torch.tensor([0, 0, bytes_.numel()], dtype=torch.int64, device=self.device)
+        wanted = torch.tensor([at_least], dtype=torch.int64, device=self.device)
+        expected = pattern(bytes_.numel(), seed, self.device)
+        self._quiet()
+        stream = torch.cuda.Stream(self.device)
+        kernel(
+            grid=(1, 1, 1),
+            block=(256, 1, 1),
+            args=[words, wanted, bytes_, expected, told],
+            stream=stream,
+        )
+        self.spins[key] = stream, told, (word, words, wanted, expected)
+        return stream.query()
+
+    def end_of_spin(self, key):
+        """The count that the kernel saw, and how many bytes then differed."""
+        stream, told, kept = self.spins.pop(key)
+        stream.synchronize()
+        del kept
+        return told.tolist()[:2]
+
+    def write_counted(self, peer, mine, theirs, page, threads, each, immediate):
+        """`threads` threads write each page once, by posts of their own with the same immediate."""
+
+        def write(first):
+            for i in range(first, first + each):
+                self.agent.write(
+                    peer,
+                    headrace.UniformPages(self.regions[mine], i * page, page, page, 1),
+                    headrace.UniformPages(theirs, i * page, page, page, 1),
+                    immediate=immediate,
+                )
+
+        with ThreadPoolExecutor(threads) as pool:
+            for done in [pool.submit(write, t * each) for t in range(threads)]:
+                done.result()
 
     def check_copies_of_mapping(self, handle, seed):
         """The differences in copies of a mapping, on this GPU and on the host."""

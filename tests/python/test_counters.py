@@ -6,9 +6,11 @@ import os
 import select
 import threading
 
+import numpy
 import pytest
 
 import headrace
+from gpus import count_gpus
 
 PAGE = 4096
 
@@ -128,3 +130,24 @@ def test_an_immediate_has_32_bits(pair):
             write(pair, immediate=wrong)
         with pytest.raises(TypeError):
             pair[1].counter(wrong)
+
+
+def test_a_word_in_host_memory_follows_the_count(pair):
+    _, there, *_ = pair
+    counter = there.counter(4)
+    word = counter.word()
+    view = numpy.asarray(word)
+    assert (word.device, view.dtype, view.shape, int(view[0])) == (-1, numpy.int64, (1,), 0)
+    assert view.ctypes.data == word.address and not view.flags.writeable
+    write(pair, immediate=4)
+    counter.wait(1, timeout=30)
+    assert int(view[0]) == 1
+    del counter, word
+    there.close()
+    assert int(view[0]) == 1, "a view keeps the word"
+
+
+@pytest.mark.skipif(count_gpus() > 0, reason="this machine has a GPU")
+def test_a_word_in_gpu_memory_needs_a_driver(pair):
+    with pytest.raises(headrace.NotSupported, match="driver"):
+        pair[1].counter(4).word(device=0)

@@ -492,6 +492,38 @@ def test_blocks_of_a_kv_cache_move_as_vllm_lays_it_out(pair):
     here.ask("deregister", key="cache"), there.ask("deregister", key="cache")
 
 
+def counted_writes_wake_a_kernel(here, there):
+    key, page, threads, each = unique("counted"), 4096 + 16, 4, 250
+    _, theirs = fill(here, there, page * threads * each, seeds=(7, 8), key=key)
+    assert not there.ask("spin_on_counter", key=key, immediate=11, at_least=threads * each, seed=7)
+    here.ask(
+        "write_counted",
+        peer=there.name,
+        mine=key,
+        theirs=theirs,
+        page=page,
+        threads=threads,
+        each=each,
+        immediate=11,
+    )
+    assert there.ask("end_of_spin", key=key) == [threads * each, 0]
+    for process in (here, there):
+        take_back(process, key)
+
+
+@gpus_only
+def test_a_kernel_that_waits_for_a_counter_sees_the_bytes_of_all_writes(pair):
+    counted_writes_wake_a_kernel(*pair)
+
+
+@gpus_only
+@pytest.mark.gpu1
+def test_a_kernel_waits_for_a_counter_of_writes_over_tcp(start):
+    here, there = start("here", backends="tcp"), start("there", backends="tcp")
+    introduce(here, there)
+    counted_writes_wake_a_kernel(here, there)
+
+
 def test_a_notification_comes_when_the_bytes_are_there(pair):
     here, there = pair
     for number in range(20):

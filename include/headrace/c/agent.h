@@ -26,6 +26,8 @@ typedef struct headrace_mapping headrace_mapping;
 typedef struct headrace_page_list headrace_page_list;
 typedef struct headrace_request headrace_request;
 typedef struct headrace_notifications headrace_notifications;
+typedef struct headrace_counter headrace_counter;
+typedef struct headrace_counter_word headrace_counter_word;
 
 /* A function of the caller's with its context. `drop`, if it is not NULL, is called once when the callback
  * will not be called again: it was replaced, or its agent or request has ended. Frozen. */
@@ -349,6 +351,9 @@ typedef struct headrace_post_options {
   void* stream;
   int64_t timeout_ns;                   /* of this post; negative: the request's */
   const headrace_page_indices* indices; /* in a capture alone; else NULL */
+  int32_t has_immediate;                /* the peer counts the post: headrace_agent_counter */
+  uint32_t immediate;
+  uint32_t scope; /* immediates of different scopes are different */
 } headrace_post_options;
 
 /* Starts the request and returns. `options` may be NULL. */
@@ -443,6 +448,34 @@ HEADRACE_C_API void headrace_agent_on_notification(headrace_agent* agent,
 /* A descriptor that is readable while notifications wait. It belongs to the agent. */
 HEADRACE_C_API int32_t headrace_agent_notification_fd(headrace_agent* agent, int32_t* descriptor,
                                                       headrace_error** error);
+
+/* ------------------------------------------------------------------ counters */
+
+/* The number of posts with this immediate and scope that have arrived at this agent: their bytes can be read.
+ * Free with headrace_counter_free. */
+HEADRACE_C_API int32_t headrace_agent_counter(headrace_agent* agent, uint32_t immediate, uint32_t scope,
+                                              headrace_counter** counter, headrace_error** error);
+HEADRACE_C_API uint64_t headrace_counter_value(const headrace_counter* counter);
+/* Waits until the count is at least that: 0, timed_out, or canceled (the agent was closed). */
+HEADRACE_C_API int32_t headrace_counter_wait(const headrace_counter* counter, uint64_t at_least,
+                                             int64_t timeout_ns, headrace_error** error);
+typedef void (*headrace_reached_function)(void* context);
+/* Calls `function` once, when the count is at least that; never if the agent is closed first. */
+HEADRACE_C_API int32_t headrace_counter_on_reached(headrace_counter* counter, uint64_t at_least,
+                                                   headrace_reached_function function,
+                                                   headrace_callback callback, headrace_error** error);
+/* A new descriptor, the caller's to close. It becomes readable once the count is at least that, or the agent
+ * is closed. Do not read from it. */
+HEADRACE_C_API int32_t headrace_counter_event_fd(headrace_counter* counter, uint64_t at_least,
+                                                 int32_t* descriptor, headrace_error** error);
+/* The count as 8 bytes that grow, for threads or kernels that poll: `device` is the number of a GPU in CUDA,
+ * or -1 for host memory. Free with headrace_counter_word_free, after its readers have ended. */
+HEADRACE_C_API int32_t headrace_counter_get_word(headrace_counter* counter, int32_t device,
+                                                 headrace_counter_word** word, headrace_error** error);
+/* The word's address, in this process or in the GPU's memory. */
+HEADRACE_C_API const uint64_t* headrace_counter_word_address(const headrace_counter_word* word);
+HEADRACE_C_API void headrace_counter_word_free(headrace_counter_word* word);
+HEADRACE_C_API void headrace_counter_free(headrace_counter* counter);
 
 /* ------------------------------------------------------------------ backends, options, telemetry */
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/arrival_counters.hpp"
 
+#include "support/fake_cuda.hpp"
+
 #include <gtest/gtest.h>
 
 #include <poll.h>
@@ -88,6 +90,42 @@ TEST_F(ArrivalCountersTest, a_callback_and_a_descriptor_are_told_once_each_at_th
   EXPECT_EQ(first, 1);
   EXPECT_EQ(second, 1);
   ::close(fd);
+}
+
+TEST_F(ArrivalCountersTest, words_in_host_and_gpu_memory_follow_the_count) {
+  cuda::FakeCuda fake({{}, {}});
+  const gpu::GpuSource source{[&] { return fake.load(); }, {}};
+  ArrivalCounters with_gpus{calls, *progress, callbacks, telemetry, log, source};
+  const auto count = with_gpus.open({}).value();
+  with_gpus.add({}, 2);
+  const auto* const host = &count->word();
+  auto word = with_gpus.gpu_word(*count, 1).value();
+  const auto seen = [&] { return *reinterpret_cast<const volatile std::uint64_t*>(word->address()); };
+  EXPECT_EQ(word->device(), 1);
+  EXPECT_EQ(seen(), 2U) << "what had arrived before";
+  std::vector<std::jthread> adding;
+  for (int t = 0; t < 4; ++t)
+    adding.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) with_gpus.add({}, 1);
+    });
+  adding.clear();
+  EXPECT_EQ(host->load(), 2002U);
+  EXPECT_EQ(seen(), 2002U);
+  const int stores = fake.calls("cuStreamWriteValue64");
+  word.reset();
+  with_gpus.add({}, 1);
+  EXPECT_EQ(fake.calls("cuStreamWriteValue64"), stores) << "a released word is not written";
+}
+
+TEST_F(ArrivalCountersTest, a_word_needs_a_gpu_that_is_there) {
+  cuda::FakeCuda fake;
+  ArrivalCounters with_gpus{calls, *progress, callbacks, telemetry, log, {[&] { return fake.load(); }, {}}};
+  const auto count = with_gpus.open({}).value();
+  EXPECT_EQ(with_gpus.gpu_word(*count, 7).code(), Code::invalid_argument);
+  fake.fail("cuStreamWriteValue64", cuda::Outcome::not_supported);
+  EXPECT_EQ(with_gpus.gpu_word(*count, 0).code(), Code::not_supported);
+  (void)calls.shut();
+  EXPECT_EQ(with_gpus.gpu_word(*count, 0).code(), Code::invalid_argument);
 }
 
 TEST_F(ArrivalCountersTest, immediates_that_nobody_opens_are_kept_up_to_a_limit) {
