@@ -2,6 +2,7 @@
 // <headrace/counter.hpp>, and the section "counters" of <headrace/agent.hpp>.
 #include <headrace/counter.hpp>
 
+#include "bindings/python/array_interface.hpp"
 #include "bindings/python/bind_agent.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 
@@ -68,16 +69,7 @@ class PyCounterWord {
   HomeProcess home_;
 };
 
-/// Typestr "<i8": torch has few operations for unsigned numbers of 64 bits.
-nb::dict word_interface(const CounterWord& word, bool read_only) {
-  nb::dict interface;
-  interface["version"] = 3;
-  interface["shape"] = nb::make_tuple(1);
-  interface["typestr"] = "<i8";
-  interface["data"] = nb::make_tuple(word.address(), read_only);
-  interface["strides"] = nb::none();
-  return interface;
-}
+constexpr const char* word_type = "<i8";  // torch has few operations for unsigned numbers of 64 bits
 
 void bind_counter_word(nb::module_& module) {
   nb::class_<PyCounterWord>(
@@ -98,7 +90,7 @@ void bind_counter_word(nb::module_& module) {
           "__array_interface__",
           [](const PyCounterWord& self) {
             if (self.word->device()) throw nb::attribute_error("the word is in GPU memory: use a tensor");
-            return word_interface(*self.word, true);
+            return array_interface(self.word->address(), 1, word_type, true);
           },
           nb::sig("def __array_interface__(self) -> dict[str, typing.Any]"),
           "For NumPy. Errors: AttributeError (the word is in GPU memory).")
@@ -106,9 +98,8 @@ void bind_counter_word(nb::module_& module) {
           "__cuda_array_interface__",
           [](const PyCounterWord& self) {
             if (!self.word->device()) throw nb::attribute_error("the word is in host memory: use NumPy");
-            nb::dict interface = word_interface(*self.word, false);  // torch refuses read-only memory
-            interface["stream"] = nb::none();  // no work is queued on it for which a reader must wait
-            return interface;
+            // torch refuses memory that says that it is read-only.
+            return cuda_array_interface(self.word->address(), 1, word_type, false);
           },
           nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
           "For torch, Numba and CuPy. Errors: AttributeError (the word is in host memory).")

@@ -2,6 +2,7 @@
 // <headrace/memory.hpp>
 #include <headrace/memory.hpp>
 
+#include "bindings/python/array_interface.hpp"
 #include "bindings/python/binding.hpp"
 #include "bindings/python/convert.hpp"
 #include "bindings/python/dlpack_capsule.hpp"
@@ -72,16 +73,9 @@ std::uint64_t address_of(const PyMapping& self) {
 }
 
 /// For Numba, CuPy and torch. Its user keeps the object, and so the memory.
-nb::dict cuda_array_interface(const PyMapping& self) {
+nb::dict interface_of(const PyMapping& self) {
   if (self.device() < 0) throw nb::attribute_error("the mapping is for the CPU: use its buffer");
-  nb::dict interface;
-  interface["version"] = 3;
-  interface["shape"] = nb::make_tuple(self.bytes().size());
-  interface["typestr"] = "|u1";
-  interface["data"] = nb::make_tuple(address_of(self), !self.writable());
-  interface["strides"] = nb::none();
-  interface["stream"] = nb::none();  // no work is queued on it for which a reader must wait
-  return interface;
+  return cuda_array_interface(address_of(self), self.bytes().size(), "|u1", !self.writable());
 }
 
 nb::str region_repr(const PyRegion& self) {
@@ -232,7 +226,7 @@ void bind_memory(nb::module_& module) {
             return nb::make_tuple(device.type, device.index);
           },
           nb::sig(dlpack_device_signature), dlpack_device_doc)
-      .def_prop_ro("__cuda_array_interface__", &cuda_array_interface,
+      .def_prop_ro("__cuda_array_interface__", &interface_of,
                    nb::sig("def __cuda_array_interface__(self) -> dict[str, typing.Any]"),
                    "Version 3 of the interface, for Numba, CuPy and torch.\n\n"
                    "Errors: AttributeError (the mapping is for the CPU).")

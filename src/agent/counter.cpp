@@ -18,7 +18,7 @@ Result<int> Counter::event_fd(std::uint64_t at_least) const { return all_->event
 
 Result<CounterWord> Counter::word(std::optional<int> device) const {
   if (!device) return CounterWord(count_, reinterpret_cast<std::uintptr_t>(&count_->word()), {});
-  HEADRACE_TRY(word, all_->gpu_word(*count_, *device));
+  HEADRACE_TRY(word, all_->gpu_word(count_, *device));
   const auto address = static_cast<std::uintptr_t>(word->address());
   return CounterWord(std::move(word), address, device);
 }

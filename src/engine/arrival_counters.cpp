@@ -114,24 +114,27 @@ void ArrivalCounters::watch(ArrivalCount& count, ArrivalCount::Watch watch) {
   tell(count, count.value_.load());
 }
 
-Result<std::shared_ptr<gpu::GpuWord>> ArrivalCounters::gpu_word(ArrivalCount& count, int device) {
+Result<std::shared_ptr<const gpu::GpuWord>> ArrivalCounters::gpu_word(
+    const std::shared_ptr<ArrivalCount>& count, int device) {
   HEADRACE_TRY_VOID(calls_.usable());
   HEADRACE_TRY(driver, gpus_.driver());
   HEADRACE_TRY(opened, gpu::Device::open(driver, device));
-  HEADRACE_TRY(word, gpu::GpuWord::make(opened, count.value()));
+  HEADRACE_TRY(made, gpu::GpuWord::make(opened, count->value()));
+  std::shared_ptr<const gpu::GpuWord> word(made.get(), [count, made](const gpu::GpuWord*) {
+    const std::lock_guard lock(count->mutex_);
+    std::erase(count->words_, made.get());
+  });
   {
-    const std::lock_guard lock(count.mutex_);
-    count.words_.push_back(word);
-    count.next_watch_.store(0);
+    const std::lock_guard lock(count->mutex_);
+    count->words_.push_back(made.get());
+    count->next_watch_.store(0);
   }
-  tell(count, count.value_.load());
+  tell(*count, count->value_.load());
   return word;
 }
 
 void ArrivalCounters::raise_words(ArrivalCount& count, std::uint64_t value) {
-  std::erase_if(count.words_, [&](const std::weak_ptr<gpu::GpuWord>& one) {
-    const auto word = one.lock();
-    if (word == nullptr) return true;
+  std::erase_if(count.words_, [&](gpu::GpuWord* word) {
     const auto stored = word->raise_to(value);
     if (!stored) log_.error("the word of a counter does not grow any more: {}", stored.error().message);
     return !stored;

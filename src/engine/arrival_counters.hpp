@@ -47,7 +47,7 @@ class ArrivalCount {
   alignas(64) std::atomic<std::uint64_t> next_watch_{UINT64_MAX};
   std::mutex mutex_;
   std::vector<Watch> watches_;
-  std::vector<std::weak_ptr<gpu::GpuWord>> words_;
+  std::vector<gpu::GpuWord*> words_;  ///< each until its owner releases it
 };
 
 /// The counts of an agent. A count begins with its first arrival, or when it is opened.
@@ -77,9 +77,10 @@ class ArrivalCounters {
   /// caller's.
   [[nodiscard]] Result<int> event_fd(ArrivalCount& count, std::uint64_t at_least);
   /// A word in this GPU's memory that follows the count until the last owner releases it, or the agent is
-  /// closed.
+  /// closed. Its memory is freed on the thread of that release, which may have to wait for the GPU's kernels.
   ///   errors   not_supported (no driver), invalid_argument (no such GPU, the agent is closed), exhausted
-  [[nodiscard]] Result<std::shared_ptr<gpu::GpuWord>> gpu_word(ArrivalCount& count, int device);
+  [[nodiscard]] Result<std::shared_ptr<const gpu::GpuWord>> gpu_word(
+      const std::shared_ptr<ArrivalCount>& count, int device);
   /// Signals every descriptor: what waits for one sees that the agent is closed.
   void close();
 

@@ -52,7 +52,9 @@ TEST_P(CountersOverBackend, the_waiter_wakes_once_when_all_bytes_are_there) {
   });
   std::jthread polling([&, word = must(counter.word())] {
     const auto* const count = reinterpret_cast<const std::atomic<std::uint64_t>*>(word.address());
-    while (count->load(std::memory_order_acquire) < posts) std::this_thread::yield();
+    const auto limit = std::chrono::steady_clock::now() + patience;
+    while (count->load(std::memory_order_acquire) < posts && std::chrono::steady_clock::now() < limit)
+      std::this_thread::yield();
     right += target == sent;
   });
   std::jthread waiting([&] {
@@ -65,7 +67,8 @@ TEST_P(CountersOverBackend, the_waiter_wakes_once_when_all_bytes_are_there) {
   right += target == sent;
   polling.join();
   waiting.join();
-  while (wakes == 0) std::this_thread::yield();
+  const auto limit = std::chrono::steady_clock::now() + patience;
+  while (wakes == 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
   EXPECT_EQ(right, 4) << "each of the four ways to wait saw all bytes";
   EXPECT_EQ(wakes, 1);
   EXPECT_EQ(counter.value(), posts);

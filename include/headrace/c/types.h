@@ -2,15 +2,17 @@
  *
  * What the headers of the C API share: errors, bytes, names of codes.
  *
- * Rules of every header in this folder
- *   handles  opaque; each is freed once, by the function that its maker names. NULL may be freed
- *   errors   a function that can fail returns a code (headrace_code_name), 0 when it worked, and takes
- *            `headrace_error** error` as its last argument. NULL: the caller wants the code alone, and
- * nothing is allocated. Else *error becomes NULL, or an error that the caller frees structs  begin with
- * struct_size, which the caller sets to sizeof, also in structs that the function fills in; fields are only
- * ever appended. A struct without struct_size is frozen text     UTF-8 with a zero at its end. Text in an
- * argument is copied. Returned text lives as long as the handle that it came from, unless a sentence says
- * less time     timeout_ns counts nanoseconds from the call; negative: no limit
+ * Rules of every header in this folder:
+ *
+ * - Handles are opaque. Each is freed once, by the function that its maker names. NULL may be freed.
+ * - Errors: a function that can fail returns a code (headrace_code_name), 0 when it worked. Its last argument
+ *   is `headrace_error** error`. NULL: the caller wants the code alone, and nothing is allocated. Else *error
+ *   becomes NULL, or an error that the caller frees.
+ * - Structs begin with struct_size, which the caller sets to sizeof, also in structs that the function fills
+ *   in. Fields are only ever appended. A struct without struct_size is frozen.
+ * - Text is UTF-8 with a zero at its end. Text in an argument is copied. Returned text lives as long as the
+ *   handle that it came from, unless a sentence says less.
+ * - Time: timeout_ns counts nanoseconds from the call; negative: no limit.
  */
 #ifndef HEADRACE_C_TYPES_H
 #define HEADRACE_C_TYPES_H

@@ -211,9 +211,12 @@ typedef struct headrace_host_v1 {
 
   /* So many posts of the peer with this immediate have arrived: the bytes of a write can be read here, and
    * the peer has the bytes of a read. Called once for each post, or once for several with their sum. Counts
-   * of different posts come in any order, and so do the count and the message of one post. post ended ok
-   * counted once, unless the link is lost first post failed         not counted post was canceled,  counted
-   * once or not at all; counted only if all of its bytes have arrived or its link lost */
+   * of different posts come in any order, and so do the count and the message of one post.
+   *
+   * - A post that ended ok is counted once, unless the link is lost first.
+   * - A post that failed is not counted.
+   * - A post that was canceled, or whose link was lost, is counted once or not at all: only if all of its
+   *   bytes have arrived. */
   void (*counted)(void* context, uint64_t link_token, uint32_t scope, uint32_t immediate, uint64_t amount);
 
   /* Runs `function(argument)` on the process's pool for large host copies. Returns 0 if its queue is full.

@@ -22,6 +22,10 @@ class ArrivalCountersTest : public ::testing::Test {
     pollfd one{fd, POLLIN, 0};
     return ::poll(&one, 1, limit_ms) == 1;
   }
+  /// The fake's GPU memory is host memory.
+  static std::uint64_t seen(const gpu::GpuWord& word) {
+    return reinterpret_cast<const std::atomic<std::uint64_t>*>(word.address())->load();
+  }
 
   Logger logger;
   Log log{logger, "engine"};
@@ -99,10 +103,9 @@ TEST_F(ArrivalCountersTest, words_in_host_and_gpu_memory_follow_the_count) {
   const auto count = with_gpus.open({}).value();
   with_gpus.add({}, 2);
   const auto* const host = &count->word();
-  auto word = with_gpus.gpu_word(*count, 1).value();
-  const auto seen = [&] { return *reinterpret_cast<const volatile std::uint64_t*>(word->address()); };
+  auto word = with_gpus.gpu_word(count, 1).value();
   EXPECT_EQ(word->device(), 1);
-  EXPECT_EQ(seen(), 2U) << "what had arrived before";
+  EXPECT_EQ(seen(*word), 2U) << "what had arrived before";
   std::vector<std::jthread> adding;
   for (int t = 0; t < 4; ++t)
     adding.emplace_back([&] {
@@ -110,22 +113,36 @@ TEST_F(ArrivalCountersTest, words_in_host_and_gpu_memory_follow_the_count) {
     });
   adding.clear();
   EXPECT_EQ(host->load(), 2002U);
-  EXPECT_EQ(seen(), 2002U);
+  EXPECT_EQ(seen(*word), 2002U);
   const int stores = fake.calls("cuStreamWriteValue64");
   word.reset();
   with_gpus.add({}, 1);
   EXPECT_EQ(fake.calls("cuStreamWriteValue64"), stores) << "a released word is not written";
 }
 
+TEST_F(ArrivalCountersTest, words_are_made_and_released_while_the_count_grows) {
+  cuda::FakeCuda fake;
+  ArrivalCounters with_gpus{calls, *progress, callbacks, telemetry, log, {[&] { return fake.load(); }, {}}};
+  const auto count = with_gpus.open({}).value();
+  std::jthread adding([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) with_gpus.add({}, 1);
+  });
+  for (int i = 0; i < 200; ++i) {
+    const std::uint64_t before = count->value();
+    const auto word = with_gpus.gpu_word(count, 0).value();
+    EXPECT_GE(seen(*word), before);
+  }
+}
+
 TEST_F(ArrivalCountersTest, a_word_needs_a_gpu_that_is_there) {
   cuda::FakeCuda fake;
   ArrivalCounters with_gpus{calls, *progress, callbacks, telemetry, log, {[&] { return fake.load(); }, {}}};
   const auto count = with_gpus.open({}).value();
-  EXPECT_EQ(with_gpus.gpu_word(*count, 7).code(), Code::invalid_argument);
+  EXPECT_EQ(with_gpus.gpu_word(count, 7).code(), Code::invalid_argument);
   fake.fail("cuStreamWriteValue64", cuda::Outcome::not_supported);
-  EXPECT_EQ(with_gpus.gpu_word(*count, 0).code(), Code::not_supported);
+  EXPECT_EQ(with_gpus.gpu_word(count, 0).code(), Code::not_supported);
   (void)calls.shut();
-  EXPECT_EQ(with_gpus.gpu_word(*count, 0).code(), Code::invalid_argument);
+  EXPECT_EQ(with_gpus.gpu_word(count, 0).code(), Code::invalid_argument);
 }
 
 TEST_F(ArrivalCountersTest, immediates_that_nobody_opens_are_kept_up_to_a_limit) {
