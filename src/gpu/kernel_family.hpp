@@ -26,9 +26,9 @@ class KernelFamily {
 
   /// Queues one launch: launch<&headrace_grids_v1::move_grids>(args, stream). The device's context is
   /// current.
-  template <auto entry, class Args>
+  template <auto Entry, class Args>
   [[nodiscard]] cuda::Outcome launch(const Args& args, cuda::Stream stream) const {
-    return static_cast<cuda::Outcome>((table_->*entry)(kernels_->set(), &args, stream));
+    return static_cast<cuda::Outcome>((table_->*Entry)(kernels_->set(), &args, stream));
   }
 
  private:
