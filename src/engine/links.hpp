@@ -28,7 +28,7 @@ class LinkWatcher {
   virtual void link_gone(const std::shared_ptr<Link>& /*link*/) {}
   /// It ended before these messages could be sent. A lock of a life's `connecting` may be held.
   virtual void messages_left(const std::shared_ptr<Link>& /*link*/,
-                             std::vector<LinkQueue::Message> /*left*/) {}
+                             const std::vector<LinkQueue::Message>& /*left*/) {}
 
  protected:
   ~LinkWatcher() = default;

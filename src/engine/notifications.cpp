@@ -5,6 +5,7 @@
 #include "wire/agent_message.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace headrace::engine {
@@ -63,11 +64,15 @@ std::vector<BackendInstance*> Notifications::ways_to(const PeerLife& life) const
   return order;
 }
 
-void Notifications::messages_left(const std::shared_ptr<Link>& link, std::vector<LinkQueue::Message> left) {
-  std::erase_if(left, [](const LinkQueue::Message& m) { return m.channel != HEADRACE_CHANNEL_USER; });
+void Notifications::messages_left(const std::shared_ptr<Link>& link,
+                                  const std::vector<LinkQueue::Message>& left) {
+  std::vector<LinkQueue::Message> users;
+  std::ranges::copy_if(left, std::back_inserter(users), [](const LinkQueue::Message& message) {
+    return message.channel == HEADRACE_CHANNEL_USER;
+  });
   const auto life = link->life();
-  if (left.empty() || !life) return;
-  progress_.defer([this, life, link, left = std::move(left)] { send_again(life, *link, left); });
+  if (users.empty() || !life) return;
+  progress_.defer([this, life, link, users = std::move(users)] { send_again(life, *link, users); });
 }
 
 /// Messages that waited for a link which was lost before it was ready.

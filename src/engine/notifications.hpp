@@ -49,7 +49,7 @@ class Notifications final : public LinkWatcher {
   void on_notification(std::function<void(Notification)> taken);
   Inbox& inbox() { return inbox_; }
   /// They go over the next backend that carries messages.
-  void messages_left(const std::shared_ptr<Link>& link, std::vector<LinkQueue::Message> left) override;
+  void messages_left(const std::shared_ptr<Link>& link, const std::vector<LinkQueue::Message>& left) override;
 
  private:
   [[nodiscard]] std::vector<BackendInstance*> ways_to(const PeerLife& life) const;

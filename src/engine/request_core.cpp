@@ -155,7 +155,7 @@ void RequestCore::set_contents(const PostOptions* options) {
 RequestCore::Attempt RequestCore::start(Entry entry) {
   using Outcome = Attempt::Outcome;
   for (bool bound = false;;) {
-    const Attempt attempt = try_path();
+    Attempt attempt = try_path();
     if (attempt.outcome == Outcome::over) return attempt;
     if (attempt.outcome == Outcome::lost && !std::exchange(bound, true)) {
       if (auto found = bind(); !found) return over(end_unbound(found.error()));

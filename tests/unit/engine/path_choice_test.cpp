@@ -12,11 +12,11 @@ namespace {
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
-template <int ns>
+template <int Ns>
 headrace_backend_v1 backend_that_costs(const char* name) {
   headrace_backend_v1 t = recording_table(name);
   t.cost = [](void*, const headrace_prepare_v1*, headrace_cost_v1* cost) {
-    *cost = {sizeof *cost, ns, 0, 1e12, 0, "the test says so"};
+    *cost = {sizeof *cost, Ns, 0, 1e12, 0, "the test says so"};
     return int32_t{HEADRACE_OK};
   };
   return t;
