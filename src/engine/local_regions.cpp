@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/local_regions.hpp"
 
+#include "engine/plugin_host.hpp"
 #include "engine/range_check.hpp"
 
 #include <algorithm>
@@ -28,14 +29,16 @@ std::shared_ptr<LocalRegion> make_region(const MemoryRange& range, const Registe
   return region;
 }
 
-/// Registers with each backend that takes the kind. False if none did.
+/// Registers with each backend that takes the kind. False if none of those asked for did. `local` takes
+/// memory beside others.
 bool register_with(LocalRegion& region, const std::vector<BackendInstance*>& all,
                    const std::vector<std::string>& only, std::string& refusals) {
   const int kind = static_cast<int>(region.info.kind);
   bool any = false;
   for (std::size_t i = 0; i < all.size(); ++i) {
     BackendInstance& backend = *all[i];
-    if (!only.empty() && std::ranges::find(only, backend.name()) == only.end()) continue;
+    const bool asked = only.empty() || std::ranges::find(only, backend.name()) != only.end();
+    if (!asked && (backend.name() != local_backend || !backend.takes_local(kind))) continue;
     if (!backend.takes_local(kind) && !backend.takes_remote(kind)) {
       refusals += fmt::format("\n  {} does not take {}", backend.name(), kind_name(region.info.kind));
       continue;
@@ -46,7 +49,7 @@ bool register_with(LocalRegion& region, const std::vector<BackendInstance*>& all
       continue;
     }
     region.handles.set_local(i, *handle);
-    any = true;
+    any = any || asked;
   }
   return any;
 }
@@ -114,7 +117,7 @@ Result<std::vector<Region>> LocalRegions::add(std::span<const MemoryRange> range
   while (registered < made.size() && register_with(*made[registered], all, options.backends, refusals))
     ++registered;
   if (registered < made.size()) {
-    for (std::size_t i = 0; i < registered; ++i) give_back(*made[i]);
+    for (std::size_t i = 0; i <= registered; ++i) give_back(*made[i]);
     remove(made);
     return make_error(Code::not_supported, "no backend takes this {} memory:{}",
                       kind_name(ranges[registered].kind),

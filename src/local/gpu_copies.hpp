@@ -3,11 +3,11 @@
 // kind of memory.
 #pragma once
 
-#include "backends/tcp/regions.hpp"
+#include "local/region.hpp"
 
 #include <headrace/result.hpp>
 
-namespace headrace::tcp {
+namespace headrace::local {
 
 /// Copies that are queued on one GPU's stream, and waited for together.
 class GpuCopies {
@@ -24,4 +24,4 @@ class GpuCopies {
   cuda::Outcome outcome_ = cuda::Outcome::success;
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::local

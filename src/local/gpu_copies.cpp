@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/tcp/gpu_copy.hpp"
+#include "local/gpu_copies.hpp"
 
-namespace headrace::tcp {
+namespace headrace::local {
 
 void GpuCopies::add(const Region& to_region, std::uint64_t to_offset, const Region& from_region,
                     std::uint64_t from_offset, std::uint64_t bytes) {
@@ -22,4 +22,4 @@ Result<void> GpuCopies::wait() {
                             gpu_->device->ordinal());
 }
 
-}  // namespace headrace::tcp
+}  // namespace headrace::local
