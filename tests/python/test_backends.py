@@ -115,7 +115,8 @@ def test_a_move_inside_an_agent_is_of_local_whatever_backends_are_named(asked):
         request = agent.make_request("write", local, remote, backends=asked or None)
         request.post()
         request.wait(30)
-        assert request.backend == "local" and request.explain().startswith("write of 1 page, 5003 bytes: local")
+        assert request.backend == "local"
+        assert request.explain().startswith("write of 1 page, 5003 bytes: local")
         assert (there == data).all()
     with headrace.Agent(unique("alone"), ["tcp"]) as agent, pytest.raises(headrace.NotSupported):
         agent.register(bytearray(1), backends=["no_such"])

@@ -3,8 +3,8 @@
 
 A name for storage stands for every open backend of Headrace that carries both the storage and the memory of
 the name. A name for the network or GPUs stands for every open backend that carries one of its kinds of memory
-and no storage, if one of them reaches other agents. Headrace chooses the backend of each request. A name that stands for no backend is absent,
-like a plugin that is not installed in NIXL.
+and no storage, if one of them reaches other agents. Headrace chooses the backend of each request. A name that
+stands for no backend is absent, like a plugin that is not installed in NIXL.
 """
 
 from __future__ import annotations
