@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend of moves inside one agent, which every agent has: memory of the host by copying, memory of GPUs
-// by the driver. README.md says how; this class hands the entries of the plugin table to the parts.
+// by kernels and copy engines. README.md says how; this class hands the entries of the plugin table to the
+// parts.
 #pragma once
 
 #include "local/instance.hpp"
@@ -40,11 +41,19 @@ class LocalBackend final : public plugin::Backend<Handles> {
   void cancel(Request& request) override;
   void release(Request& request) override;
 
+  Result<bool> capture(Request& request, const headrace_capture_v1& args) override;
+  void end_capture(Request& request) override;
+  Result<void> set_indices(Request& request, const headrace_indices_v1& args) override;
+  Result<std::uint64_t> check(Request& request) override;
+
   std::uint32_t progress() override;
+  std::uint32_t arm(bool on) override;
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
  private:
   explicit LocalBackend(std::unique_ptr<Instance> instance) : instance_(std::move(instance)) {}
+
+  [[nodiscard]] Result<void> check_gpus() const;
 
   const std::unique_ptr<Instance> instance_;
 };

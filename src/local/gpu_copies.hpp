@@ -20,7 +20,7 @@ class GpuCopies {
   [[nodiscard]] Result<void> wait();
 
  private:
-  std::shared_ptr<const gpu::WorkingGpu> gpu_;  // null: nothing was queued
+  const gpu::WorkingGpu* gpu_ = nullptr;  // null: nothing was queued
   cuda::Outcome outcome_ = cuda::Outcome::success;
 };
 

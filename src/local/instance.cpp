@@ -2,7 +2,7 @@
 #include "local/instance.hpp"
 
 #include "base/affinity.hpp"
-#include "local/request.hpp"
+#include "local/copy_request.hpp"
 
 #include <algorithm>
 
@@ -26,15 +26,25 @@ Instance::Instance(plugin::Host its_host, const Settings& its_settings, gpu::Gpu
       settings(its_settings),
       helpers(helpers_for(its_settings, its_host.pool_threads())),
       places(its_settings.numa ? CopyPlaces::read() : nullptr),
-      gpus(std::move(source), {}),
-      gpus_in_sight(gpus_are_there) {}
+      gpus(std::move(source), its_settings.gpu.moves),
+      gpus_in_sight(gpus_are_there),
+      posts([its_host] { its_host.wake(); }),
+      staging(its_host, its_settings.gpu.staging_bytes) {}
 
 Instance::~Instance() {
   tasks.wait_for_none();
-  for (Request* const request : stranded_) request->unref();
+  for (CopyRequest* const request : stranded_) request->unref();
 }
 
-void Instance::strand(Request& request) {
+void Instance::completed(std::uint64_t token, const Result<void>& outcome) const {
+  if (outcome) {
+    host.completed(token, {});
+  } else {
+    host.completed(token, {outcome.code(), 0, outcome.error().page}, outcome.error().message);
+  }
+}
+
+void Instance::strand(CopyRequest& request) {
   {
     const std::lock_guard lock(stranded_mutex_);
     stranded_.push_back(&request);
@@ -45,13 +55,13 @@ void Instance::strand(Request& request) {
 
 std::uint32_t Instance::rescue_stranded() {
   if (!has_stranded_.load(std::memory_order_acquire)) return 0;
-  std::vector<Request*> stranded;
+  std::vector<CopyRequest*> stranded;
   {
     const std::lock_guard lock(stranded_mutex_);
     stranded.swap(stranded_);
     has_stranded_.store(false, std::memory_order_release);
   }
-  for (Request* const request : stranded) {
+  for (CopyRequest* const request : stranded) {
     if (request->rescue()) {
       strand(*request);
     } else {

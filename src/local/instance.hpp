@@ -4,6 +4,8 @@
 
 #include "base/task_gate.hpp"
 #include "gpu/gpus.hpp"
+#include "gpu/posts.hpp"
+#include "gpu/staging.hpp"
 #include "local/region.hpp"
 #include "local/settings.hpp"
 #include "memory/near_memory.hpp"
@@ -15,6 +17,8 @@
 #include <vector>
 
 namespace headrace::local {
+
+class CopyRequest;
 
 class Instance {
  public:
@@ -30,16 +34,21 @@ class Instance {
   const std::unique_ptr<CopyPlaces> places;  ///< for pool threads; null: they stay where they are
   gpu::Gpus gpus;
   const bool gpus_in_sight;
+  gpu::Posts posts;  ///< that GPUs work on
+  gpu::Staging staging;
   TaskGate tasks;
 
+  /// Ends a post. After this its request may be gone.
+  void completed(std::uint64_t token, const Result<void>& outcome) const;
+
   /// Keeps a request that the pool's queue had no room for, with the reference that the caller gives.
-  void strand(Request& request);
+  void strand(CopyRequest& request);
   /// Finds stranded requests a thread of the pool, or does a chunk of each here. Returns how many there were.
   std::uint32_t rescue_stranded();
 
  private:
   std::mutex stranded_mutex_;
-  std::vector<Request*> stranded_;
+  std::vector<CopyRequest*> stranded_;
   std::atomic<bool> has_stranded_{false};
 };
 

@@ -20,13 +20,13 @@ struct End {
   const Region* region;
   std::uint64_t offset;
 
-  [[nodiscard]] std::byte* address() const { return region->base + offset; }
+  [[nodiscard]] std::byte* address() const { return bytes_of(*region) + offset; }
 };
 
 struct Ends {
   End to, from;
 
-  [[nodiscard]] bool of_gpu() const { return to.region->of_gpu() || from.region->of_gpu(); }
+  [[nodiscard]] bool of_gpu() const { return to.region->gpu() != nullptr || from.region->gpu() != nullptr; }
 };
 
 Ends ends_of(const PageRun& run, std::int32_t op) {
@@ -91,7 +91,7 @@ const std::byte* first_target(const headrace_prepare_v1& request, PagePosition f
   PageRun run;
   if (!cursor.next(run)) return nullptr;
   const End target = ends_of(run, request.op).to;
-  return target.region->of_gpu() ? nullptr : target.address();
+  return target.region->gpu() != nullptr ? nullptr : target.address();
 }
 
 }  // namespace headrace::local

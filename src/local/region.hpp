@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of this agent. The same handle stands on either side of a request.
+// The handles of the backend. Memory of this agent is the same handle on either side of a request.
 #pragma once
 
-#include "gpu/registered_memory.hpp"
+#include "gpu/region.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 namespace headrace::local {
 
+using gpu::Region;
+
 class Request;
-struct Region;
 using Handles = plugin::Handles<Region, plugin::NoLink, Region, Request>;
 
-struct Region {
-  std::uint32_t id = 0;
-  std::byte* base = nullptr;  ///< of a GPU's memory: its address there, which the CPU does not use
-  std::uint64_t length_bytes = 0;
-  bool writable = true;
-  std::optional<gpu::RegisteredMemory> gpu{};  ///< none: the host's
-
-  [[nodiscard]] bool of_gpu() const { return gpu.has_value(); }
-};
+/// Of the host's memory.
+[[nodiscard]] inline std::byte* bytes_of(const Region& region) {
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(region.address()));
+}
 
 }  // namespace headrace::local

@@ -1,35 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local/request.hpp"
 
+#include "local/copy_request.hpp"
+#include "local/gpu_request.hpp"
+#include "memory/page_cursor.hpp"
+
 #include <algorithm>
-#include <utility>
+#include <span>
 
 namespace headrace::local {
 namespace {
 
-constexpr std::uint64_t least_chunk_bytes = 64 * 1024;
-constexpr std::uint64_t runs_a_turn = 1024;  // in a chunk or inside post
-constexpr int chunks_a_turn = 8;  // then the helper goes to the end of the pool's queue, for other requests
+std::span<void* const> regions_of(const headrace_side_v1& side) { return {side.regions, side.region_count}; }
 
-std::uint64_t chunk_bytes_for(const Settings& settings, const headrace_prepare_v1& args) {
-  const std::uint64_t run_bytes =
-      std::max<std::uint64_t>(args.bytes / std::max<std::uint64_t>(most_stretches(args), 1), 1);
-  return run_bytes >= settings.chunk_bytes ? settings.chunk_bytes
-                                           : std::min(settings.chunk_bytes, run_bytes * runs_a_turn);
-}
+bool is_of_gpu(void* region) { return Handles::region(region).gpu() != nullptr; }
 
-/// A write needs regions that may be written.
-Result<void> check_writable(const headrace_prepare_v1& args) {
-  const std::span regions(args.remote->regions, args.remote->region_count);
-  if (args.op == HEADRACE_READ ||
-      std::ranges::all_of(regions, [](void* handle) { return Handles::remote(handle).writable; }))
-    return {};
+/// The memory is still what was registered, and a target may be written.
+Result<void> check_regions(const headrace_prepare_v1& args) {
+  for (const headrace_side_v1* const side : {args.local, args.remote})
+    for (void* const region : regions_of(*side)) HEADRACE_TRY_VOID(Handles::region(region).check_unchanged());
+  const auto closed = [](void* region) { return Handles::region(region).read_only(); };
+  if (args.op == HEADRACE_READ || std::ranges::none_of(regions_of(*args.remote), closed)) return {};
   PageCursor cursor(args);
   for (PageRun run; cursor.next(run);) {
-    const Region& region = Handles::remote(run.remote_region);
-    if (region.writable) continue;
+    if (!closed(run.remote_region)) continue;
     Error error = make_error(Code::invalid_argument, "page {}: region {} is registered read-only",
-                             run.first_page, region.id);
+                             run.first_page, Handles::region(run.remote_region).id());
     error.page = run.first_page;
     return error;
   }
@@ -38,161 +34,17 @@ Result<void> check_writable(const headrace_prepare_v1& args) {
 
 }  // namespace
 
-Request::Request(Instance& instance, const headrace_prepare_v1& args)
-    : instance_(instance),
-      args_(args),
-      mode_(args.bytes >= instance.settings.stream_bytes ? CopyMode::streaming : CopyMode::cached),
-      chunk_bytes_(chunk_bytes_for(instance.settings, args)) {}
-
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args) {
-  for (const headrace_side_v1* const side : {args.local, args.remote})
-    for (void* const handle : std::span(side->regions, side->region_count))
-      if (const Region& region = Handles::region(handle); region.of_gpu())
-        HEADRACE_TRY_VOID(region.gpu->check_unchanged(region.id));
-  HEADRACE_TRY_VOID(check_writable(args));
-  return new Request(instance, args);
-}
-
-Status Request::post(const headrace_post_v1& args) {
-  if (args.has_message != 0) return {Code::not_supported};  // a message to oneself is the host's business
-  token_ = args.token;
-  stopped_.store(false, std::memory_order_relaxed);
-  if (args_.bytes == 0) {
-    finish({});
-  } else if (args_.bytes <= instance_.settings.inline_bytes && most_stretches(args_) <= runs_a_turn) {
-    finish(move_pages(move(), {0, 0}, {args_.count, 0}));
-  } else {
-    begin_chunks();
+  HEADRACE_TRY_VOID(check_regions(args));
+  const bool by_gpu = std::ranges::any_of(regions_of(*args.local), is_of_gpu) ||
+                      std::ranges::any_of(regions_of(*args.remote), is_of_gpu);
+  if (by_gpu) {
+    auto made = GpuRequest::prepare(instance, args);
+    if (made) return *made;
+    if (made.code() != Code::not_supported) return std::move(made).error();
+    instance.host.log(HEADRACE_LOG_DEBUG, "the driver copies page by page: " + made.error().message);
   }
-  return {};
-}
-
-void Request::begin_chunks() {
-  ref();  // the end may come, and the host's release with it, while we still look for help
-  {
-    const std::lock_guard lock(mutex_);
-    active_ = true;
-    next_ = {0, 0};
-    unclaimed_ = unfinished_ = args_.bytes;
-    outcome_ = {};
-  }
-  get_help();
-  unref();
-}
-
-bool Request::claim(Chunk& chunk) {
-  const std::lock_guard lock(mutex_);
-  if (!active_ || unclaimed_ == 0) return false;
-  chunk.move = outcome_.ok();
-  chunk.from = next_;
-  chunk.bytes = unclaimed_;
-  if (chunk.move) {
-    // Towards the end the chunks get smaller, so that the threads finish together.
-    const std::uint64_t share = unclaimed_ / (2 * (instance_.helpers + 1));
-    chunk.bytes =
-        std::min(unclaimed_, std::clamp(share, std::min(least_chunk_bytes, chunk_bytes_), chunk_bytes_));
-    chunk.to = unclaimed_ == chunk.bytes ? PagePosition{args_.count, 0}
-                                         : position_at_byte(args_, chunk.bytes, next_);
-    next_ = chunk.to;
-  }
-  unclaimed_ -= chunk.bytes;
-  return true;
-}
-
-/// `thread`: of a thread that may be placed.
-bool Request::work_on_chunk(NearMemory* thread) {
-  Chunk chunk;
-  if (!claim(chunk)) return false;
-  if (thread != nullptr && chunk.move && instance_.places != nullptr)
-    if (const std::byte* const target = first_target(args_, chunk.from, chunk.to)) thread->write_to(target);
-  give_back(chunk, chunk.move ? move_pages(move(), chunk.from, chunk.to) : Result<void>());
-  return true;
-}
-
-/// The last one completes the post.
-void Request::give_back(const Chunk& chunk, Result<void> moved) {
-  Result<void> ended;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!moved && outcome_.ok()) {
-      outcome_ = std::move(moved);
-      stopped_.store(true, std::memory_order_relaxed);
-    }
-    unfinished_ -= chunk.bytes;
-    if (unfinished_ > 0) return;
-    active_ = false;
-    ended = std::move(outcome_);
-  }
-  finish(ended);
-}
-
-/// Gives back all that nobody has claimed. After a failure that moves nothing.
-void Request::drain() {
-  while (work_on_chunk()) {
-  }
-}
-
-void Request::cancel() {
-  ref();
-  {
-    const std::lock_guard lock(mutex_);
-    if (active_ && outcome_.ok()) {
-      outcome_ = Error{Code::canceled, "canceled"};
-      stopped_.store(true, std::memory_order_relaxed);
-    }
-  }
-  drain();
-  unref();
-}
-
-// ------------------------------------------------------------------ threads of the pool
-
-void Request::get_help() {
-  const std::uint64_t chunks = (args_.bytes + chunk_bytes_ - 1) / chunk_bytes_;
-  const std::uint64_t wanted =
-      std::min<std::uint64_t>(instance_.helpers, std::max<std::uint64_t>(chunks - 1, 1));
-  std::uint64_t found = 0;
-  while (found < wanted && submit_helper()) ++found;
-  if (found > 0) return;
-  ref();
-  instance_.strand(*this);
-}
-
-bool Request::submit_helper() {
-  ref();
-  instance_.tasks.enter();
-  if (instance_.host.submit<&Request::help>(this)) return true;
-  instance_.tasks.leave();
-  unref();
-  return false;
-}
-
-void Request::help(Request* request) {
-  TaskGate& tasks = request->instance_.tasks;
-  {
-    NearMemory thread(request->instance_.places.get());
-    bool more = true;
-    while (more) {
-      for (int i = 0; i < chunks_a_turn && more; ++i) more = request->work_on_chunk(&thread);
-      if (more && request->submit_helper()) break;
-    }
-  }
-  request->unref();
-  tasks.leave();
-}
-
-bool Request::rescue() {
-  if (submit_helper()) return false;
-  return work_on_chunk();
-}
-
-/// After this the request may be gone.
-void Request::finish(const Result<void>& outcome) {
-  if (outcome.ok()) {
-    instance_.host.completed(token_, {});
-  } else {
-    instance_.host.completed(token_, {outcome.code(), 0, outcome.error().page}, outcome.error().message);
-  }
+  return new CopyRequest(instance, args);
 }
 
 }  // namespace headrace::local

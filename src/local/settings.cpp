@@ -9,7 +9,7 @@ namespace {
 constexpr std::uint64_t least_chunk_option = 4096;
 constexpr std::uint64_t most_threads = 1024;
 
-constexpr std::array rows{
+constexpr auto rows = gpu::with_move_options(std::array{
     headrace_option_v1{"inline_bytes", "256KiB", "bytes",
                        "requests up to this size are carried out inside post", 0, 0},
     headrace_option_v1{"chunk_bytes", "512KiB", "bytes",
@@ -26,7 +26,7 @@ constexpr std::array rows{
                        "where there are several NUMA nodes, pool threads copy on the CPUs next to the memory "
                        "that they write",
                        0, 0},
-};
+});
 
 }  // namespace
 
@@ -41,6 +41,7 @@ Result<Settings> read_settings(const plugin::CreateArgs& args) {
   settings.stream_bytes = options.bytes("stream_bytes", 0, any);
   settings.threads = static_cast<std::uint32_t>(options.count("threads", 0, most_threads));
   settings.numa = options.automatic("numa");
+  settings.gpu = gpu::read_move_options(options);
   return options.checked(settings);
 }
 

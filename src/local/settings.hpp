@@ -2,7 +2,7 @@
 // The options of the backend: one table for people, one struct for the code.
 #pragma once
 
-#include "base/backend_options.hpp"
+#include "gpu/move_options.hpp"
 
 #include <cstdint>
 #include <span>
@@ -15,6 +15,7 @@ struct Settings {
   std::uint64_t stream_bytes = 0;
   std::uint32_t threads = 0;  ///< 0: see the option's sentence
   bool numa = true;
+  gpu::MoveOptions gpu;
 };
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();

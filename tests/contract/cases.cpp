@@ -25,12 +25,13 @@ std::map<std::string, std::uint64_t> this_program() {
 
 constexpr std::uint32_t to_peers = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID | HEADRACE_COUNT;
 constexpr std::uint32_t of_local = HEADRACE_LOCAL | HEADRACE_GRID;
+constexpr std::uint32_t of_local_gpu = of_local | HEADRACE_STREAM | HEADRACE_CAPTURE;
 constexpr std::uint32_t of_fake =
     to_peers | HEADRACE_LOCAL | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
 constexpr std::uint32_t of_posix = HEADRACE_LOCAL | HEADRACE_QUERY | HEADRACE_GRID;
 constexpr std::uint32_t of_tcp = to_peers | HEADRACE_REVOKE_SAFE;
 constexpr std::uint32_t of_cuda_ipc =
-    to_peers | HEADRACE_LOCAL | HEADRACE_MAP | HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE;
+    to_peers | HEADRACE_MAP | HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE;
 
 /// A script for `fake` by which every third post or message meets the fault, and the two after it do not.
 std::string every_third(std::string_view fault) {
@@ -108,7 +109,15 @@ const std::vector<BackendCase>& rows() {
        .settings = {},
        .vram = true,
        .linked_in = true,
-       .abilities = of_local},
+       .abilities = of_local_gpu,
+       .local_posts_run_to_their_end = true},
+      {.backend = "local_gpu",
+       .variant = "courier",
+       .settings = {{"courier", "on"}},
+       .vram = true,
+       .linked_in = true,
+       .abilities = of_local_gpu,
+       .local_posts_run_to_their_end = true},
       {.backend = "shm", .variant = "", .settings = {}, .abilities = to_peers | HEADRACE_MAP},
       {.backend = "shm",
        .variant = "relay",
@@ -120,15 +129,13 @@ const std::vector<BackendCase>& rows() {
        .settings = {},
        .vram = true,
        .linked_in = true,
-       .abilities = of_cuda_ipc,
-       .local_posts_run_to_their_end = true},
+       .abilities = of_cuda_ipc},
       {.backend = "cuda_ipc",
        .variant = "courier",
        .settings = {{"courier", "on"}},
        .vram = true,
        .linked_in = true,
-       .abilities = of_cuda_ipc,
-       .local_posts_run_to_their_end = true},
+       .abilities = of_cuda_ipc},
       {.backend = "tcp_gpu",
        .variant = "",
        .settings = {},

@@ -98,7 +98,13 @@ TEST_F(Local, memories_of_every_kind_are_copied) {
   }
 }
 
-TEST_F(Local, a_copy_that_the_driver_refuses_ends_the_post_with_its_words) {
+/// Host memory that no GPU reaches, so that the driver copies.
+class LocalByDriver : public Local {
+ protected:
+  LocalByDriver() : Local({{"pin_registered", "off"}, {"staging_bytes", "0"}}) {}
+};
+
+TEST_F(LocalByDriver, a_copy_that_the_driver_refuses_ends_the_post_with_its_words) {
   Memory source = memory(0, 1000), target = memory(-1, 1000);
   Region *const one = registered(source), *const other = registered(target);
   auto* const write = backend
