@@ -23,7 +23,6 @@ class Link;
 /// another.
 class Request final : public host_link::Post {
  public:
-  /// `link`: none for a request to ourselves.
   ///   errors   not_supported (a region can be reached neither by mapping nor by attach), peer_lost
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
                                                 std::shared_ptr<Link> link);
@@ -82,7 +81,7 @@ class Request final : public host_link::Post {
   std::atomic<std::uint32_t> helping_{0};    // threads of the pool that are at it
   std::atomic<std::uint64_t> helped_ns_{0};  // when the last of them left, or the post began
   std::atomic<bool> relaying_{false};        // this post reads through lanes: threads of the pool do it alone
-  host_link::PostMessage message_;           // unused without a link
+  host_link::PostMessage message_;
 
   std::mutex mutex_;
   State state_ = State::idle;

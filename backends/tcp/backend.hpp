@@ -42,7 +42,6 @@ class TcpBackend final : public plugin::Backend<Handles>, private Admission {
   Result<Region*> register_region(const headrace_region_v1& region) override;
   void deregister_region(Region& region) override;
 
-  Result<Remote*> load_local(Region& region) override;
   Result<Remote*> load_remote(Link& link, const headrace_remote_region_v1& region) override;
   void unload(Remote& remote) override;
 

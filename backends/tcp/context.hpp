@@ -31,7 +31,6 @@ struct Context {
   Regions regions;
   std::unique_ptr<SocketCalls> calls;
   wire::Hmac hmac;
-  std::atomic<unsigned> tasks{0};  // behind the host's `submit`
   std::atomic<unsigned> next_thread{0};
   std::vector<std::unique_ptr<IoThread>> threads;  // last: they stop before the rest goes
 

@@ -406,31 +406,5 @@ TEST_F(TcpGpu, memory_that_its_owner_freed_while_it_was_registered_is_not_found)
   EXPECT_FALSE(ab.lost());
 }
 
-TEST_F(TcpGpu, an_agents_own_memories_of_every_kind_are_copied) {
-  open();
-  for (const auto& [from, to] : {std::pair{0, 1}, {0, -1}, {-1, 1}, {1, 1}}) {
-    for (const std::size_t bytes : {std::size_t{1000}, std::size_t{3} << 20}) {
-      const Memory source = memory(from, bytes, 1), target = memory(to, bytes, 2);
-      const Region one(*a, source), other(*a, target);
-      const Remote far(*a, other);
-      Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100),
-                    uniform_side(far.handle(), 0, 100, 100), bytes / 100);
-      ASSERT_TRUE(write.run().status.ok());
-      EXPECT_TRUE(
-          same_bytes(source.bytes().first(bytes / 100 * 100), target.bytes().first(bytes / 100 * 100)));
-    }
-  }
-  const Memory source = memory(0, 1000, 1), target = memory(-1, 1000, 2);
-  const Region one(*a, source), other(*a, target);
-  const Remote far(*a, other);
-  Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100),
-                uniform_side(far.handle(), 0, 100, 100), 10);
-  driver().fail("cuMemcpyAsync", cuda::Outcome::unknown);
-  const PostEnd end = write.run();
-  EXPECT_EQ(end.status.code, Code::backend_failed);
-  EXPECT_THAT(end.text, HasSubstr("GPU 0"));
-  EXPECT_TRUE(write.run().status.ok());
-}
-
 }  // namespace
 }  // namespace headrace::test

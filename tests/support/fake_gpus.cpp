@@ -5,6 +5,7 @@
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/peer_memory_access.hpp"
 #include "gpu/device.hpp"
+#include "local/backend.hpp"
 #include "support/fake_courier.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
@@ -42,6 +43,12 @@ class OnFakes {
 class TcpOnFakes : public OnFakes<tcp::TcpBackend> {
  public:
   static constexpr const char* name = "tcp_gpu";
+};
+
+/// The name differs from that of `local` over the machine's own GPUs, which moves host memory without one.
+class LocalOnFakes : public OnFakes<local::LocalBackend> {
+ public:
+  static constexpr const char* name = "local_gpu";
 };
 
 void must(cuda::Outcome outcome, const char* what) {
@@ -99,6 +106,8 @@ FakeGpus& FakeGpus::of_this_process() {
 void FakeGpus::link_backends() {
   link_plugin("cuda_ipc", plugin::table<OnFakes<cuda_ipc::CudaIpcBackend>>());
   link_plugin("tcp_gpu", plugin::table<TcpOnFakes>());
+  link_plugin("local_gpu", plugin::table<LocalOnFakes>());
+  link_plugin("local", plugin::table<local::LocalBackend>());
 }
 
 MemorySource::Taken FakeGpus::take_plain(std::size_t length_bytes) {

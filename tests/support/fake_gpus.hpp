@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends cuda_ipc and tcp over fake GPUs, linked into test programs, and memory of these GPUs.
+// The backends cuda_ipc, tcp and local over fake GPUs, linked into test programs, and memory of these GPUs.
 #pragma once
 
 #include "support/fake_cuda.hpp"
@@ -14,7 +14,8 @@ class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// Makes `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` return cuda_ipc and tcp over the fake GPUs.
+  /// Makes `load_plugin` return cuda_ipc, tcp ("tcp_gpu") and local ("local_gpu") over the fake GPUs, and
+  /// `local` over this machine's.
   static void link_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }

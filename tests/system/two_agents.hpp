@@ -79,8 +79,8 @@ inline std::vector<std::string> all_backends() {
     const auto takes = [&](MemoryKind kind) {
       return std::find(info.kinds.begin(), info.kinds.end(), kind) != info.kinds.end();
     };
-    // Files belong to their own agent, and a backend of GPUs moves host memory only to and from GPUs.
-    if (info.loaded && takes(MemoryKind::dram) && !takes(MemoryKind::file) && !takes(MemoryKind::vram))
+    // A backend of GPUs moves host memory only to and from GPUs.
+    if (info.loaded && info.remote && takes(MemoryKind::dram) && !takes(MemoryKind::vram))
       names.push_back(info.name);
   }
   return names;

@@ -9,7 +9,10 @@
 
 #include "gpu/prepared_move.hpp"
 
-namespace headrace::cuda_ipc {
+#include <algorithm>
+#include <cstdint>
+
+namespace headrace::gpu {
 
 struct PathSpeed {
   double fixed_ns;
@@ -21,8 +24,17 @@ inline constexpr PathSpeed between_gpus{8'000, 350e9, "measured on H200 with NVL
 inline constexpr PathSpeed with_host_memory{8'000, 50e9, "measured on H200 with PCIe 5"};
 inline constexpr double courier_ns = 4'500;
 
-inline constexpr const PathSpeed& speed_of(gpu::Touches touches) {
-  return touches == gpu::Touches::gpus ? between_gpus : with_host_memory;
+inline constexpr const PathSpeed& speed_of(Touches touches) {
+  return touches == Touches::gpus ? between_gpus : with_host_memory;
 }
 
-}  // namespace headrace::cuda_ipc
+/// Until when a thread looks for the end of a post that begins at `now_ns`: with some grace, and not longer
+/// than a wake-up is lost in the time of the transfer.
+inline std::uint64_t look_until_ns(std::uint64_t now_ns, Touches touches, std::uint64_t bytes) {
+  constexpr std::uint64_t launch_ns = 30'000, longest_look_ns = 2'000'000;
+  const double bytes_per_ns = speed_of(touches).bytes_per_second / 1e9;
+  const auto expected = static_cast<std::uint64_t>(1.5 * static_cast<double>(bytes) / bytes_per_ns);
+  return now_ns + std::min(launch_ns + expected, longest_look_ns);
+}
+
+}  // namespace headrace::gpu

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda_ipc/posts.hpp"
+#include "gpu/posts.hpp"
 
-#include "backends/cuda_ipc/request.hpp"
 #include "base/clock.hpp"
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace headrace::cuda_ipc {
+namespace headrace::gpu {
 namespace {
 
 // A kernel that faults writes no word: the driver is asked now and then. Asking costs microseconds, looking
@@ -24,39 +23,39 @@ Posts::~Posts() {
   changed_.notify_all();
 }
 
-void Posts::add(Request& request) {
+void Posts::add(Post& post) {
   const std::scoped_lock lock(mutex_);
-  in_flight_.push_back(&request);
+  in_flight_.push_back(&post);
   if (armed_) start_watching();
 }
 
-bool Posts::poll(Request& request) {
+bool Posts::poll(Post& post) {
   {
     const std::scoped_lock lock(mutex_);
-    const auto place = std::ranges::find(in_flight_, &request);
+    const auto place = std::ranges::find(in_flight_, &post);
     if (place == in_flight_.end()) return false;
-    if (!request.poll_done()) return now_ns() < request.look_until_ns();
+    if (!post.poll_done()) return now_ns() < post.look_until_ns();
     in_flight_.erase(place);
   }
-  request.ended({});
+  post.ended({});
   return false;
 }
 
-std::vector<Request*> Posts::take_ended() {
+std::vector<Post*> Posts::take_ended() {
   const auto ended =
-      std::ranges::stable_partition(in_flight_, [](const Request* request) { return !request->poll_done(); });
-  std::vector<Request*> taken(ended.begin(), ended.end());
+      std::ranges::stable_partition(in_flight_, [](const Post* post) { return !post->poll_done(); });
+  std::vector<Post*> taken(ended.begin(), ended.end());
   in_flight_.erase(ended.begin(), ended.end());
   return taken;
 }
 
-std::uint32_t Posts::tell(const std::vector<Request*>& ended) {
-  for (Request* const request : ended) request->ended({});
+std::uint32_t Posts::tell(const std::vector<Post*>& ended) {
+  for (Post* const post : ended) post->ended({});
   return static_cast<std::uint32_t>(ended.size());
 }
 
 std::uint32_t Posts::progress() {
-  std::vector<Request*> ended;
+  std::vector<Post*> ended;
   bool ask = false;
   {
     const std::scoped_lock lock(mutex_);
@@ -70,27 +69,27 @@ std::uint32_t Posts::progress() {
 }
 
 std::uint32_t Posts::end_failed() {
-  std::vector<std::pair<Request*, std::string>> failed;
+  std::vector<std::pair<Post*, Error>> failed;
   {
     const std::scoped_lock lock(mutex_);
-    std::erase_if(in_flight_, [&](Request* request) {
-      if (!request->ends_with_gpu()) return false;
-      const auto idle = request->gpu().stream.poll_idle();
-      if (idle || request->poll_done()) return false;
-      failed.emplace_back(request, idle.error().message);
+    std::erase_if(in_flight_, [&](Post* post) {
+      if (!post->ends_with_gpu()) return false;
+      const auto idle = post->gpu().stream.poll_idle();
+      if (idle || post->poll_done()) return false;
+      failed.emplace_back(post, Error{Code::backend_failed, idle.error().message});
       return true;
     });
   }
-  for (const auto& [request, text] : failed) request->ended({{Code::backend_failed}, text});
+  for (auto& [post, why] : failed) post->ended(std::move(why));
   return static_cast<std::uint32_t>(failed.size());
 }
 
 bool Posts::any_ended() const {
-  return std::ranges::any_of(in_flight_, [](const Request* request) { return request->poll_done(); });
+  return std::ranges::any_of(in_flight_, [](const Post* post) { return post->poll_done(); });
 }
 
 std::uint32_t Posts::arm(bool on) {
-  std::vector<Request*> ended;
+  std::vector<Post*> ended;
   {
     const std::scoped_lock lock(mutex_);
     armed_ = on;
@@ -123,4 +122,4 @@ void Posts::watch(const std::stop_token& stop) {
   }
 }
 
-}  // namespace headrace::cuda_ipc
+}  // namespace headrace::gpu

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda_ipc/staging.hpp"
+#include "gpu/staging.hpp"
 
 #include <utility>
 
-namespace headrace::cuda_ipc {
+namespace headrace::gpu {
 
 Staging::~Staging() {
   std::unique_lock lock(mutex_);
@@ -60,7 +60,7 @@ void Staging::run(std::shared_ptr<Work> work) {
   }
 }
 
-Result<std::unique_ptr<Staging::Lane>> Staging::take_lane(const std::shared_ptr<const gpu::Device>& device) {
+Result<std::unique_ptr<Staging::Lane>> Staging::take_lane(const std::shared_ptr<const Device>& device) {
   {
     const std::scoped_lock lock(mutex_);
     if (!free_.empty()) {
@@ -69,8 +69,8 @@ Result<std::unique_ptr<Staging::Lane>> Staging::take_lane(const std::shared_ptr<
       return lane;
     }
   }
-  HEADRACE_TRY(memory, gpu::PinnedMemory::allocate(device, slots_a_lane * slot_bytes_));
+  HEADRACE_TRY(memory, PinnedMemory::allocate(device, slots_a_lane * slot_bytes_));
   return std::make_unique<Lane>(std::move(memory), slot_bytes_);
 }
 
-}  // namespace headrace::cuda_ipc
+}  // namespace headrace::gpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda_ipc/staged_move.hpp"
+#include "gpu/staged_move.hpp"
 
 #include "memory/faultless_copy.hpp"
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-namespace headrace::cuda_ipc {
+namespace headrace::gpu {
 namespace {
 
 // A slot takes the GPU some 40 us. A sleep of the system takes longer than that, so a thread looks for a
@@ -31,7 +31,7 @@ void relax() {
 
 }  // namespace
 
-StagedMove::StagedMove(Staging& staging, const gpu::WorkingGpu& gpu, const headrace_prepare_v1& args,
+StagedMove::StagedMove(Staging& staging, const WorkingGpu& gpu, const headrace_prepare_v1& args,
                        HostAddressOf local, AddressOf remote)
     : staging_(staging), gpu_(gpu), args_(args), local_(std::move(local)), remote_(std::move(remote)) {
   for (std::uint32_t i = 0; i < args.remote->region_count; ++i)
@@ -58,10 +58,10 @@ Result<void> StagedMove::post() {
                     "the pool for large host copies takes no more work: wait for other posts");
 }
 
-host_link::Outcome StagedMove::outcome() const {
+Result<void> StagedMove::outcome() const {
   const std::scoped_lock lock(mutex_);
-  if (!why_) return {};
-  return {{why_->code}, why_->message};
+  if (why_) return *why_;
+  return {};
 }
 
 void StagedMove::note(Error why) {
@@ -77,7 +77,7 @@ void StagedMove::refused(Error why) {
 
 void StagedMove::run(const Staging::Lane& lane) {
   std::array<Piece, Staging::slots_a_lane> pieces;
-  const gpu::ContextGuard current(*gpu_.device);
+  const ContextGuard current(*gpu_.device);
   for (std::size_t turn = 0; !failed_.load(); turn = 1 - turn) {
     if (auto ended = end(pieces[turn], lane.slot(turn)); !ended) note(std::move(ended).error());
     const std::size_t number = next_.fetch_add(1);
@@ -131,8 +131,8 @@ Result<void> StagedMove::begin(Piece& piece, std::size_t number, const Staging::
   args.local = &here;
   args.remote = &there;
   HEADRACE_TRY(move,
-               gpu::PreparedMove::prepare(
-                   gpu_.mover, args, [&](void*) { return lane.address(slot); }, remote_, gpu::Touches::host));
+               PreparedMove::prepare(
+                   gpu_.mover, args, [&](void*) { return lane.address(slot); }, remote_, Touches::host));
   piece.move.emplace(std::move(move));
   if (auto begun = piece.move->post(gpu_.stream.handle()); !begun) {
     piece.move.reset();
@@ -150,7 +150,7 @@ Result<void> StagedMove::end(Piece& piece, std::byte* slot) const {
   return {};
 }
 
-Result<void> StagedMove::await(const gpu::PreparedMove& move) const {
+Result<void> StagedMove::await(const PreparedMove& move) const {
   for (int look = 0; look < looks_before_sleep; ++look) {
     if (move.poll_done()) return {};
     relax();
@@ -163,4 +163,4 @@ Result<void> StagedMove::await(const gpu::PreparedMove& move) const {
   return {};
 }
 
-}  // namespace headrace::cuda_ipc
+}  // namespace headrace::gpu

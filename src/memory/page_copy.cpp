@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/copy.hpp"
+#include "memory/page_copy.hpp"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-namespace headrace::shm {
+namespace headrace {
 namespace {
 
 #if defined(__x86_64__)
@@ -111,4 +111,4 @@ void finish_streaming() noexcept {
 #endif
 }
 
-}  // namespace headrace::shm
+}  // namespace headrace

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/tcp/gpu_copy.hpp"
+#include "local/gpu_copies.hpp"
 
-namespace headrace::tcp {
+namespace headrace::local {
 
 void GpuCopies::add(const Region& to_region, std::uint64_t to_offset, const Region& from_region,
                     std::uint64_t from_offset, std::uint64_t bytes) {
-  if (gpu_ == nullptr) gpu_ = (to_region.of_gpu() ? to_region : from_region).gpu->gpu();
+  if (gpu_ == nullptr) gpu_ = to_region.gpu() != nullptr ? to_region.gpu() : from_region.gpu();
   if (outcome_ != cuda::Outcome::success) return;
   const gpu::ContextGuard current(*gpu_->device);
   outcome_ = gpu_->device->driver().memcpy_async(
-      reinterpret_cast<cuda::Address>(to_region.base + to_offset),
-      reinterpret_cast<cuda::Address>(from_region.base + from_offset), bytes, gpu_->stream.handle());
+      to_region.address() + to_offset, from_region.address() + from_offset, bytes, gpu_->stream.handle());
 }
 
 Result<void> GpuCopies::wait() {
@@ -22,4 +21,4 @@ Result<void> GpuCopies::wait() {
                             gpu_->device->ordinal());
 }
 
-}  // namespace headrace::tcp
+}  // namespace headrace::local

@@ -3,11 +3,11 @@
 // kind of memory.
 #pragma once
 
-#include "backends/tcp/regions.hpp"
+#include "local/region.hpp"
 
 #include <headrace/result.hpp>
 
-namespace headrace::tcp {
+namespace headrace::local {
 
 /// Copies that are queued on one GPU's stream, and waited for together.
 class GpuCopies {
@@ -20,8 +20,8 @@ class GpuCopies {
   [[nodiscard]] Result<void> wait();
 
  private:
-  std::shared_ptr<const gpu::WorkingGpu> gpu_;  // null: nothing was queued
+  const gpu::WorkingGpu* gpu_ = nullptr;  // null: nothing was queued
   cuda::Outcome outcome_ = cuda::Outcome::success;
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::local

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/copy.hpp"
+#include "memory/page_copy.hpp"
 
 #include "support/plugin_memory.hpp"
 
@@ -10,10 +10,10 @@
 #include <memory>
 #include <vector>
 
-namespace headrace::shm {
+namespace headrace {
 namespace {
 
-TEST(Copy, moves_every_length_at_every_alignment_and_touches_nothing_else) {
+TEST(PageCopy, moves_every_length_at_every_alignment_and_touches_nothing_else) {
   constexpr std::size_t room = 3000;
   std::vector<std::byte> from(room);
   test::fill_pattern(from, 1);
@@ -35,7 +35,7 @@ TEST(Copy, moves_every_length_at_every_alignment_and_touches_nothing_else) {
   }
 }
 
-TEST(Copy, fetches_what_comes_next_and_copies_nothing_of_it) {
+TEST(PageCopy, fetches_what_comes_next_and_copies_nothing_of_it) {
   constexpr std::size_t page = 4096;
   constexpr std::size_t room = 4 * page;
   const std::unique_ptr<std::byte, decltype(&std::free)> from(
@@ -59,4 +59,4 @@ TEST(Copy, fetches_what_comes_next_and_copies_nothing_of_it) {
 }
 
 }  // namespace
-}  // namespace headrace::shm
+}  // namespace headrace

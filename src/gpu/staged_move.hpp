@@ -8,9 +8,8 @@
 // has two slots: while the GPU works on one it fills, or empties, the other.
 #pragma once
 
-#include "backends/cuda_ipc/staging.hpp"
 #include "gpu/gpus.hpp"
-#include "host_link/post.hpp"
+#include "gpu/staging.hpp"
 #include "memory/page_cursor.hpp"
 
 #include <sys/uio.h>
@@ -24,18 +23,18 @@
 #include <unordered_map>
 #include <vector>
 
-namespace headrace::cuda_ipc {
+namespace headrace::gpu {
 
 /// One for each request. Held by its request, and by the threads that work on it.
 class StagedMove final : public Staging::Work, public std::enable_shared_from_this<StagedMove> {
  public:
   using HostAddressOf = std::function<std::byte*(void* region)>;
-  using AddressOf = gpu::PreparedMove::AddressOf;
+  using AddressOf = PreparedMove::AddressOf;
 
   /// The local side is the host's, and the remote one within reach of the GPU. `args` and what it points to,
   /// `gpu` and `staging` stay until the last post has ended.
-  StagedMove(Staging& staging, const gpu::WorkingGpu& gpu, const headrace_prepare_v1& args,
-             HostAddressOf local, AddressOf remote);
+  StagedMove(Staging& staging, const WorkingGpu& gpu, const headrace_prepare_v1& args, HostAddressOf local,
+             AddressOf remote);
 
   /// The last post has ended.
   ///   errors   exhausted (the host's pool takes no more): it has not begun
@@ -43,9 +42,9 @@ class StagedMove final : public Staging::Work, public std::enable_shared_from_th
   /// Whether no thread and no GPU works on the last post any more. A load.
   [[nodiscard]] bool poll_done() const noexcept { return at_work_.load(std::memory_order_acquire) == 0; }
   /// Of the last post, which has ended.
-  [[nodiscard]] host_link::Outcome outcome() const;
+  [[nodiscard]] Result<void> outcome() const;
 
-  [[nodiscard]] const std::shared_ptr<const gpu::Device>& device() const override { return gpu_.device; }
+  [[nodiscard]] const std::shared_ptr<const Device>& device() const override { return gpu_.device; }
   void run(const Staging::Lane& lane) override;
   void refused(Error why) override;
 
@@ -55,18 +54,18 @@ class StagedMove final : public Staging::Work, public std::enable_shared_from_th
     std::vector<iovec> hosts;  ///< its runs, in the slot's order and without gaps there
     std::vector<std::uint64_t> slots, remotes, lengths;
     std::vector<std::uint32_t> remote_of;
-    std::optional<gpu::PreparedMove> move;
+    std::optional<PreparedMove> move;
   };
   void list(Piece& piece, std::size_t number) const;
   [[nodiscard]] Result<void> begin(Piece& piece, std::size_t number, const Staging::Lane& lane,
                                    std::size_t slot);
   [[nodiscard]] Result<void> end(Piece& piece, std::byte* slot) const;
-  [[nodiscard]] Result<void> await(const gpu::PreparedMove& move) const;
+  [[nodiscard]] Result<void> await(const PreparedMove& move) const;
   void note(Error why);
   void leave() { at_work_.fetch_sub(1, std::memory_order_acq_rel); }
 
   Staging& staging_;
-  const gpu::WorkingGpu& gpu_;
+  const WorkingGpu& gpu_;
   const headrace_prepare_v1 args_;
   const HostAddressOf local_;
   const AddressOf remote_;
@@ -80,4 +79,4 @@ class StagedMove final : public Staging::Work, public std::enable_shared_from_th
   std::optional<Error> why_;
 };
 
-}  // namespace headrace::cuda_ipc
+}  // namespace headrace::gpu

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-namespace headrace::shm {
+namespace headrace {
 
 enum class CopyMode : std::uint8_t {
   cached,     ///< what is copied is likely to be used soon, and fits in the caches
@@ -49,4 +49,4 @@ void copy_and_fetch(std::byte* to, const std::byte* from, std::size_t bytes,
   __builtin_prefetch(page.data() + page.size() - 1, 0, 2);
 }
 
-}  // namespace headrace::shm
+}  // namespace headrace

@@ -19,7 +19,7 @@
 #include <mutex>
 #include <vector>
 
-namespace headrace::cuda_ipc {
+namespace headrace::gpu {
 
 /// Any thread.
 class Staging {
@@ -27,8 +27,7 @@ class Staging {
   /// The memory of one thread that copies: while a GPU works on one slot the thread works on the other.
   class Lane {
    public:
-    Lane(gpu::PinnedMemory memory, std::size_t slot_bytes)
-        : memory_(std::move(memory)), slot_bytes_(slot_bytes) {}
+    Lane(PinnedMemory memory, std::size_t slot_bytes) : memory_(std::move(memory)), slot_bytes_(slot_bytes) {}
     [[nodiscard]] std::byte* slot(std::size_t number) const {
       return memory_.bytes().data() + number * slot_bytes_;
     }
@@ -38,7 +37,7 @@ class Staging {
     }
 
    private:
-    gpu::PinnedMemory memory_;
+    PinnedMemory memory_;
     std::size_t slot_bytes_;
   };
   static constexpr std::size_t slots_a_lane = 2;
@@ -48,7 +47,7 @@ class Staging {
    public:
     virtual ~Work() = default;
     /// Whose GPU the lane is pinned for if it is new: all of the process reach it.
-    [[nodiscard]] virtual const std::shared_ptr<const gpu::Device>& device() const = 0;
+    [[nodiscard]] virtual const std::shared_ptr<const Device>& device() const = 0;
     virtual void run(const Lane& lane) = 0;
     /// In place of run: no lane could be pinned.
     virtual void refused(Error why) = 0;
@@ -81,7 +80,7 @@ class Staging {
     }
   };
   void run(std::shared_ptr<Work> work);
-  [[nodiscard]] Result<std::unique_ptr<Lane>> take_lane(const std::shared_ptr<const gpu::Device>& device);
+  [[nodiscard]] Result<std::unique_ptr<Lane>> take_lane(const std::shared_ptr<const Device>& device);
 
   const plugin::Host host_;
   const std::size_t slot_bytes_;
@@ -92,4 +91,4 @@ class Staging {
   std::deque<std::shared_ptr<Work>> waiting_;
 };
 
-}  // namespace headrace::cuda_ipc
+}  // namespace headrace::gpu
