@@ -14,7 +14,8 @@ class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// Makes `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` return cuda_ipc and tcp over the fake GPUs.
+  /// Makes `load_plugin` of "cuda_ipc", "tcp_gpu" and "tcp_gpu_faulty" (with the option of faulty_tcp.hpp)
+  /// return cuda_ipc and tcp over the fake GPUs.
   static void link_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }
