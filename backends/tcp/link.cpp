@@ -27,6 +27,12 @@ Code code_for_posts(Code loss) {
   }
 }
 
+/// Of a post or message on a link that is not ready.
+Code code_of_refusal(Link::State state) {
+  if (state == Link::State::connecting) return Code::would_block;
+  return state == Link::State::lost ? Code::peer_lost : Code::canceled;
+}
+
 void erase_from(std::deque<RemoteRequest*>& queue, const RemoteRequest* request) {
   queue.erase(std::remove(queue.begin(), queue.end(), request), queue.end());
 }
@@ -71,6 +77,7 @@ Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnati
       limits_{context.settings.chunk_bytes, max_ranges},
       token_(token),
       mutex_(context.settings.cores > 2),
+      state_(token == 0 ? State::ready : State::connecting),
       channels_(sockets) {}
 
 bool Link::connecting() const {
@@ -113,8 +120,7 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
   std::vector<std::shared_ptr<Channel>> helpers;
   {
     const std::scoped_lock lock(mutex_);
-    if (state_ == State::lost) return {Code::peer_lost};
-    if (state_ == State::closed) return {Code::canceled};
+    if (state_ != State::ready) return {code_of_refusal(state_)};
     if (request.posted) return {Code::invalid_argument};
     if (args.has_message != 0 || args.has_immediate != 0) {
       if (!outbox_.knows(message_channel)) return {Code::invalid_argument};
@@ -205,8 +211,7 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
   std::shared_ptr<Channel> first;
   {
     const std::scoped_lock lock(mutex_);
-    if (state_ == State::lost) return {Code::peer_lost};
-    if (state_ == State::closed) return {Code::canceled};
+    if (state_ != State::ready) return {code_of_refusal(state_)};
     const auto number = static_cast<std::uint16_t>(channel);
     if (!outbox_.knows(number)) return {Code::invalid_argument};
     if (!outbox_.has_room(number, bytes.size())) return {Code::would_block};
@@ -407,7 +412,7 @@ void Link::deliver() {
 
 void Link::accepted(std::uint64_t token) { token_.store(token); }
 
-bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool announce) {
+bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
   const auto channel =
       std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
   if (auto watched = channel->watch(); !watched) {
@@ -431,7 +436,7 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool anno
         true);  // with a goodbye: what the peer still hears over other sockets is not cut off by this one
     return false;
   }
-  if (first && announce)
+  if (first)
     context_.host.link_event(token_.load(), HEADRACE_LINK_READY, {},
                              fmt::format("connected to peer {}", peer_name_));
   channel->start(calls, early);
