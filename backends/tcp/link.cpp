@@ -13,6 +13,12 @@ namespace {
 // than the second that the contract allows.
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
 
+// What a socket may take at least, however little is left: enough to keep it busy over the way there and back
+// inside a machine (4 GB/s for half a millisecond), and so that the last chunk of one is no long wait for
+// all.
+constexpr std::uint64_t least_window_bytes = 2 << 20;
+constexpr std::uint64_t least_chunk_bytes = 256 * 1024;
+
 /// How the posts of a link end that was lost for this reason.
 Code code_for_posts(Code loss) {
   switch (loss) {
@@ -160,9 +166,9 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
   }
   for (const auto& channel : helpers) {
     if (from_here) {
-      channel->pump(calls, Channel::Driver::caller);
+      channel->pump(calls, Driver::caller);
     } else {
-      channel->thread_.kick(channel);
+      channel->kick();
     }
   }
   return {};
@@ -177,9 +183,9 @@ bool Link::poll(RemoteRequest& request) {
     if (!request.posted || state_ != State::ready || request.chunks == 0) return false;
     channel = channels_[request.last_channel];
   }
-  if (channel == nullptr || !channel->receive(calls, Channel::Driver::caller)) return false;
+  if (channel == nullptr || !channel->receive(calls, Driver::caller)) return false;
   calls.flush();  // the sooner the better: the end may be what the caller waits for
-  channel->pump(calls, Channel::Driver::caller);
+  channel->pump(calls, Driver::caller);
   return true;
 }
 
@@ -216,12 +222,9 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
     if (!outbox_.knows(number)) return {Code::invalid_argument};
     if (!outbox_.has_room(number, bytes.size())) return {Code::would_block};
     outbox_.add(number, std::string(bytes), OutMessage::State::ready);
-    if (channels_[0] != nullptr && channels_[0]->idle_) {
-      channels_[0]->idle_ = false;
-      first = channels_[0];
-    }
+    if (channels_[0] != nullptr && channels_[0]->claim()) first = channels_[0];
   }
-  if (first != nullptr) first->pump(calls, Channel::Driver::caller);
+  if (first != nullptr) first->pump(calls, Driver::caller);
   return {};
 }
 
@@ -236,9 +239,7 @@ std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
   if (state_ != State::ready) return nullptr;
   for (unsigned i = 0; i < sockets_; ++i) {
     const auto& channel = channels_[(first + i) % sockets_];
-    if (channel == nullptr || !channel->idle_ || channel->retired_.load()) continue;
-    channel->idle_ = false;
-    return channel;
+    if (channel != nullptr && channel->claim()) return channel;
   }
   return nullptr;
 }
@@ -249,12 +250,25 @@ std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
 std::shared_ptr<Channel> Link::claim_awake() {
   const auto quiet = [&](unsigned index) {
     const auto& channel = channels_[index];
-    return channel != nullptr && channel->idle_ && channel->reads_.empty() && channel->writes_.empty();
+    return channel != nullptr && channel->quiet();
   };
   for (unsigned i = 0; i < sockets_; ++i)
     if (const unsigned index = (last_small_ + i) % sockets_; quiet(index))
       return claim_idle(last_small_ = index);
   return claim_idle(next_channel_++);
+}
+
+// Towards the end of the work no socket takes so much that the others wait for it.
+
+std::uint64_t Link::window_now() const {
+  return std::min(context_.settings.window_bytes, std::max(least_window_bytes, uncut_bytes_ / attached_));
+}
+
+ChunkLimits Link::limits_of(const RemoteRequest& request) const {
+  ChunkLimits limits = limits_;
+  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, uncut_bytes_ / attached_ / 4));
+  if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
+  return limits;
 }
 
 RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) {
@@ -367,9 +381,8 @@ void Link::end(RemoteRequest& request, HostCalls& calls, Status status, std::str
 /// A message may have become ready: socket 0 takes it.
 void Link::messages_changed() {
   const auto& first = channels_[0];
-  if (state_ != State::ready || first == nullptr || !first->idle_ || !outbox_.anything_ready()) return;
-  first->idle_ = false;
-  first->thread_.kick(first);
+  if (state_ != State::ready || first == nullptr || !outbox_.anything_ready()) return;
+  if (first->claim()) first->kick();
 }
 
 /// Tells the host what a message frame brought.
@@ -402,10 +415,8 @@ void Link::deliver() {
     lock.lock();
   }
   delivering_ = false;
-  if (told && state_ == State::ready && channels_[0] != nullptr && channels_[0]->idle_) {
-    channels_[0]->idle_ = false;
-    channels_[0]->thread_.kick(channels_[0]);
-  }
+  if (told && state_ == State::ready && channels_[0] != nullptr && channels_[0]->claim())
+    channels_[0]->kick();
 }
 
 // ------------------------------------------------------------------ beginning and end

@@ -53,6 +53,11 @@ class Link : public std::enable_shared_from_this<Link> {
 
  private:
   friend class Channel;
+  friend struct ChannelState;
+  friend class Receiver;
+  friend class GpuReceiver;
+  friend class Sender;
+  friend class GpuSender;
   friend class HostCalls;
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
@@ -63,6 +68,9 @@ class Link : public std::enable_shared_from_this<Link> {
   // With mutex_ held.
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
   [[nodiscard]] std::shared_ptr<Channel> claim_awake();
+  /// How much a socket may have under way, and how long its next chunk may be.
+  [[nodiscard]] std::uint64_t window_now() const;
+  [[nodiscard]] ChunkLimits limits_of(const RemoteRequest& request) const;
   [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
   void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
   void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
