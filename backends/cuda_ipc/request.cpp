@@ -4,6 +4,7 @@
 #include "base/clock.hpp"
 #include "gpu/given_stream.hpp"
 #include "gpu/path_speed.hpp"
+#include "memory/columns.hpp"
 
 #include <algorithm>
 #include <span>
@@ -51,16 +52,6 @@ Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v
     return make_error(Code::not_supported, "cuda_ipc moves host memory only to and from GPUs");
   HEADRACE_TRY(gpu, instance.gpus.like(Handles::remote(*of_gpu).gpu_mark()));
   return gpu.get();  // the instance keeps what it has opened
-}
-
-/// The first page that lies in region `number` of a side.
-std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side_v1& side,
-                            std::size_t number) {
-  for (std::uint64_t i = 0; i < args.count; ++i) {
-    const std::uint64_t k = side.columns.indices != nullptr ? side.columns.indices[i] : i;
-    if ((side.columns.region_of != nullptr ? side.columns.region_of[k] : 0) == number) return i;
-  }
-  return no_page;
 }
 
 }  // namespace
@@ -165,7 +156,7 @@ Result<void> Request::prepare_move() {
 }
 
 Outcome Request::about_region(std::size_t number, Code code, std::string text) const {
-  return {{code, 0, first_page_in(args_, *args_.remote, number)}, std::move(text)};
+  return {{code, 0, first_page_in(args_.remote->columns, args_.count, number)}, std::move(text)};
 }
 
 /// What the owner's table of live regions says. Looked at before the GPU begins, and after it has ended: a

@@ -2,7 +2,6 @@
 #include "backends/tcp/backend.hpp"
 
 #include "backends/tcp/connector.hpp"
-#include "backends/tcp/faults.hpp"
 #include "base/errors.hpp"
 #include "base/random.hpp"
 #include "vendor/openssl/openssl.hpp"
@@ -24,13 +23,6 @@ Result<wire::Hmac> load_hmac() {
   });
 }
 
-Result<std::unique_ptr<SocketCalls>> calls_for(const Settings& settings) {
-  std::unique_ptr<SocketCalls> calls = std::make_unique<SystemCalls>();
-  if (settings.faults.empty()) return calls;
-  HEADRACE_TRY(plan, FaultPlan::parse(settings.faults));
-  return std::unique_ptr<SocketCalls>(new FaultyCalls(plan, std::move(calls)));
-}
-
 Result<void> check_kind(std::int32_t kind) {
   if (kind == HEADRACE_DRAM || kind == HEADRACE_VRAM) return {};
   return make_error(Code::not_supported, "tcp moves memory of the host and of GPUs, not kind {}", kind);
@@ -39,32 +31,21 @@ Result<void> check_kind(std::int32_t kind) {
 }  // namespace
 
 Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
-  HEADRACE_TRY(settings, Settings::read(args));
-  HEADRACE_TRY(calls, calls_for(settings));
-  return open(host, std::move(settings), std::move(calls));
-}
-
-Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, Settings settings,
-                                                     std::unique_ptr<SocketCalls> calls) {
-  return open(std::unique_ptr<TcpBackend>(
-                  new TcpBackend(host, std::move(settings), gpu::GpuSource::installed(), gpu::is_in_sight())),
-              std::move(calls));
+  return open(host, args, {});
 }
 
 Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args,
-                                                     gpu::GpuSource source) {
+                                                     Parts parts) {
   HEADRACE_TRY(settings, Settings::read(args));
-  HEADRACE_TRY(calls, calls_for(settings));
-  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), std::move(source), true)),
-              std::move(calls));
-}
-
-Result<std::unique_ptr<TcpBackend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend,
-                                                     std::unique_ptr<SocketCalls> calls) {
-  backend->context_.calls = std::move(calls);
+  std::unique_ptr<TcpBackend> backend(new TcpBackend(host, std::move(settings), std::move(parts)));
   HEADRACE_TRY_VOID(backend->start());
   return backend;
 }
+
+TcpBackend::TcpBackend(plugin::Host host, Settings settings, Parts parts)
+    : context_(host, std::move(settings), std::move(parts.calls),
+               parts.gpus ? *std::move(parts.gpus) : gpu::GpuSource::installed(),
+               parts.gpus.has_value() || gpu::is_in_sight()) {}
 
 Result<void> TcpBackend::start() {
   if (!context_.settings.token.empty()) {

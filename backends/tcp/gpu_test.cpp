@@ -101,7 +101,8 @@ TEST(TcpWithout, a_driver_says_so_at_registration_and_still_reaches_gpus_of_peer
   const gpu::GpuSource source{
       []() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },
       [] { return gpu::KernelLibrary::load(); }};
-  const auto backend = tcp::TcpBackend::open(plugin::Host(host.table()), {settings, {}}, source).value();
+  const auto backend =
+      tcp::TcpBackend::open(plugin::Host(host.table()), {settings, {}}, {.gpus = source}).value();
   headrace_region_v1 region{};
   region.struct_size = sizeof region;
   region.kind = HEADRACE_VRAM;

@@ -24,8 +24,7 @@ struct RemoteRegion {
 /// The first GPU that memory of a local side is of, whose handles are Region; null: it is the host's alone.
 inline std::shared_ptr<const gpu::WorkingGpu> find_gpu(const headrace_side_v1& side) {
   for (std::uint64_t i = 0; i < side.region_count; ++i)
-    if (const auto* const region = static_cast<const Region*>(side.regions[i]); region->of_gpu())
-      return region->gpu->gpu();
+    if (const Region& region = Handles::region(side.regions[i]); region.of_gpu()) return region.gpu->gpu();
   return nullptr;
 }
 

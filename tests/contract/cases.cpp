@@ -153,20 +153,27 @@ const std::vector<BackendCase>& rows() {
        .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}},
        .vram = true,
        .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp},
       {.backend = "tcp",
        .variant = "faulty",
        .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}},
+       .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp},
       // A few bytes a call cut every header at every place; 64 MiB would take them minutes.
       {.backend = "tcp",
        .variant = "byte_by_byte",
        .settings = {{"faults", "short_reads=11,short_writes=11,eagain=20,eintr=10"}, {"sockets", "2"}},
+       .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp,
        .whole_suite = false},
       {.backend = "tcp",
        .variant = "reset",
        .settings = {{"faults", "short_reads=3000,short_writes=3000,reset_after=25000"}, {"sockets", "2"}},
+       .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp,
        .posts_succeed = false,
        .whole_suite = false},
@@ -182,7 +189,7 @@ std::optional<std::uint32_t> abilities_of(const BackendCase& which) {
   if (is_new) {
     try {
       test::World world;
-      const test::Instance instance(world, test::load_plugin(which.backend), which.settings, {});
+      const test::Instance instance(world, test::load_plugin(which.plugin()), which.settings, {});
       found->second = instance.info().abilities;
     } catch (const std::exception& e) {
       std::cerr << "contract: " << which.name() << ": " << e.what() << '\n';

@@ -8,6 +8,7 @@
 #include "local/backend.hpp"
 #include "support/fake_courier.hpp"
 #include "support/fake_kernels.hpp"
+#include "support/faulty_tcp.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <algorithm>
@@ -22,33 +23,51 @@ constexpr std::size_t memory_bytes = std::size_t{1} << 30;
 constexpr std::size_t least_piece_bytes = 64 << 10;
 constexpr std::size_t wanted_pieces = 7;  // physical allocations of a segment
 
-/// A backend over the driver and the kernels of the fake.
+/// The driver and the kernels of the fake.
+gpu::GpuSource fake_source() {
+  return {[] { return FakeGpus::of_this_process().driver().load(); },
+          [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
+}
+
 template <class Backend>
-class OnFakes {
- public:
+struct OnFakes {
   static constexpr const char* name = Backend::name;
   static constexpr const char* version = Backend::version;
   static constexpr std::uint32_t memory_kinds = Backend::memory_kinds;
   static constexpr bool maps = Backend::maps;
   static std::span<const headrace_option_v1> options() { return Backend::options(); }
-  static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
-    const gpu::GpuSource source{
-        [] { return FakeGpus::of_this_process().driver().load(); },
-        [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
-    return Backend::open(host, args, source);
+};
+
+struct CudaIpcOnFakes : OnFakes<cuda_ipc::CudaIpcBackend> {
+  static Result<std::unique_ptr<cuda_ipc::CudaIpcBackend>> open(plugin::Host host,
+                                                                const plugin::CreateArgs& args) {
+    return cuda_ipc::CudaIpcBackend::open(host, args, fake_source());
   }
 };
 
 /// The name differs from that of the built tcp, which moves host memory where there is no GPU.
-class TcpOnFakes : public OnFakes<tcp::TcpBackend> {
- public:
+struct TcpOnFakes : OnFakes<tcp::TcpBackend> {
   static constexpr const char* name = "tcp_gpu";
+  static Result<std::unique_ptr<tcp::TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+    return tcp::TcpBackend::open(host, args, {.gpus = fake_source()});
+  }
+};
+
+struct FaultyTcpOnFakes : OnFakes<tcp::TcpBackend> {
+  static constexpr const char* name = "tcp_gpu_faulty";
+  static std::span<const headrace_option_v1> options() { return faulty_tcp_options(); }
+  static Result<std::unique_ptr<tcp::TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+    HEADRACE_TRY(calls, faulty_sockets(args));
+    return tcp::TcpBackend::open(host, args, {.calls = std::move(calls), .gpus = fake_source()});
+  }
 };
 
 /// The name differs from that of `local` over the machine's own GPUs, which moves host memory without one.
-class LocalOnFakes : public OnFakes<local::LocalBackend> {
- public:
+struct LocalOnFakes : OnFakes<local::LocalBackend> {
   static constexpr const char* name = "local_gpu";
+  static Result<std::unique_ptr<local::LocalBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+    return local::LocalBackend::open(host, args, fake_source());
+  }
 };
 
 void must(cuda::Outcome outcome, const char* what) {
@@ -104,8 +123,9 @@ FakeGpus& FakeGpus::of_this_process() {
 }
 
 void FakeGpus::link_backends() {
-  link_plugin("cuda_ipc", plugin::table<OnFakes<cuda_ipc::CudaIpcBackend>>());
+  link_plugin("cuda_ipc", plugin::table<CudaIpcOnFakes>());
   link_plugin("tcp_gpu", plugin::table<TcpOnFakes>());
+  link_plugin("tcp_gpu_faulty", plugin::table<FaultyTcpOnFakes>());
   link_plugin("local_gpu", plugin::table<LocalOnFakes>());
   link_plugin("local", plugin::table<local::LocalBackend>());
 }

@@ -4,6 +4,7 @@
 #include "base/hash.hpp"
 #include "contract/peer_protocol.hpp"
 #include "support/fake_gpus.hpp"
+#include "support/faulty_tcp.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <poll.h>
@@ -195,6 +196,7 @@ int run(int argc, char** argv) {
     const auto equals = setting.find('=');
     settings.emplace(setting.substr(0, equals), setting.substr(equals + 1));
   }
+  link_faulty_tcp();
   ControlLine line(peer_control_fd);
   std::unique_ptr<Peer> peer;
   try {

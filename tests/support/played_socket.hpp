@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer that is played byte by byte, for tests.
+// A peer of the tcp backend that is played byte by byte.
 #pragma once
 
 #include "backends/tcp/frame.hpp"
@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace headrace::tcp {
+namespace headrace::test {
 
 /// A socket to an instance that has shaken hands, with calls that wait.
 class PlayedSocket {
@@ -41,44 +41,44 @@ class PlayedSocket {
       throw std::runtime_error(handshake.refusal().message);
   }
 
-  void say(FrameType type, std::string_view payload = {}) const {
-    FrameHeader header;
+  void say(tcp::FrameType type, std::string_view payload = {}) const {
+    tcp::FrameHeader header;
     header.type = type;
     say(header, payload);
   }
-  void acknowledge(const FrameHeader& heard) const {
-    FrameHeader header;
-    header.type = FrameType::write_ack;
+  void acknowledge(const tcp::FrameHeader& heard) const {
+    tcp::FrameHeader header;
+    header.type = tcp::FrameType::write_ack;
     header.request = heard.request;
     header.chunk = heard.chunk;
     say(header, std::string(8, '\xff'));
   }
   /// The next frame; what follows its header is thrown away.
-  [[nodiscard]] FrameHeader hear() const {
-    FrameHeader header;
+  [[nodiscard]] tcp::FrameHeader hear() const {
+    tcp::FrameHeader header;
     read(&header, sizeof header);
-    std::string rest(ranges_bytes(header) + header.payload, '\0');
+    std::string rest(tcp::ranges_bytes(header) + header.payload, '\0');
     read(rest.data(), rest.size());
     return header;
   }
   /// Asks for `bytes` from the beginning of a region, as one chunk.
   void read_from(std::uint32_t region, std::uint64_t bytes) const {
-    FrameHeader header;
-    header.type = FrameType::read;
+    tcp::FrameHeader header;
+    header.type = tcp::FrameType::read;
     header.request = 1;
     header.ranges = 1;
-    const Range range{region, 0, 0, bytes};
+    const tcp::Range range{region, 0, 0, bytes};
     std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
     frame.append(reinterpret_cast<const char*>(&range), sizeof range);
     write(frame.data(), frame.size());
   }
   /// The next header by itself, then its payload.
-  [[nodiscard]] FrameHeader hear_header() const {
-    FrameHeader header;
+  [[nodiscard]] tcp::FrameHeader hear_header() const {
+    tcp::FrameHeader header;
     read(&header, sizeof header);
     return header;
   }
-  [[nodiscard]] std::string hear_payload(const FrameHeader& header) const {
+  [[nodiscard]] std::string hear_payload(const tcp::FrameHeader& header) const {
     std::string bytes(header.payload, '\0');
     read(bytes.data(), bytes.size());
     return bytes;
@@ -86,14 +86,14 @@ class PlayedSocket {
   /// To be polled.
   [[nodiscard]] int fd() const { return fd_.get(); }
   /// The next one of this type.
-  FrameHeader hear(FrameType wanted) const {
-    FrameHeader header = hear();
+  tcp::FrameHeader hear(tcp::FrameType wanted) const {
+    tcp::FrameHeader header = hear();
     while (header.type != wanted) header = hear();
     return header;
   }
 
  private:
-  void say(FrameHeader header, std::string_view payload) const {
+  void say(tcp::FrameHeader header, std::string_view payload) const {
     header.payload = payload.size();
     std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
     bytes += payload;
@@ -111,4 +111,4 @@ class PlayedSocket {
   UniqueFd fd_;
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// System calls from a script, for tests of what stands on them.
+// System calls on sockets from a script, for tests of what stands on them.
 #pragma once
 
 #include "backends/tcp/socket_calls.hpp"
@@ -10,9 +10,9 @@
 #include <deque>
 #include <string>
 
-namespace headrace::tcp {
+namespace headrace::test {
 
-class ScriptedCalls final : public SocketCalls {
+class ScriptedSockets final : public tcp::SocketCalls {
  public:
   /// What one call answers: at most so many bytes, or an errno.
   struct Step {
@@ -63,4 +63,4 @@ class ScriptedCalls final : public SocketCalls {
   }
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::test

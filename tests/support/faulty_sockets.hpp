@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A SocketCalls that misbehaves on purpose, in a way that its seed repeats: what networks and kernels do once
-// a year, at every call.
+// System calls on sockets that fail on purpose, in a way that a seed repeats: what networks and kernels do
+// once a year, at every call. A plan is a text: short_reads[=N], short_writes[=N] (1 to N bytes a call),
+// eagain[=PERCENT], eintr[=PERCENT], reset_after[=BYTES] (each socket, both directions together), refuse[=N]
+// (first connects), seed=N.
 #pragma once
 
 #include "backends/tcp/socket_calls.hpp"
@@ -14,7 +16,7 @@
 #include <random>
 #include <string_view>
 
-namespace headrace::tcp {
+namespace headrace::test {
 
 /// What goes wrong. Everything is off at 0.
 struct FaultPlan {
@@ -31,9 +33,9 @@ struct FaultPlan {
   [[nodiscard]] static Result<FaultPlan> parse(std::string_view text);
 };
 
-class FaultyCalls final : public SocketCalls {
+class FaultySockets final : public tcp::SocketCalls {
  public:
-  FaultyCalls(const FaultPlan& plan, std::unique_ptr<SocketCalls> real)
+  FaultySockets(const FaultPlan& plan, std::unique_ptr<tcp::SocketCalls> real)
       : plan_(plan), real_(std::move(real)), random_(plan.seed) {}
 
   ssize_t sendmsg(int fd, const msghdr* message, bool more) override;
@@ -51,11 +53,11 @@ class FaultyCalls final : public SocketCalls {
   void carried(int fd, ssize_t bytes);
 
   const FaultPlan plan_;
-  const std::unique_ptr<SocketCalls> real_;
+  const std::unique_ptr<tcp::SocketCalls> real_;
   std::mutex mutex_;
   std::mt19937_64 random_;
   std::uint64_t refused_ = 0;
   std::map<int, std::uint64_t> carried_;  // bytes by descriptor, while there is a reset to come
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::test

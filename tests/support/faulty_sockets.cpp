@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/tcp/faults.hpp"
+#include "support/faulty_sockets.hpp"
 
 #include "base/errors.hpp"
 #include "base/options.hpp"
@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <vector>
 
-namespace headrace::tcp {
+namespace headrace::test {
 namespace {
 
 /// The first `bytes` of a list of buffers.
@@ -66,7 +66,7 @@ Result<FaultPlan> FaultPlan::parse(std::string_view text) {
   return plan;
 }
 
-FaultyCalls::Trouble FaultyCalls::draw(int fd, std::uint64_t short_limit) {
+FaultySockets::Trouble FaultySockets::draw(int fd, std::uint64_t short_limit) {
   const std::scoped_lock lock(mutex_);
   const std::uint64_t dice = random_() % 100;
   if (dice < plan_.eintr) return {EINTR, 0};
@@ -83,13 +83,13 @@ FaultyCalls::Trouble FaultyCalls::draw(int fd, std::uint64_t short_limit) {
   return trouble;
 }
 
-void FaultyCalls::carried(int fd, ssize_t bytes) {
+void FaultySockets::carried(int fd, ssize_t bytes) {
   if (bytes <= 0 || plan_.reset_after == 0) return;
   const std::scoped_lock lock(mutex_);
   carried_[fd] += static_cast<std::uint64_t>(bytes);
 }
 
-ssize_t FaultyCalls::sendmsg(int fd, const msghdr* message, bool more) {
+ssize_t FaultySockets::sendmsg(int fd, const msghdr* message, bool more) {
   const Trouble trouble = draw(fd, plan_.short_writes);
   if (trouble.error != 0) return errno = trouble.error, -1;
   ssize_t n = 0;
@@ -106,7 +106,7 @@ ssize_t FaultyCalls::sendmsg(int fd, const msghdr* message, bool more) {
   return n;
 }
 
-ssize_t FaultyCalls::recvmsg(int fd, msghdr* message) {
+ssize_t FaultySockets::recvmsg(int fd, msghdr* message) {
   const Trouble trouble = draw(fd, plan_.short_reads);
   if (trouble.error != 0) return errno = trouble.error, -1;
   ssize_t n = 0;
@@ -123,7 +123,7 @@ ssize_t FaultyCalls::recvmsg(int fd, msghdr* message) {
   return n;
 }
 
-int FaultyCalls::connect(int fd, const sockaddr* address, socklen_t length) {
+int FaultySockets::connect(int fd, const sockaddr* address, socklen_t length) {
   {
     const std::scoped_lock lock(mutex_);
     carried_.erase(fd);
@@ -136,15 +136,15 @@ int FaultyCalls::connect(int fd, const sockaddr* address, socklen_t length) {
   return real_->connect(fd, address, length);
 }
 
-int FaultyCalls::accept(int fd, sockaddr* address, socklen_t* length) {
+int FaultySockets::accept(int fd, sockaddr* address, socklen_t* length) {
   const int made = real_->accept(fd, address, length);
   if (made >= 0) forget(made);
   return made;
 }
 
-void FaultyCalls::forget(int fd) {
+void FaultySockets::forget(int fd) {
   const std::scoped_lock lock(mutex_);
   carried_.erase(fd);
 }
 
-}  // namespace headrace::tcp
+}  // namespace headrace::test
