@@ -197,10 +197,9 @@ Status Request::post(const headrace_post_v1& args) {
   if (ordered_by != nullptr && stages_) return {Code::not_supported};  // no stream waits for threads
   stream_ = ordered_by != nullptr ? ordered_by : gpu_->stream.handle();
   token_ = args.token;
-  const bool waits = link_->state() == host_link::LinkState::connecting;
-  if (!waits && !link_->usable()) return {link_->why_lost().status.code};
+  if (const Status usable = link_->check_usable(); !usable.ok()) return usable;
   Status refused;
-  if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
+  if (Outcome ignored; ordered_by != nullptr && find_memory(ignored) == Ready::not_yet)
     refused.code = Code::would_block;
   else if (ordered_by != nullptr && by_owner_ != nullptr)
     refused.code = Code::not_supported;  // others than its stream take part
@@ -216,10 +215,7 @@ Status Request::post(const headrace_post_v1& args) {
     early_ = {};
   }
   message_.keep_place(*link_);
-  if (waits)
-    begin_waiting();
-  else
-    begin();
+  begin();
   return {};
 }
 
@@ -237,36 +233,11 @@ bool Request::take(State from) {
   return true;
 }
 
-void Request::begin_waiting() {
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::waiting;
-    if (link_->add_waiting(this)) return;
-    state_ = State::beginning;
-  }
-  // The link was made ready, or lost, in the meantime: it does not know us, so nobody else will start us.
-  begin();
-}
-
-void Request::start() {
-  Outcome early;
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::beginning;
-    early = std::move(early_);
-    early_ = {};
-  }
-  if (early.status.ok())
-    begin();
-  else
-    finish(std::move(early), false);
-}
-
 void Request::begin() {
   if (link_->add_active(this))
     go_on();
   else
-    finish(link_->why_lost(), true);
+    finish(link_->why_lost());
 }
 
 /// The link knows the post as active.
@@ -279,7 +250,7 @@ void Request::go_on() {
     case Ready::not_yet:
       return starve(answers);
     case Ready::never:
-      return finish(std::move(why), true);
+      return finish(std::move(why));
   }
 }
 
@@ -296,7 +267,7 @@ void Request::starve(std::uint64_t answers_seen) {
   if (early.status.ok())
     link_->add_starved(this, answers_seen);
   else
-    finish(std::move(early), true);
+    finish(std::move(early));
   unref();
 }
 
@@ -312,13 +283,12 @@ void Request::launch() {
     if (refused.status.ok()) state_ = State::running;
     if (refused.status.ok() && by_owner_ != nullptr) by_owner_->ask();
   }
-  if (!refused.status.ok()) return finish(std::move(refused), true);
+  if (!refused.status.ok()) return finish(std::move(refused));
   if (by_owner_ != nullptr) {
     by_owner_->tell_owner();
   } else {
-    if (client_ != nullptr && !client_->may_begin()) return finish({{Code::canceled}, "canceled"}, true);
-    if (auto begun = begin_move(); !begun)
-      return finish({{begun.code()}, std::move(begun).error().message}, true);
+    if (client_ != nullptr && !client_->may_begin()) return finish({{Code::canceled}, "canceled"});
+    if (auto begun = begin_move(); !begun) return finish({{begun.code()}, std::move(begun).error().message});
     if (client_ != nullptr && !stages_) client_->queued(*gpu_, stream_);
   }
   in_flight();
@@ -361,7 +331,7 @@ void Request::ended(Result<void> moved) {
   }
   if (outcome.status.ok() && by_owner_ != nullptr) outcome = by_owner_->outcome();
   if (outcome.status.ok()) outcome = check_peer();
-  finish(std::move(outcome), true);
+  finish(std::move(outcome));
 }
 
 void Request::end_early(const Outcome& outcome) {
@@ -373,7 +343,7 @@ void Request::end_early(const Outcome& outcome) {
     if (state_ != State::starved) return;  // its memory is not quiet, or who has it will look
     state_ = State::beginning;
   }
-  finish(outcome, true);
+  finish(outcome);
 }
 
 void Request::cancel() {
@@ -388,13 +358,7 @@ void Request::cancel() {
     mine = state_ == State::starved;
     if (mine) state_ = State::beginning;
   }
-  if (mine) {
-    finish(canceled, true);
-  } else if (link_->take_waiting(this)) {
-    start();  // to its end: it was stopped
-    link_->post_finished();
-    unref();  // the link's
-  }
+  if (mine) finish(canceled);
   unref();
 }
 
@@ -405,19 +369,18 @@ void Request::tell(const Outcome& outcome) {
     instance_.host.completed(token_, outcome.status, outcome.text);
 }
 
-/// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
-/// gone.
-void Request::finish(Outcome outcome, bool counted) {
-  const std::shared_ptr<Link> counting = counted ? link_ : nullptr;
-  message_.end(*link_, outcome);
+/// Tells the far side and the host. After this the request may be gone.
+void Request::finish(Outcome outcome) {
+  const std::shared_ptr<Link> link = link_;
+  message_.end(*link, outcome);
   memory_.clear();
   {
     const std::lock_guard lock(mutex_);
     state_ = State::idle;
   }
-  if (counting != nullptr) counting->remove_active(this);
+  link->remove_active(this);
   tell(outcome);
-  if (counting != nullptr) counting->post_finished();
+  link->post_finished();
 }
 
 }  // namespace headrace::cuda_ipc

@@ -2,9 +2,8 @@
 // A request, and the life of its posts: driven by a GPU, that of its local side where there is one, which
 // reaches both sides' memory.
 //
-// What a request needs of a peer may not be there yet when it is prepared, or even posted: the link shakes
-// hands, the owner's answer is on its way. Such a post waits in the link, for which it costs nothing but
-// patience.
+// What a request needs of a peer may not be there yet when it is prepared, or even posted: the owner's answer
+// is on its way. Such a post waits in the link, for which it costs nothing but patience.
 #pragma once
 
 #include "backends/cuda_ipc/owner_move.hpp"
@@ -64,7 +63,6 @@ class Request final : public host_link::Post, public gpu::Post {
 
   // For the link.
 
-  void start() override;
   void end_early(const Outcome& outcome) override;
   /// Memory has come in: goes on, or waits for more.
   void resume();
@@ -84,7 +82,6 @@ class Request final : public host_link::Post, public gpu::Post {
   enum class State : std::uint8_t {
     idle,
     beginning,  ///< some thread has it: on its way to one of the next, or to its end
-    waiting,    ///< for the link
     starved,    ///< for memory of the peer's
     running,    ///< a GPU has it, or the owner
   };
@@ -106,7 +103,6 @@ class Request final : public host_link::Post, public gpu::Post {
   [[nodiscard]] Result<std::unique_ptr<gpu::GraphMove>> prepare_for_graph(
       const headrace_capture_v1& args) const;
   void in_flight();
-  void begin_waiting();
   void begin();
   void go_on();
   void starve(std::uint64_t answers_seen);
@@ -115,7 +111,7 @@ class Request final : public host_link::Post, public gpu::Post {
   [[nodiscard]] gpu::Order order() const noexcept;
   void warn_of_courier() const;
   void tell(const Outcome& outcome);
-  void finish(Outcome outcome, bool counted);
+  void finish(Outcome outcome);
 
   Instance& instance_;
   const headrace_prepare_v1 args_;

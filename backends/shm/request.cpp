@@ -88,55 +88,12 @@ Outcome Request::find_paths() {
 Transfer Request::transfer() { return {&args_, link_.get(), mode_, &stopped_}; }
 
 Status Request::post(const headrace_post_v1& args) {
-  const bool waits = link_->state() == LinkState::connecting;
-  if (!waits && !link_->usable()) return {link_->why_lost().status.code};
+  if (const Status usable = link_->check_usable(); !usable.ok()) return usable;
   if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   token_ = args.token;
   stopped_.store(false, std::memory_order_relaxed);
-  if (waits) {
-    begin_waiting();
-  } else {
-    begin();
-  }
+  begin();
   return {};
-}
-
-void Request::begin_waiting() {
-  message_.keep_place(*link_);
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::waiting;
-    outcome_ = {};
-    if (link_->add_waiting(this)) return;
-  }
-  // The link was made ready, or lost, in the meantime: it does not know us, so nobody else will start us.
-  Outcome ended;
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::idle;
-    ended = std::move(outcome_);
-  }
-  if (!ended.status.ok()) {
-    finish(std::move(ended), false);
-  } else if (link_->usable()) {
-    begin();
-  } else {
-    finish(link_->why_lost(), false);
-  }
-}
-
-void Request::start() {
-  Outcome ended;
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::idle;
-    ended = std::move(outcome_);
-  }
-  if (!ended.status.ok()) {
-    finish(std::move(ended), false);
-  } else {
-    begin();
-  }
 }
 
 void Request::begin() {
@@ -307,13 +264,7 @@ void Request::end_early(const Outcome& outcome) {
 void Request::cancel() {
   ref();
   stop({{Code::canceled}, "canceled"});
-  if (link_->take_waiting(this)) {
-    start();  // to its end: it was stopped
-    link_->post_finished();
-    unref();  // the link's
-  } else {
-    drain();
-  }
+  drain();
   unref();
 }
 

@@ -32,7 +32,6 @@ class Request final : public host_link::Post {
   bool poll();
   void cancel();
 
-  void start() override;
   /// ... as soon as no thread is inside a chunk.
   void end_early(const Outcome& outcome) override;
   /// For the progress thread: finds this request a thread of the pool, or does a chunk itself. False: nothing
@@ -40,7 +39,7 @@ class Request final : public host_link::Post {
   bool rescue();
 
  private:
-  enum class State : std::uint8_t { idle, waiting, active };
+  enum class State : std::uint8_t { idle, active };
 
   Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link);
   ~Request() override = default;
@@ -54,7 +53,6 @@ class Request final : public host_link::Post {
 
   [[nodiscard]] Outcome find_paths();
   [[nodiscard]] Transfer transfer();
-  void begin_waiting();
   void begin();
   void begin_chunks();
   [[nodiscard]] bool can_relay() const;

@@ -20,6 +20,7 @@ constexpr std::size_t inline_message_bytes = 1024;
 
 void Sender::start() {
   const std::scoped_lock lock(mutex_);
+  started_ = true;
   if (sending_) listen_for(events_ | EPOLLIN);
 }
 
@@ -32,7 +33,7 @@ void Sender::pump(HostCalls& calls, Driver driver, bool writable) {
     return;
   }
   state_.gathering.store(false);
-  if (!sending_ || state_.retired.load()) return;
+  if (!started_ || !sending_ || state_.retired.load()) return;
   if (const bool starved = state_.starved.load(); starved != deaf_.exchange(starved))
     listen_for(starved ? events_ & ~EPOLLIN : events_ | EPOLLIN);
   if (blocked_ && !writable) return;

@@ -61,6 +61,7 @@ class Sender {
   std::mutex mutex_;
   Batch batch_;
   std::uint32_t events_ = 0;        // what epoll listens for
+  bool started_ = false;            // false: the link does not know the socket, which takes a goodbye at most
   bool sending_ = true;             // false: closed
   bool blocked_ = false;            // the socket is full
   std::atomic<bool> deaf_{false};   // epoll does not listen for what comes: there is no room for it

@@ -25,7 +25,8 @@ Result<void> check_writable(const RequestPlan& plan) {
   const headrace_columns_v1 columns =
       target.columns.view(plan.op == Op::read ? plan.local_index : plan.remote_index);
   for (const std::uint32_t region : target.read_only_ids) {
-    const auto number = std::ranges::find(target.columns.region_ids, region) - target.columns.region_ids.begin();
+    const auto number =
+        std::ranges::find(target.columns.region_ids, region) - target.columns.region_ids.begin();
     const std::uint64_t page = first_page_in(columns, plan.count, static_cast<std::uint64_t>(number));
     if (page == no_page) continue;
     Error error = make_error(Code::invalid_argument, "page {}: region {} of {} is registered read-only: {}",

@@ -30,7 +30,7 @@ struct BackendCase {
   bool between_processes = true;                      ///< instances of two processes can reach each other
   std::int32_t kept_kind = HEADRACE_OBJECT;           ///< of what a query is about
   std::map<std::string, std::uint64_t> objects = {};  ///< that a query finds, by key or path, and their bytes
-  bool vram = false;            ///< memories are a fake GPU's
+  bool vram = false;                                  ///< memories are a fake GPU's
   bool linked_in = false;       ///< the backend is a part of this program, not a shared object
   bool faulty_sockets = false;  ///< the backend is this program's own, over sockets that fail
   /// Of its instances, bits of headrace_ability_v1; none: an instance is asked. They stand in the row, and a

@@ -65,7 +65,8 @@ struct FaultyTcpOnFakes : OnFakes<tcp::TcpBackend> {
 /// The name differs from that of `local` over the machine's own GPUs, which moves host memory without one.
 struct LocalOnFakes : OnFakes<local::LocalBackend> {
   static constexpr const char* name = "local_gpu";
-  static Result<std::unique_ptr<local::LocalBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
+  static Result<std::unique_ptr<local::LocalBackend>> open(plugin::Host host,
+                                                           const plugin::CreateArgs& args) {
     return local::LocalBackend::open(host, args, fake_source());
   }
 };

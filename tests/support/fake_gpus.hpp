@@ -14,8 +14,8 @@ class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// Makes `load_plugin` return cuda_ipc, tcp ("tcp_gpu", and "tcp_gpu_faulty" with the option of faulty_tcp.hpp)
-  /// and local ("local_gpu") over the fake GPUs, and `local` over this machine's.
+  /// Makes `load_plugin` return cuda_ipc, tcp ("tcp_gpu", and "tcp_gpu_faulty" with the option of
+  /// faulty_tcp.hpp) and local ("local_gpu") over the fake GPUs, and `local` over this machine's.
   static void link_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }
