@@ -8,10 +8,11 @@ include(GoogleTest)
 # The tests of the release build are not what is measured; without optimisation they compile in half the time.
 set(headrace_test_options $<$<CONFIG:Release>:-O0>)
 
-# Everything a test may need, in link order: what is above comes first.
+# What a test may need, in link order: what is above comes first. Of the backends these are the ones that tests outside their
+# own folder reach into. All others are loaded, so that a change in one links few programs again.
 function(headrace_test_parts variable)
   get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
-  get_property(static_backends GLOBAL PROPERTY HEADRACE_STATIC_BACKENDS)
+  headrace_existing(static_backends headrace_backend_cuda_ipc_static headrace_backend_fake_static)
   list(REVERSE rooms)
   if(HEADRACE_SANITIZE MATCHES "thread")
     # Its tests need libheadrace_torch.so, which is not built then: see cmake/torch.cmake.
@@ -123,6 +124,29 @@ endforeach()
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
+# tests/gpu_backends/<name>.cpp -> tests/gpu_backends/<name>_on_gpus.so: a backend over the GPUs of the test that loads it.
+function(headrace_add_gpu_backends)
+  set(exports ${PROJECT_SOURCE_DIR}/cmake/gpu_backend_exports.map)
+  headrace_glob(sources tests/gpu_backends/*.cpp)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    add_library(test_${name}_on_gpus MODULE ${source})
+    target_include_directories(test_${name}_on_gpus PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+    target_link_libraries(test_${name}_on_gpus PRIVATE headrace_backend_${name}_static)
+    target_link_options(test_${name}_on_gpus PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL)
+    set_target_properties(
+      test_${name}_on_gpus
+      PROPERTIES PREFIX ""
+                 OUTPUT_NAME ${name}_on_gpus
+                 LIBRARY_OUTPUT_DIRECTORY ${headrace_tests_dir}/gpu_backends
+                 LINK_DEPENDS ${exports})
+    headrace_existing(users unit_engine backend_tcp contract contract_peer)
+    foreach(user IN LISTS users)
+      add_dependencies(${user} test_${name}_on_gpus)
+    endforeach()
+  endforeach()
+endfunction()
+
 function(headrace_add_tests)
   headrace_add_test_support()
   headrace_lay_beside(${headrace_tests_dir})
@@ -186,6 +210,7 @@ function(headrace_add_tests)
     add_dependencies(command headrace_command)
   endif()
 
+  headrace_add_gpu_backends()
   headrace_add_c_tests()
   headrace_add_model_tests("${everything}")
 
