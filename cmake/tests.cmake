@@ -66,19 +66,10 @@ function(headrace_add_test name label)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
   target_compile_options(${name} PRIVATE ${headrace_test_options})
   list(GET label 0 kind)
-  # What a program opens or starts when it runs decides whether an earlier result still holds.
-  set(loads_plugins false)
-  set(runs_command false)
-  if(name MATCHES "^(unit_engine|unit_agent|unit_cli|unit_gpu|contract|system|command|model)$")
-    set(loads_plugins true)
-  endif()
-  if(name MATCHES "^(command|model)$")
-    set(runs_command true)
-  endif()
   list(TRANSFORM headrace_sanitizer_environment REPLACE "^([A-Z_]+)=(.*)$" "\"\\1\": \"\\2\"" OUTPUT_VARIABLE environment)
   list(JOIN environment ", " environment)
   set_property(GLOBAL APPEND_STRING PROPERTY HEADRACE_SUITES
-    ",\n  {\"name\": \"${name}\", \"label\": \"${kind}\", \"program\": \"tests/${name}\", \"plugins\": ${loads_plugins}, \"command\": ${runs_command},
+    ",\n  {\"name\": \"${name}\", \"label\": \"${kind}\", \"program\": \"tests/${name}\",
    \"environment\": {${environment}}}")
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_LIST ${name}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED "${arg_AFTER}")
