@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {
-  headrace::test::FakeGpus::link_backends();
+  headrace::test::FakeGpus::offer_backends();
   headrace::contract::read_backends_flag(argc, argv);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

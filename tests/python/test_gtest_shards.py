@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test programs in shards: every case counts once, also behind a case that ends its process. A stored result
-holds for the same program only."""
+holds for the same program and the same plugins only."""
 
 import re
 import stat
@@ -11,12 +11,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-from testing import gtest, stage, store
+from testing import gtest, seen, stage, store
 
-# Behaves as a GoogleTest program: lists its cases, runs those of the filter, writes XML at its end.
+# Behaves as a GoogleTest program: lists its cases, runs those of the filter, writes XML at its end. A case of
+# a row `x` loads x.so, as its loader reports.
 PROGRAM = """#!{python}
 import os, signal, sys, time
 cases = {cases!r}
+def load(line):
+    with open(os.environ["LD_DEBUG_OUTPUT"] + ".1", "a") as report:
+        print("     1:\t" + line, file=report)
 flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:] if "=" in a)
 if "gtest_flagfile" in flags:
     flags.update(l.lstrip("-").split("=", 1) for l in open(flags["gtest_flagfile"]).read().split())
@@ -24,10 +28,12 @@ if "--gtest_list_tests" in sys.argv:
     print("S.")
     [print("  " + name) for name in cases]
     sys.exit()
+load("initialize program: " + os.path.basename(sys.argv[0]))
 wanted, xml, bad = flags["gtest_filter"].split(":"), "", False
 for name, does in cases.items():
     if "S." + name not in wanted: continue
     print("[ RUN      ] S." + name, flush=True)
+    if "/" in name: load("file=lib/" + name.split("/")[1] + ".so [0];  generating link map")
     if does == "crash": os.kill(os.getpid(), signal.SIGSEGV)
     if does == "hang": time.sleep(60)
     if does == "fail": print("it is wrong")
@@ -53,13 +59,14 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "STORE", tmp_path / "passed")
     monkeypatch.setattr(stage, "read_allowed_skips", lambda: [re.compile("no IPv6")])
 
-    def run_cases(use_store=False, leaks=False, resume="", **cases):
+    def run_cases(use_store=False, leaks=False, resume="", label="unit", loads=(), **cases):
         program = tmp_path / "unit_x"
         program.write_text(PROGRAM.format(python=sys.executable, cases=cases, leaks=leaks))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         runner = stage.Runner(None, use_store, resume)
         counted = stage.Stage("dev", "")
-        suite = gtest.Suite("unit_x", "unit", program, [])
+        store._known.clear()  # a run by another process
+        suite = gtest.Suite("unit_x", label, program, [], list(loads))
         gtest.run_suites(runner, counted, [suite], wrapper=[], filter_text="*", jobs=2)
         return counted
 
@@ -110,6 +117,56 @@ def test_a_failure_is_not_stored(run):
     assert run(use_store=True, a="pass", b="fail").stored == 0
 
 
+@pytest.fixture
+def rows(run, tmp_path):
+    """Runs a suite of two rows that load a plugin each, and returns the stage."""
+    for row in ("shm", "tcp", "other"):
+        (tmp_path / f"{row}.so").write_text(row)
+    cases = {"a/shm": "pass", "b/shm": "skip", "a/tcp": "pass", "c": "pass"}
+
+    def run_rows(label="contract", **more):
+        return run(label=label, loads=sorted(tmp_path.glob("*.so")), **{**cases, **more})
+
+    return run_rows
+
+
+def test_a_change_in_a_plugin_runs_the_rows_again_that_load_it(rows, tmp_path):
+    assert rows(use_store=True).stored == 0
+    again = rows(use_store=True)
+    assert (again.passed, again.stored, len(again.skips)) == (3, 3, 1)
+    (tmp_path / "tcp.so").write_text("changed")
+    again = rows(use_store=True)
+    assert (again.passed, again.stored, len(again.skips)) == (3, 2, 1)
+    (tmp_path / "other.so").write_text("changed")
+    assert rows(use_store=True).stored == 3
+
+
+def test_a_plugin_more_or_less_runs_every_row_again(rows, tmp_path):
+    rows(use_store=True)
+    (tmp_path / "other.so").unlink()
+    assert rows(use_store=True).stored == 0
+
+
+def test_a_row_that_fails_runs_again_and_the_others_do_not(rows):
+    rows(use_store=True, **{"a/tcp": "fail"})
+    again = rows(use_store=True, **{"a/tcp": "fail"})
+    assert (again.stored, failed(again)) == (2, ["unit_x.S.a/tcp"])
+
+
+def test_a_suite_without_rows_is_one_part(rows, tmp_path):
+    rows("unit", use_store=True)
+    assert rows("unit", use_store=True).stored == 3
+    (tmp_path / "tcp.so").write_text("changed")
+    assert rows("unit", use_store=True).stored == 0
+
+
+def test_a_program_that_reports_nothing_depends_on_everything(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(seen, "read", lambda folder: seen.Seen())
+    rows(use_store=True)
+    (tmp_path / "other.so").write_text("changed")
+    assert rows(use_store=True).stored == 0
+
+
 def test_after_an_interruption_only_the_cases_left_run(run, monkeypatch):
     monkeypatch.setattr(gtest, "SHARD_SECONDS", 0)  # a shard for each case
     ways = {"a": "pass", "b": "skip", "c": "fail"}
@@ -126,9 +183,10 @@ def test_cases_of_a_process_that_failed_are_not_kept(run):
 
 
 def test_a_slow_case_without_known_times_is_a_shard_of_its_own():
-    suite = gtest.Suite("system", "system", Path("system"), [])
+    suite = gtest.Suite("system", "system", Path("system"), [], [])
     shards = gtest.cut(suite, ["S.a_slow/shm", "S.a_slow/tcp", "S.b", "S.c"])
     assert [shard.cases for shard in shards] == [["S.a_slow/shm"], ["S.a_slow/tcp"], ["S.b", "S.c"]]
+    assert [shard.part for shard in shards] == ["system@shm", "system@tcp", "system"]
 
 
 def test_labels_at_the_end_of_a_suite_or_case_are_filtered():

@@ -2,12 +2,14 @@
 #include "support/fake_gpus.hpp"
 
 #include "backends/cuda_ipc/backend.hpp"
-#include "backends/tcp/backend.hpp"
 #include "backends/tcp/peer_memory_access.hpp"
-#include "gpu/device.hpp"
+#include "gpu_backends/on_gpus.hpp"
 #include "support/fake_courier.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -21,28 +23,17 @@ constexpr std::size_t memory_bytes = std::size_t{1} << 30;
 constexpr std::size_t least_piece_bytes = 64 << 10;
 constexpr std::size_t wanted_pieces = 7;  // physical allocations of a segment
 
-/// A backend over the driver and the kernels of the fake.
-template <class Backend>
-class OnFakes {
- public:
-  static constexpr const char* name = Backend::name;
-  static constexpr const char* version = Backend::version;
-  static constexpr std::uint32_t memory_kinds = Backend::memory_kinds;
-  static constexpr bool maps = Backend::maps;
-  static std::span<const headrace_option_v1> options() { return Backend::options(); }
-  static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
-    const gpu::GpuSource source{
-        [] { return FakeGpus::of_this_process().driver().load(); },
-        [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
-    return Backend::open(host, args, source);
-  }
-};
-
-/// The name differs from that of the built tcp, which moves host memory where there is no GPU.
-class TcpOnFakes : public OnFakes<tcp::TcpBackend> {
- public:
-  static constexpr const char* name = "tcp_gpu";
-};
+/// The backend of a plugin in tests/gpu_backends, over the GPUs of this process.
+const headrace_backend_v1* load_on_gpus(const char* name, const cuda::DriverTable& driver) {
+  const std::string file = fmt::format("{}/gpu_backends/{}_on_gpus.so", HEADRACE_TEST_BIN_DIR, name);
+  void* const object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) throw std::runtime_error(fmt::format("load {}: {}", file, ::dlerror()));
+  using OnGpusFunction = const headrace_backend_v1* (*)(const cuda::DriverTable*, const headrace_kernels_v1*);
+  const auto on_gpus = reinterpret_cast<OnGpusFunction>(::dlsym(object, "headrace_backend_on_gpus"));
+  if (on_gpus == nullptr)
+    throw std::runtime_error(fmt::format("{} does not export headrace_backend_on_gpus", file));
+  return on_gpus(&driver, &cuda::fake_kernels_table());
+}
 
 void must(cuda::Outcome outcome, const char* what) {
   if (outcome != cuda::Outcome::success)
@@ -96,9 +87,20 @@ FakeGpus& FakeGpus::of_this_process() {
   return *gpus;
 }
 
-void FakeGpus::link_backends() {
-  link_plugin("cuda_ipc", plugin::table<OnFakes<cuda_ipc::CudaIpcBackend>>());
-  link_plugin("tcp_gpu", plugin::table<TcpOnFakes>());
+void FakeGpus::offer_backends() {
+  // Once for a process: instances read the GPUs of their backend at any time.
+  offer_plugin("cuda_ipc", [] {
+    using CudaIpc = OnGpus<cuda_ipc::CudaIpcBackend>;
+    static const headrace_backend_v1* const table = [] {
+      CudaIpc::use(of_this_process().table_, cuda::fake_kernels_table());
+      return plugin::table<CudaIpc>();
+    }();
+    return table;
+  });
+  offer_plugin("tcp_gpu", [] {
+    static const headrace_backend_v1* const table = load_on_gpus("tcp", of_this_process().table_);
+    return table;
+  });
 }
 
 MemorySource::Taken FakeGpus::take_plain(std::size_t length_bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends cuda_ipc and tcp over fake GPUs, linked into test programs, and memory of these GPUs.
+// Fake GPUs of a test program, the backends cuda_ipc and tcp over them, and their memory.
 #pragma once
 
 #include "support/fake_cuda.hpp"
@@ -14,8 +14,9 @@ class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// Makes `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` return cuda_ipc and tcp over the fake GPUs.
-  static void link_backends();
+  /// From now on `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` return cuda_ipc and tcp over the fake
+  /// GPUs. Tests reach into cuda_ipc, which is linked in; tcp is loaded from tests/gpu_backends.
+  static void offer_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }
   /// The GPU of all memory that is taken from now on; 0 at first.

@@ -3,6 +3,8 @@
 
 A program's cases are cut into shards; as many shards as there are cores run at once. A case that ends its
 process, or that takes too long, fails by its own name, and the cases behind it run in a new process.
+
+Results are stored by part: a program, or one row of a program whose rows load different plugins.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testing import store
+from testing import seen, store
 from testing.stage import BUILD, REPORTS, ROOT, Runner, Stage, signal_sentence
 
 CASE_SECONDS = 120
@@ -36,9 +39,21 @@ class Suite:
     name: str
     label: str
     program: Path
-    loads: list[Path]  # what it opens or starts when it runs
+    data: list[Path]  # files that it may read; each counts for every result
+    loads: list[Path]  # programs and objects that it may load; those that a part loads count for its result
     environment: dict[str, str] = field(default_factory=dict)  # what its sanitizers need
     seconds: dict[str, float] = field(default_factory=dict)  # of each case, in the last run
+
+    def part_of(self, case: str) -> str:
+        """Returns the part to which a case belongs."""
+        by_row = self.label in ("contract", "system") and "/" in case.partition(".")[2]
+        return f"{self.name}@{case.rpartition('/')[2]}" if by_row else self.name
+
+    def loaded(self, report: seen.Seen) -> list[Path]:
+        """Returns what a process and its children loaded of `loads`; all of it where that is not known."""
+        if self.program.name not in report.names():
+            return self.loads
+        return [path for path in self.loads if path.name in report.names()]
 
 
 @dataclass
@@ -46,6 +61,7 @@ class Shard:
     suite: Suite
     cases: list[str]
     number: int
+    part: str = ""
 
 
 @dataclass
@@ -54,23 +70,26 @@ class Result:
     failed: list[tuple[str, str]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # not run, since the process ended before
+    loaded: list[Path] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 def read_suites(build: Path) -> list[Suite]:
     """Returns the programs of a configured build (cmake/tests.cmake writes suites.json)."""
     listed = json.loads((build / "suites.json").read_text())
-    plugins = store.files_below(build / "lib")
-    helpers = store.files_below(build / "tests" / "plugins")
+    library = store.files_below(build / "lib")
+    tests = build / "tests"
+    loads = [path for path in library if os.access(path, os.X_OK)]
+    loads += store.files_below(build / "bin", tests / "gpu_backends")
+    fixtures = store.files_below(ROOT / "tests" / "fixtures", tests / "plugins")
     suites = []
     for row in listed["suites"]:
-        program = build / row["program"]
-        loads = plugins if row["plugins"] else []
-        if row["plugins"]:
-            loads = loads + helpers + sorted(program.parent.glob(f"{row['name']}_*"))
-        if row["command"]:
-            loads = [*loads, build / "bin" / "headrace"]
-        suites.append(Suite(row["name"], row["label"], program, loads, row["environment"]))
+        data = [*fixtures, *sorted(tests.glob(f"{row['name']}_*")), *sorted(set(library) - set(loads))]
+        if row["name"] == "model":
+            data += store.files_below(BUILD / "models")
+        suites.append(
+            Suite(row["name"], row["label"], build / row["program"], data, loads, row["environment"])
+        )
     return suites
 
 
@@ -107,19 +126,24 @@ def filter_with(label: str) -> str:
 
 
 def cut(suite: Suite, cases: list[str]) -> list[Shard]:
-    """Returns shards of about SHARD_SECONDS each; cases of one GoogleTest suite stay in order."""
-    shards: list[Shard] = []
-    current: list[str] = []
-    seconds = 0.0
+    """Returns shards of one part and of about SHARD_SECONDS each; cases of one GoogleTest suite stay in
+    order."""
+    parts: dict[str, list[str]] = {}
     for case in cases:
-        current.append(case)
-        unknown = SHARD_SECONDS if case_seconds(case) > CASE_SECONDS else SHARD_SECONDS / SHARD_CASES
-        seconds += suite.seconds.get(case, unknown)
-        if seconds >= SHARD_SECONDS:
-            shards.append(Shard(suite, current, len(shards)))
-            current, seconds = [], 0.0
-    if current:
-        shards.append(Shard(suite, current, len(shards)))
+        parts.setdefault(suite.part_of(case), []).append(case)
+    shards: list[Shard] = []
+    for part, its_cases in parts.items():
+        current: list[str] = []
+        seconds = 0.0
+        for case in its_cases:
+            current.append(case)
+            unknown = SHARD_SECONDS if case_seconds(case) > CASE_SECONDS else SHARD_SECONDS / SHARD_CASES
+            seconds += suite.seconds.get(case, unknown)
+            if seconds >= SHARD_SECONDS:
+                shards.append(Shard(suite, current, len(shards), part))
+                current, seconds = [], 0.0
+        if current:
+            shards.append(Shard(suite, current, len(shards), part))
     return shards
 
 
@@ -157,6 +181,7 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
     base.parent.mkdir(parents=True, exist_ok=True)
     log, report, flags = (base.with_suffix(base.suffix + end) for end in (".log", ".xml", ".flags"))
     report.unlink(missing_ok=True)
+    loads = base.with_suffix(base.suffix + ".loads")
     flags.write_text(f"--gtest_filter={':'.join(shard.cases)}\n")
     command = [
         *wrapper,
@@ -172,13 +197,17 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **shard.suite.environment},
+            env={**os.environ, **shard.suite.environment, **seen.environment(loads)},
         )
         late = watch(runner, process, Log(log))
     text = log.read_text(errors="replace")
     if report.exists() and not late:
-        return read_report(report, text, process.returncode, shard, log)
-    return read_log(text, process.returncode, shard, late)
+        result = read_report(report, text, process.returncode, shard, log)
+    else:
+        result = read_log(text, process.returncode, shard, late)
+    result.loaded = shard.suite.loaded(seen.read(loads))
+    shutil.rmtree(loads)
+    return result
 
 
 def watch(runner: Runner, process: subprocess.Popen[bytes], log: Log) -> bool:
@@ -266,6 +295,13 @@ def output_of(text: str, name: str) -> str:
     return "\n".join(text[begin : end if end > 0 else len(text)].splitlines()[1:][-80:])
 
 
+def key_of(suite: Suite, filter_text: str) -> str:
+    """Returns the hash of what decides the results, but for what the cases load."""
+    names = [str(path) for path in (*suite.data, *suite.loads)]
+    environment = json.dumps(suite.environment, sort_keys=True)
+    return store.hash_of([suite.program, *suite.data], *names, filter_text, environment)
+
+
 def run_suites(
     runner: Runner,
     stage: Stage,
@@ -276,29 +312,21 @@ def run_suites(
     without: dict[str, list[str]] | None = None,
     jobs: int,
 ) -> None:
-    """Runs the suites' cases and counts them in the stage. A program that passed before with the same hash is
+    """Runs the suites' cases and counts them in the stage. A part that passed before with the same hash is
     not run again."""
     begin = time.monotonic()
     times_file = BUILD / "passed" / f"{stage.name}.seconds.json"
     known: dict[str, dict[str, float]] = json.loads(times_file.read_text()) if times_file.exists() else {}
     shards: list[Shard] = []
     keys: dict[str, str] = {}
+    before: dict[str, str] = {}  # what the suites may load, as it is now
     for suite in suites:
-        data = store.files_below(ROOT / "tests" / "fixtures", *suite.loads)
-        filtered = filter_text + "".join(f":{name}" for name in (without or {}).get(suite.name, []))
-        keys[suite.name] = store.hash_of(
-            [suite.program, *data], filtered, json.dumps(suite.environment, sort_keys=True)
-        )
-        if runner.use_store and store.recall(stage, suite.name, keys[suite.name]):
-            continue
         suite.seconds = known.get(suite.name, {})
-        cases = list_cases(suite, wrapper, filtered)
-        if runner.resume:
-            cases = without_kept(runner, stage, suite, cases, keys[suite.name] + runner.resume)
-        if not cases:
-            continue
-        shards += cut(suite, cases)
-    outcomes: dict[str, list[Result]] = {shard.suite.name: [] for shard in shards}
+        before |= store.hashes_of(suite.loads)
+        filtered = filter_text + "".join(f":{name}" for name in (without or {}).get(suite.name, []))
+        keys[suite.name] = key_of(suite, filtered)
+        shards += cut(suite, cases_to_run(runner, stage, suite, keys[suite.name], wrapper, filtered))
+    outcomes: dict[str, list[Result]] = {shard.part: [] for shard in shards}
     lock = threading.Lock()
 
     def work(shard: Shard) -> None:
@@ -307,26 +335,46 @@ def run_suites(
         while rest:
             result = run_shard(runner, rest, stage.name, wrapper)
             with lock:
-                outcomes[shard.suite.name].append(result)
+                outcomes[shard.part].append(result)
                 if runner.resume and not result.failed:
                     ended = {**dict.fromkeys(result.passed, ""), **dict(result.skipped)}
                     store.keep_cases(stage, shard.suite.name, keys[shard.suite.name] + runner.resume, ended)
             again += 1
             number = shard.number + 1000 * again
-            rest = Shard(shard.suite, result.left, number) if result.left else None
+            rest = Shard(shard.suite, result.left, number, shard.part) if result.left else None
 
     # The longest first, so that no core waits for a long shard at the end.
     shards.sort(key=lambda s: -sum(s.suite.seconds.get(c, 0.1) for c in s.cases))
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(work, shards))
     for suite in suites:
-        if suite.name in outcomes:
-            count(runner, stage, suite, outcomes[suite.name], keys[suite.name])
-            seconds = {k: v for result in outcomes[suite.name] for k, v in result.seconds.items()}
-            known[suite.name] = {**suite.seconds, **seconds} if runner.resume else seconds
-    times_file.parent.mkdir(parents=True, exist_ok=True)
-    times_file.write_text(json.dumps(known) + "\n")
+        results = {part: outcomes[part] for part in outcomes if part.partition("@")[0] == suite.name}
+        for part, its_results in results.items():
+            count(runner, stage, suite, part, its_results, keys[suite.name], before)
+        if results:
+            seconds = {k: v for each in results.values() for r in each for k, v in r.seconds.items()}
+            known[suite.name] = {**suite.seconds, **seconds}
+            print(f"  {suite.name}: {len(seconds)} passed, {sum(seconds.values()):.0f} s", flush=True)
+    store.write(times_file.stem, known)
     stage.took("run", begin)
+
+
+def cases_to_run(
+    runner: Runner, stage: Stage, suite: Suite, key: str, wrapper: list[str], filter_text: str
+) -> list[str]:
+    """Counts the parts whose results are stored, and returns the cases of the others."""
+    cases = store.recall_listing(stage, suite.name, key)
+    if not cases:
+        cases = list_cases(suite, wrapper, filter_text)
+        store.keep_listing(stage, suite.name, key, cases)
+        suite.seconds = {case: seconds for case, seconds in suite.seconds.items() if case in set(cases)}
+    if runner.use_store:
+        parts = dict.fromkeys(suite.part_of(case) for case in cases)
+        stored = {part for part in parts if store.recall(stage, part, key)}
+        cases = [case for case in cases if suite.part_of(case) not in stored]
+    if runner.resume:
+        cases = without_kept(runner, stage, suite, cases, key + runner.resume)
+    return cases
 
 
 def without_kept(runner: Runner, stage: Stage, suite: Suite, cases: list[str], key: str) -> list[str]:
@@ -341,7 +389,16 @@ def without_kept(runner: Runner, stage: Stage, suite: Suite, cases: list[str], k
     return [name for name in cases if name not in kept]
 
 
-def count(runner: Runner, stage: Stage, suite: Suite, results: list[Result], key: str) -> None:
+def count(
+    runner: Runner,
+    stage: Stage,
+    suite: Suite,
+    part: str,
+    results: list[Result],
+    key: str,
+    hashes: dict[str, str],
+) -> None:
+    """Counts the results of a part, and stores them if nothing failed."""
     failures, skips, passed = len(stage.failures), len(stage.skips), 0
     for result in results:
         for name, text in result.failed:
@@ -350,7 +407,7 @@ def count(runner: Runner, stage: Stage, suite: Suite, results: list[Result], key
             stage.skip(f"{suite.name}.{name}", reason, runner.allowed_skips)
         stage.passed += len(result.passed)
         passed += len(result.passed)
-    seconds = sum(sum(result.seconds.values()) for result in results)
-    print(f"  {suite.name}: {passed} passed, {seconds:.0f} s", flush=True)
-    if len(stage.failures) == failures and passed:
-        store.keep(stage, suite.name, key, passed, stage.skips[skips:])
+    if len(stage.failures) == failures and not runner.resume:
+        loaded = {str(path) for result in results for path in result.loaded}
+        files = {path: hashes[path] for path in sorted(loaded)}
+        store.keep(stage, part, key, passed, stage.skips[skips:], files)

@@ -175,7 +175,7 @@ void use_fake_gpus() {
   FakeGpus& gpus = FakeGpus::of_this_process();
   gpus.choose(1);
   MemorySource::use(&gpus);
-  FakeGpus::link_backends();
+  FakeGpus::offer_backends();
 }
 
 int run(int argc, char** argv) {
