@@ -338,24 +338,24 @@ def install_wheel(runner: Runner, stage: Stage) -> bool:
 
 
 def python(runner: Runner, stage: Stage) -> None:
-    place = python_files.Place(ROOT, VENV_PYTHON, installed_package())
     marks = ["-m", "not (" + " or ".join(LABELS) + ")"]
     archs = ",".join(ARCHS)
-    place.look(*marks, archs)
+    place = python_files.Place(ROOT, VENV_PYTHON, installed_package(), (*marks, archs))
     # Before the tests, each of which has its limit: compiling the demo's model takes a minute.
     if demo_is_exported(runner, stage, place):
         files = sorted((ROOT / "tests" / "python").glob("**/test_*.py"))
+        place.more = [DEMO_MODEL, BUILD / "models"]
         environment = {**venv_environment(), "HEADRACE_TEST_ARCHS": archs}
         python_files.run(runner, stage, place, files, marks, environment, TEST_JOBS)
 
 
 def demo_is_exported(runner: Runner, stage: Stage, place: python_files.Place) -> bool:
-    key = f"{place.key} demo_model"
+    key = place.key(set())
     if runner.use_store and store.recall(stage, "demo_model", key):
         return True
     ok = stage.check(export_demo(runner, stage), "headrace.demo_model.export")
-    if ok:
-        store.keep(stage, "demo_model", key, 1, [], store.hashes_of([*place.objects, DEMO_MODEL]))
+    if ok and place.key(set()) == key:
+        store.keep(stage, "demo_model", key, 1, [], store.hashes_of([DEMO_MODEL]))
     return ok
 
 
@@ -482,9 +482,7 @@ def changed_sources() -> list[str]:
     )
 
 
-def run_tidy(
-    runner: Runner, stage: Stage, names: list[str], minutes: float | None, use_kept: bool = False
-) -> None:
+def run_tidy(runner: Runner, stage: Stage, names: list[str], minutes: float | None, use_kept: bool) -> None:
     """Runs clang-tidy on those of the files that are sources, each by itself, as an editor sees it: in a
     build folder that is configured and never built."""
     folder = BUILD / "tidy"
@@ -505,19 +503,7 @@ def run_tidy(
 
 
 def tidy(runner: Runner, stage: Stage) -> None:
-    files = changed_sources()
-    key = store.hash_of([*all_headers(), *(ROOT / name for name in files)])
-    if runner.use_store and store.recall(stage, "clang-tidy", key):
-        return
-    run_tidy(runner, stage, files, TIDY_MINUTES)
-    if not stage.failures and not stage.skips:
-        store.keep(stage, "clang-tidy", key, stage.passed, [])
-
-
-def all_headers() -> list[Path]:
-    folders = ("include", "src", "backends", "cli", "bindings", "tests", "kernels", "bench")
-    files = store.files_below(*(ROOT / folder for folder in folders))
-    return [ROOT / ".clang-tidy", *(path for path in files if path.suffix in (".hpp", ".h", ".cuh"))]
+    run_tidy(runner, stage, changed_sources(), TIDY_MINUTES, use_kept=runner.use_store)
 
 
 def tidy_all(runner: Runner, stage: Stage) -> None:
@@ -717,12 +703,12 @@ def recall_stage(name: str, file: Path, key: str) -> Stage | None:
 
 
 def tree_key() -> str:
-    """Returns the hash of the tree's files. After an interruption `make test-long` continues if the files are
-    the same, and starts again if they differ."""
+    """Returns the hash of the tree's files and of the environment. After an interruption `make test-long`
+    continues if they are the same, and starts again if they differ."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     names = [name for name in listing.splitlines() if (ROOT / name).is_file()]
-    return store.hash_of([ROOT / name for name in names], *names)
+    return store.hash_of([ROOT / name for name in names], *names, store.surroundings())
 
 
 def report(stages: list[Stage], minutes: float) -> int:

@@ -2,6 +2,7 @@
 """Test programs in shards: every case counts once, also behind a case that ends its process. A stored result
 holds for the same program and the same plugins only."""
 
+import json
 import re
 import stat
 import sys
@@ -18,6 +19,8 @@ from testing import gtest, seen, stage, store
 PROGRAM = """#!{python}
 import os, signal, sys, time
 cases = {cases!r}
+only = os.environ.get("HEADRACE_CONTRACT_BACKENDS", "")
+cases = {{name: does for name, does in cases.items() if name.endswith(only)}}
 def load(line):
     with open(os.environ["LD_DEBUG_OUTPUT"] + ".1", "a") as report:
         print("     1:\t" + line, file=report)
@@ -66,6 +69,7 @@ def run(tmp_path, monkeypatch):
         runner = stage.Runner(None, use_store, resume)
         counted = stage.Stage("dev", "")
         store._known.clear()  # a run by another process
+        store.surroundings.cache_clear()
         suite = gtest.Suite("unit_x", label, program, [], list(loads))
         gtest.run_suites(runner, counted, [suite], wrapper=[], filter_text="*", jobs=2)
         return counted
@@ -110,6 +114,58 @@ def test_a_result_is_stored_for_the_same_program_only(run):
     assert (again.passed, again.stored, len(again.skips)) == (1, 1, 1)
     assert run(use_store=False, a="pass", b="skip").stored == 0
     assert run(use_store=True, a="pass", b="skip", c="pass").stored == 0
+
+
+@pytest.mark.parametrize("variable", ["HEADRACE_TCP_SOCKETS", "NIXL_PLUGIN_DIR", "CXX", "PYTHONHASHSEED"])
+def test_a_result_is_stored_for_the_same_environment_only(run, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    run(a="pass")
+    assert run(use_store=True, a="pass").stored == 1
+    monkeypatch.setenv(variable, "2")
+    assert run(use_store=True, a="pass").stored == 0
+    monkeypatch.delenv(variable)
+    assert run(use_store=True, a="pass").stored == 0
+
+
+def test_a_program_does_not_get_what_differs_between_terminals(run, monkeypatch):
+    monkeypatch.setenv("TERM", "one")
+    assert "TERM" not in stage.inherited()
+    run(a="pass")
+    monkeypatch.setenv("TERM", "another")
+    assert run(use_store=True, a="pass").stored == 1
+
+
+def test_a_list_of_cases_under_another_environment_does_not_count_for_all(rows, monkeypatch):
+    """HEADRACE_CONTRACT_BACKENDS=shm lists shm alone."""
+    monkeypatch.setenv("HEADRACE_CONTRACT_BACKENDS", "shm")
+    assert rows(use_store=True).passed == 1
+    monkeypatch.delenv("HEADRACE_CONTRACT_BACKENDS")
+    again = rows(use_store=True)
+    assert (again.passed, again.stored) == (3, 0)
+
+
+def test_a_result_is_stored_for_the_same_tools_and_packages_only(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "TOOLS", tmp_path / "tools")
+    monkeypatch.setattr(store, "DEBIAN_PACKAGES", tmp_path / "status")
+    for file in (tmp_path / "tools" / "testing" / "x.py", tmp_path / "status"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        run(a="pass")
+        assert run(use_store=True, a="pass").stored == 1
+        file.write_text("new")
+        assert run(use_store=True, a="pass").stored == 0
+
+
+def test_a_result_during_which_the_program_changed_is_not_stored(run, tmp_path, monkeypatch):
+    def run_and_change(*arguments):
+        result = run_shard(*arguments)
+        (tmp_path / "unit_x").write_text("changed")
+        return result
+
+    run_shard = gtest.run_shard
+    monkeypatch.setattr(gtest, "run_shard", run_and_change)
+    assert run(a="pass").passed == 1
+    monkeypatch.setattr(gtest, "run_shard", run_shard)
+    assert run(use_store=True, a="pass").stored == 0
 
 
 def test_a_failure_is_not_stored(run):
@@ -160,11 +216,33 @@ def test_a_suite_without_rows_is_one_part(rows, tmp_path):
     assert rows("unit", use_store=True).stored == 0
 
 
-def test_a_program_that_reports_nothing_depends_on_everything(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(seen, "read", lambda folder: seen.Seen())
+def test_a_static_program_depends_on_everything(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(seen, "names", lambda folder: set())  # a static program
     rows(use_store=True)
     (tmp_path / "other.so").write_text("changed")
     assert rows(use_store=True).stored == 0
+
+
+def test_programs_count_for_every_result_and_objects_where_they_are_loaded(tmp_path, monkeypatch):
+    """A program, which may be static, need not report that it ran."""
+    monkeypatch.setattr(gtest, "ROOT", tmp_path)
+    build = tmp_path / "build"
+    files = (
+        "bin/headrace", "lib/libheadrace.so.0", "lib/backends/headrace_backend_tcp.so", "lib/data.json",
+        "tests/gpu_backends/tcp_on_gpus.so", "tests/contract_peer", "tests/plugins/lies.so",
+    )  # fmt: skip
+    for file in (*(build / name for name in files), tmp_path / "tests" / "tsan.supp"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    suite = {"name": "contract", "label": "contract", "program": "tests/contract", "environment": {}}
+    (build / "suites.json").write_text(json.dumps({"suites": [suite]}))
+    (read,) = gtest.read_suites(build)
+    assert {path.name for path in read.loads} == {
+        "libheadrace.so.0", "headrace_backend_tcp.so", "tcp_on_gpus.so"
+    }  # fmt: skip
+    assert {path.name for path in read.data} == {
+        "headrace", "data.json", "contract_peer", "lies.so", "tsan.supp"
+    }  # fmt: skip
 
 
 def test_after_an_interruption_only_the_cases_left_run(run, monkeypatch):

@@ -24,12 +24,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from testing import seen, store
-from testing.stage import BUILD, REPORTS, ROOT, Runner, Stage, signal_sentence
+from testing.stage import BUILD, REPORTS, ROOT, Runner, Stage, inherited, signal_sentence
 
 CASE_SECONDS = 120
 SLOW_CASE_SECONDS = 1800
 SHARD_SECONDS = 15  # aimed at, from the times of the last run
 SHARD_CASES = 150  # where no times are known
+
+READ = (
+    "fixtures",
+    "lsan.supp",
+    "tsan.supp",
+    "allowed_skips.txt",
+)  # of tests/, by the programs and by this tool
 
 
 @dataclass
@@ -39,8 +46,8 @@ class Suite:
     name: str
     label: str
     program: Path
-    data: list[Path]  # files that it may read; each counts for every result
-    loads: list[Path]  # programs and objects that it may load; those that a part loads count for its result
+    data: list[Path]  # files that it may read or run; each counts for every result
+    loads: list[Path]  # shared objects that it may load; those that a part loads count for its result
     environment: dict[str, str] = field(default_factory=dict)  # what its sanitizers need
     seconds: dict[str, float] = field(default_factory=dict)  # of each case, in the last run
 
@@ -49,11 +56,25 @@ class Suite:
         by_row = self.label in ("contract", "system") and "/" in case.partition(".")[2]
         return f"{self.name}@{case.rpartition('/')[2]}" if by_row else self.name
 
-    def loaded(self, report: seen.Seen) -> list[Path]:
+    def loaded(self, names: set[str]) -> list[Path]:
         """Returns what a process and its children loaded of `loads`; all of it where that is not known."""
-        if self.program.name not in report.names():
+        if self.program.name not in names:
             return self.loads
-        return [path for path in self.loads if path.name in report.names()]
+        return [path for path in self.loads if path.name in names]
+
+
+@dataclass
+class Part:
+    """Cases of a suite whose result is stored."""
+
+    name: str
+    suite: Suite
+    cases: list[str]
+    key: str = ""
+    results: list[Result] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.suite, self.cases)
 
 
 @dataclass
@@ -77,14 +98,14 @@ class Result:
 def read_suites(build: Path) -> list[Suite]:
     """Returns the programs of a configured build (cmake/tests.cmake writes suites.json)."""
     listed = json.loads((build / "suites.json").read_text())
-    library = store.files_below(build / "lib")
     tests = build / "tests"
-    loads = [path for path in library if os.access(path, os.X_OK)]
-    loads += store.files_below(build / "bin", tests / "gpu_backends")
-    fixtures = store.files_below(ROOT / "tests" / "fixtures", tests / "plugins")
+    library = store.files_below(build / "lib", tests / "gpu_backends")
+    loads = [path for path in library if ".so" in path.suffixes]
+    common = [*sorted(set(library) - set(loads)), *store.files_below(build / "bin", tests / "plugins")]
+    common += store.files_below(*(ROOT / "tests" / name for name in READ))
     suites = []
     for row in listed["suites"]:
-        data = [*fixtures, *sorted(tests.glob(f"{row['name']}_*")), *sorted(set(library) - set(loads))]
+        data = [*common, *sorted(tests.glob(f"{row['name']}_*"))]
         if row["name"] == "model":
             data += store.files_below(BUILD / "models")
         suites.append(
@@ -99,7 +120,7 @@ def list_cases(suite: Suite, wrapper: list[str], filter_text: str) -> list[str]:
     listing = subprocess.run(
         command,
         cwd=suite.program.parent,
-        env={**os.environ, **suite.environment},
+        env={**inherited(), **suite.environment},
         capture_output=True,
         text=True,
         check=True,
@@ -125,14 +146,19 @@ def filter_with(label: str) -> str:
     return f"*_{label}.*:*_{label}:*_{label}/*"
 
 
-def cut(suite: Suite, cases: list[str]) -> list[Shard]:
-    """Returns shards of one part and of about SHARD_SECONDS each; cases of one GoogleTest suite stay in
-    order."""
+def parts_of(suite: Suite, cases: list[str]) -> dict[str, list[str]]:
+    """Returns the cases of each part."""
     parts: dict[str, list[str]] = {}
     for case in cases:
         parts.setdefault(suite.part_of(case), []).append(case)
+    return parts
+
+
+def cut(suite: Suite, cases: list[str]) -> list[Shard]:
+    """Returns shards of one part and of about SHARD_SECONDS each; cases of one GoogleTest suite stay in
+    order."""
     shards: list[Shard] = []
-    for part, its_cases in parts.items():
+    for part, its_cases in parts_of(suite, cases).items():
         current: list[str] = []
         seconds = 0.0
         for case in its_cases:
@@ -197,7 +223,7 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **shard.suite.environment, **seen.environment(loads)},
+            env={**inherited(), **shard.suite.environment, **seen.environment(loads)},
         )
         late = watch(runner, process, Log(log))
     text = log.read_text(errors="replace")
@@ -205,7 +231,7 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
         result = read_report(report, text, process.returncode, shard, log)
     else:
         result = read_log(text, process.returncode, shard, late)
-    result.loaded = shard.suite.loaded(seen.read(loads))
+    result.loaded = shard.suite.loaded(seen.names(loads))
     shutil.rmtree(loads)
     return result
 
@@ -295,11 +321,11 @@ def output_of(text: str, name: str) -> str:
     return "\n".join(text[begin : end if end > 0 else len(text)].splitlines()[1:][-80:])
 
 
-def key_of(suite: Suite, filter_text: str) -> str:
-    """Returns the hash of what decides the results, but for what the cases load."""
+def key_of(suite: Suite, cases: list[str]) -> str:
+    """Returns the hash of what decides the results of these cases, but for what they load."""
     names = [str(path) for path in (*suite.data, *suite.loads)]
     environment = json.dumps(suite.environment, sort_keys=True)
-    return store.hash_of([suite.program, *suite.data], *names, filter_text, environment)
+    return store.hash_of([suite.program, *suite.data], *names, *cases, environment)
 
 
 def run_suites(
@@ -318,15 +344,21 @@ def run_suites(
     times_file = BUILD / "passed" / f"{stage.name}.seconds.json"
     known: dict[str, dict[str, float]] = json.loads(times_file.read_text()) if times_file.exists() else {}
     shards: list[Shard] = []
-    keys: dict[str, str] = {}
+    parts: dict[str, Part] = {}
     before: dict[str, str] = {}  # what the suites may load, as it is now
-    for suite in suites:
-        suite.seconds = known.get(suite.name, {})
+
+    def list_suite(suite: Suite) -> list[str]:
+        left_out = "".join(f":{name}" for name in (without or {}).get(suite.name, []))
+        return list_cases(suite, wrapper, filter_text + left_out)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        listings = list(pool.map(list_suite, suites))
+    for suite, cases in zip(suites, listings):
+        suite.seconds = {case: s for case, s in known.get(suite.name, {}).items() if case in set(cases)}
         before |= store.hashes_of(suite.loads)
-        filtered = filter_text + "".join(f":{name}" for name in (without or {}).get(suite.name, []))
-        keys[suite.name] = key_of(suite, filtered)
-        shards += cut(suite, cases_to_run(runner, stage, suite, keys[suite.name], wrapper, filtered))
-    outcomes: dict[str, list[Result]] = {shard.part: [] for shard in shards}
+        its_parts = {name: Part(name, suite, its) for name, its in parts_of(suite, cases).items()}
+        parts |= its_parts
+        shards += cut(suite, cases_to_run(runner, stage, its_parts.values()))
     lock = threading.Lock()
 
     def work(shard: Shard) -> None:
@@ -335,10 +367,10 @@ def run_suites(
         while rest:
             result = run_shard(runner, rest, stage.name, wrapper)
             with lock:
-                outcomes[shard.part].append(result)
+                parts[shard.part].results.append(result)
                 if runner.resume and not result.failed:
                     ended = {**dict.fromkeys(result.passed, ""), **dict(result.skipped)}
-                    store.keep_cases(stage, shard.suite.name, keys[shard.suite.name] + runner.resume, ended)
+                    store.keep_cases(stage, shard.part, parts[shard.part].key + runner.resume, ended)
             again += 1
             number = shard.number + 1000 * again
             rest = Shard(shard.suite, result.left, number, shard.part) if result.left else None
@@ -348,66 +380,50 @@ def run_suites(
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(work, shards))
     for suite in suites:
-        results = {part: outcomes[part] for part in outcomes if part.partition("@")[0] == suite.name}
-        for part, its_results in results.items():
-            count(runner, stage, suite, part, its_results, keys[suite.name], before)
-        if results:
-            seconds = {k: v for each in results.values() for r in each for k, v in r.seconds.items()}
+        ran = [part for part in parts.values() if part.suite is suite and part.results]
+        for part in ran:
+            count(runner, stage, part, before)
+        if ran:
+            seconds = {k: v for part in ran for r in part.results for k, v in r.seconds.items()}
             known[suite.name] = {**suite.seconds, **seconds}
             print(f"  {suite.name}: {len(seconds)} passed, {sum(seconds.values()):.0f} s", flush=True)
     store.write(times_file.stem, known)
     stage.took("run", begin)
 
 
-def cases_to_run(
-    runner: Runner, stage: Stage, suite: Suite, key: str, wrapper: list[str], filter_text: str
-) -> list[str]:
-    """Counts the parts whose results are stored, and returns the cases of the others."""
-    cases = store.recall_listing(stage, suite.name, key)
-    if not cases:
-        cases = list_cases(suite, wrapper, filter_text)
-        store.keep_listing(stage, suite.name, key, cases)
-        suite.seconds = {case: seconds for case, seconds in suite.seconds.items() if case in set(cases)}
-    if runner.use_store:
-        parts = dict.fromkeys(suite.part_of(case) for case in cases)
-        stored = {part for part in parts if store.recall(stage, part, key)}
-        cases = [case for case in cases if suite.part_of(case) not in stored]
-    if runner.resume:
-        cases = without_kept(runner, stage, suite, cases, key + runner.resume)
+def cases_to_run(runner: Runner, stage: Stage, parts: Iterable[Part]) -> list[str]:
+    """Counts the results that are stored, and returns the cases of the others."""
+    cases: list[str] = []
+    for part in parts:
+        if runner.use_store and store.recall(stage, part.name, part.key):
+            continue
+        cases += without_kept(runner, stage, part) if runner.resume else part.cases
     return cases
 
 
-def without_kept(runner: Runner, stage: Stage, suite: Suite, cases: list[str], key: str) -> list[str]:
+def without_kept(runner: Runner, stage: Stage, part: Part) -> list[str]:
     """Counts the cases that an interrupted run of this tree has kept, and returns the others."""
-    kept = store.recall_cases(stage, suite.name, key)
-    for name, reason in ((name, kept[name]) for name in cases if name in kept):
+    kept = store.recall_cases(stage, part.name, part.key + runner.resume)
+    for name, reason in ((name, kept[name]) for name in part.cases if name in kept):
         if reason:
-            stage.skip(f"{suite.name}.{name}", reason, runner.allowed_skips)
+            stage.skip(f"{part.suite.name}.{name}", reason, runner.allowed_skips)
         else:
             stage.passed += 1
             stage.stored += 1
-    return [name for name in cases if name not in kept]
+    return [name for name in part.cases if name not in kept]
 
 
-def count(
-    runner: Runner,
-    stage: Stage,
-    suite: Suite,
-    part: str,
-    results: list[Result],
-    key: str,
-    hashes: dict[str, str],
-) -> None:
-    """Counts the results of a part, and stores them if nothing failed."""
-    failures, skips, passed = len(stage.failures), len(stage.skips), 0
-    for result in results:
+def count(runner: Runner, stage: Stage, part: Part, before: dict[str, str]) -> None:
+    """Counts the results of a part. Stores them if nothing failed, and if no file changed meanwhile."""
+    counted = Stage(stage.name, "")
+    for result in part.results:
         for name, text in result.failed:
-            stage.check(False, f"{suite.name}.{name}", text)
+            counted.check(False, f"{part.suite.name}.{name}", text)
         for name, reason in result.skipped:
-            stage.skip(f"{suite.name}.{name}", reason, runner.allowed_skips)
-        stage.passed += len(result.passed)
-        passed += len(result.passed)
-    if len(stage.failures) == failures and not runner.resume:
-        loaded = {str(path) for result in results for path in result.loaded}
-        files = {path: hashes[path] for path in sorted(loaded)}
-        store.keep(stage, part, key, passed, stage.skips[skips:], files)
+            counted.skip(f"{part.suite.name}.{name}", reason, runner.allowed_skips)
+        counted.passed += len(result.passed)
+    files = {str(path): before[str(path)] for result in part.results for path in result.loaded}
+    same = part.key == key_of(part.suite, part.cases) and store.unchanged(files)
+    if same and not counted.failures and not runner.resume:
+        store.keep(stage, part.name, part.key, counted.passed, counted.skips, files)
+    stage.add(counted)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the files of the Python tests, each in a process of its own, and stores the result of each.
 
-A result depends on what every test may read (the key), and on what the processes of this one were seen to
-use: programs and objects of the installed package, and the sources if it reads any.
+A result depends on every file of the tree, on the installed package and on the environment of Python. A file
+of tests in BACKENDS does not depend on the other backends.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,76 +25,44 @@ from testing.stage import REPORTS, Runner, Stage
 
 NO_TESTS = 5  # pytest's exit code where the marks leave none
 
-# What every test may read: changes here make all results void.
-INPUTS = [
-    "tests", "tools", "bench", "docs", "examples", "packaging", "python", "include", "kernels",
-    "README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "layers.toml", "pyproject.toml",
-]  # fmt: skip
+# Files of Python tests that use these of our backends alone: their processes load the plugin of no other one,
+# and read no file of another one's folder. A file that is not here depends on all backends.
+BACKENDS: dict[str, set[str]] = {}
 
-# These programs, and those of the package, read no file of the tree that their command does not name.
-PROGRAMS = {"python", "python3", "etcd"}
+PLUGIN = re.compile(r"headrace_backend_(\w+)\.so")
 
 
 @dataclass
 class Place:
-    """Where the tests run: a tree, an environment with the package, and what is in it."""
+    """Where the tests run: a tree, an environment with the package, and what else they read."""
 
     root: Path
     python: Path
     package: Path
-    key: str = ""  # the hash of what every test may read
-    objects: list[Path] = field(default_factory=list)  # the package's programs and shared objects
-    sources: list[Path] = field(default_factory=list)  # the tree's folders and files that are no inputs
-    hashes: dict[str, str] = field(default_factory=dict)  # of these two, before the tests
+    texts: tuple[str, ...] = ()  # what else decides the results
+    more: list[Path] = field(default_factory=list)
 
-    def look(self, *texts: str) -> None:
-        """Reads what is there. `texts`: what else decides the results."""
-        package = store.files_below(self.package)
-        self.objects = [path for path in package if is_object(path)]
-        inputs = store.files_below(*(self.root / name for name in INPUTS), *package)
-        data = [path for path in inputs if path not in set(self.objects)]
-        self.sources = [self.root / name for name in top_names(self.root) if name not in INPUTS]
-        names = map(str, (*data, *self.objects, *self.sources))
-        self.key = store.hash_of(data, *names, *identity(self.python), *texts)
-        self.hashes = store.hashes_of([*self.objects, *self.sources])
+    def key(self, backends: set[str] | None) -> str:
+        """Returns the hash of what a test depends on that uses these backends; None: all. Files of the others
+        count by their names."""
+        files = [*files_of(self.root), *store.files_below(self.package, *self.more)]
+        read = [file for file in files if backends is None or self.backend_of(file) in {None, *backends}]
+        modes = [f"{file} {file.stat().st_mode}" for file in files]
+        return store.hash_of(read, *modes, *identity(self.python), *self.texts)
 
-    def used(self, report: seen.Seen) -> list[Path]:
-        """Returns the objects and sources on which a test depends; all of them where that is not known."""
-        if report.unseen or self.python.name not in report.names():
-            return [*self.objects, *self.sources]
-        files = {path for path in self.objects if path.name in report.names()}
-        for path in map(Path, report.paths | report.words):
-            # A listed folder shows the sizes of its files.
-            files |= {each for each in self.objects if each == path or self.is_above(path, each)}
-        reads_tree = any(map(self.is_source, report.paths)) or any(
-            path == str(self.root) or self.is_source(path) for path in report.words
-        )
-        known = PROGRAMS | {path.name for path in self.objects}
-        if reads_tree or {os.path.basename(path) for path in report.programs} - known:
-            files |= set(self.sources)
-        return sorted(files)
-
-    def is_above(self, folder: Path, file: Path) -> bool:
-        """Python itself lists the package's folder and those of its modules, to import them."""
-        return folder in file.parents and folder not in (self.package, *self.package.parents)
-
-    def is_source(self, path: str) -> bool:
-        """Returns True for files of the tree that are no inputs. pytest itself lists the root."""
-        within = Path(path).relative_to(self.root).parts if Path(path).is_relative_to(self.root) else ()
-        return bool(within) and within[0] not in (*INPUTS, "build", ".venv", ".git")
+    def backend_of(self, file: Path) -> str | None:
+        """Returns the backend whose plugin or source the file is."""
+        if plugin := PLUGIN.fullmatch(file.name):
+            return plugin[1]
+        within = file.relative_to(self.root).parts if file.is_relative_to(self.root) else ()
+        return within[1] if len(within) > 2 and within[0] == "backends" else None
 
 
-def is_object(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
-
-
-def top_names(root: Path) -> list[str]:
-    """Returns the names of files and folders at the root that git knows or would know."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+def files_of(root: Path) -> list[Path]:
+    """Returns the files of the tree that git knows or would know."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-    names = sorted({name.partition("/")[0] for name in listing.splitlines()})
-    return [name for name in names if (root / name).exists()]
+    return [file for name in sorted(set(listing.split("\0"))) if (file := root / name).is_file()]
 
 
 def identity(python: Path) -> list[str]:
@@ -120,16 +88,15 @@ def run(
     begin = time.monotonic()
     times = store.STORE / f"{stage.name}.seconds.json"
     known: dict[str, dict[str, float]] = json.loads(times.read_text()) if times.exists() else {}
-    todo = [
-        file
-        for file in files
-        if not (runner.use_store and store.recall(stage, file.stem, f"{place.key} {file.stem}"))
-    ]
+    files = list(files)
+    all_key = place.key(None)
+    keys = {file: place.key(BACKENDS[file.stem]) if file.stem in BACKENDS else all_key for file in files}
+    todo = [file for file in files if not (runner.use_store and store.recall(stage, file.stem, keys[file]))]
     # The longest first, so that no core waits for a long file at the end.
     todo.sort(key=lambda file: -sum(known.get(file.stem, {}).values()))
 
     def work(file: Path) -> None:
-        seconds = run_file(runner, stage, place, file, arguments, environment)
+        seconds = run_file(runner, stage, place, file, arguments, environment, keys[file])
         known[file.stem] = seconds
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -145,6 +112,7 @@ def run_file(
     file: Path,
     arguments: Sequence[str],
     environment: dict[str, str],
+    key: str,
 ) -> dict[str, float]:
     """Runs one file, counts its tests, and stores the result. Returns the seconds of each test."""
     name = f"{stage.name}-{file.stem}"
@@ -155,12 +123,10 @@ def run_file(
     # The name of a Unix socket has room for 107 bytes, and tests make theirs below this folder.
     base = tempfile.mkdtemp(prefix="hr-")
     command = [str(place.python), "-m", "pytest", "-q", f"--junitxml={report}", f"--basetemp={base}/t"]
-    without = [place.root / each for each in ("build", ".venv", ".git")]
-    watched = seen.environment_of_python(loads, [place.root, place.package], without)
     code = runner.exit_code(
         stage,
         [*command, *arguments, str(file.relative_to(place.root))],
-        environment={**environment, **watched},
+        environment={**environment, **seen.environment(loads)},
         quiet=True,
         log_name=name,
     )
@@ -170,11 +136,14 @@ def run_file(
         count_junit(runner, counted, report, "pytest")
         if code != 0 and not counted.failures:
             counted.check(False, file.stem, f"pytest failed though no test did: build/reports/{name}.log")
-    if not counted.failures:
-        hashes = {str(path): place.hashes[str(path)] for path in place.used(seen.read(loads))}
-        key = f"{place.key} {file.stem}"
-        store.keep(stage, file.stem, key, counted.passed, counted.skips, hashes)
+    loaded = {plugin[1] for each in seen.names(loads) if (plugin := PLUGIN.fullmatch(each))}
     shutil.rmtree(loads)
+    backends = BACKENDS.get(file.stem)
+    if backends is not None and loaded - backends:
+        text = f"it loads {', '.join(sorted(loaded - backends))}, which BACKENDS in {__file__} does not have"
+        counted.check(False, file.stem, text)
+    if not counted.failures and place.key(backends) == key:
+        store.keep(stage, file.stem, key, counted.passed, counted.skips)
     stage.add(counted)
     seconds = seconds_of(report) if code != NO_TESTS and report.exists() else {}
     print(f"  {file.stem}: {counted.passed} passed, {sum(seconds.values()):.0f} s", flush=True)

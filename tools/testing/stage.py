@@ -31,6 +31,18 @@ SHARED_CACHE = {
     "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
 }
 
+# Terminals and `make` set these. No command gets them, so that they are no inputs of its result.
+OF_TERMINALS = {
+    "_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TERM",
+    "TMUX", "TMUX_PANE", "WINDOWID", "XDG_SESSION_ID", "MAKEFLAGS", "MAKELEVEL", "MAKE_TERMERR",
+    "MAKE_TERMOUT", "MFLAGS",
+}  # fmt: skip
+
+
+def inherited() -> dict[str, str]:
+    """Returns the variables of this process that its commands get."""
+    return {name: value for name, value in os.environ.items() if name not in OF_TERMINALS}
+
 
 class OutOfTime(Exception):
     """The whole run's budget is spent."""
@@ -210,7 +222,7 @@ class Runner:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **SHARED_CACHE, **(environment or {})},
+                env={**inherited(), **SHARED_CACHE, **(environment or {})},
             )
             if self.background:
                 # Linux shares the cores between sessions first, and looks at `nice` within a session.

@@ -3,13 +3,14 @@
 
 A part of the tests, for example a program or a row of the contract suite, is not run again by `make test`
 while its inputs are the same. These are a key, the hash of what is known before it runs (program, data,
-arguments, environment), and the files that its processes loaded, each with its hash. Continuous integration
-does not read the store. An interrupted `make test-long` reads what it kept itself, under the hash of the
-whole tree.
+arguments), the files that its processes loaded, each with its hash, and what every result depends on:
+`surroundings`. Continuous integration does not read the store. An interrupted `make test-long` reads what it
+kept itself, under the hash of the whole tree.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -17,9 +18,11 @@ import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from testing.stage import BUILD, Case, Stage
+from testing.stage import BUILD, Case, Stage, inherited
 
 STORE = BUILD / "passed"
+TOOLS = Path(__file__).resolve().parents[1]
+DEBIAN_PACKAGES = Path("/var/lib/dpkg/status")  # the system's compilers, libraries and programs
 
 _known: dict[tuple[str, int, int], str] = {}
 
@@ -58,6 +61,14 @@ def hash_of(files: Iterable[Path], *texts: str) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
+def surroundings() -> str:
+    """Returns the hash of what every result depends on: the environment, the tools that judge it, the
+    packages of the system."""
+    files = [*files_below(TOOLS / "testing", TOOLS / "test.py"), *filter(Path.exists, [DEBIAN_PACKAGES])]
+    return hash_of(files, json.dumps(inherited(), sort_keys=True))
+
+
 def content_hash(path: Path) -> str:
     """Returns the hash of a file, or of all files in a folder and their names."""
     if path.is_file():
@@ -80,7 +91,7 @@ def recall(stage: Stage, name: str, key: str) -> bool:
     are."""
     try:
         stored = json.loads((STORE / f"{stage.name}.{name}.json").read_text())
-        if stored["key"] != key or not unchanged(stored["files"]):
+        if stored["key"] != [key, surroundings()] or not unchanged(stored["files"]):
             return False
     except (OSError, ValueError, KeyError):
         return False
@@ -95,7 +106,8 @@ def keep(
 ) -> None:
     """Stores a result in which nothing failed. `files`: what was loaded, each file with its hash."""
     texts = [[case.name, case.text] for case in skips]
-    write(f"{stage.name}.{name}", {"key": key, "files": dict(files or {}), "passed": passed, "skips": texts})
+    content = {"files": dict(files or {}), "passed": passed, "skips": texts}
+    write(f"{stage.name}.{name}", {"key": [key, surroundings()], **content})
 
 
 def write(name: str, content: object) -> None:
@@ -111,23 +123,10 @@ def recall_cases(stage: Stage, name: str, key: str) -> dict[str, str]:
         stored = json.loads((STORE / f"{stage.name}.{name}.cases.json").read_text())
     except (OSError, ValueError):
         return {}
-    return dict(stored["cases"]) if stored["key"] == key else {}
+    return dict(stored["cases"]) if stored["key"] == [key, surroundings()] else {}
 
 
 def keep_cases(stage: Stage, name: str, key: str, cases: dict[str, str]) -> None:
     """Keeps cases of a program beside those kept before with this key."""
-    content = {"key": key, "cases": {**recall_cases(stage, name, key), **cases}}
+    content = {"key": [key, surroundings()], "cases": {**recall_cases(stage, name, key), **cases}}
     write(f"{stage.name}.{name}.cases", content)
-
-
-def recall_listing(stage: Stage, name: str, key: str) -> list[str]:
-    """Returns the cases that the program listed with this key; none if that is not known."""
-    try:
-        stored = json.loads((STORE / f"{stage.name}.{name}.listing.json").read_text())
-    except (OSError, ValueError):
-        return []
-    return list(stored["cases"]) if stored["key"] == key else []
-
-
-def keep_listing(stage: Stage, name: str, key: str, cases: list[str]) -> None:
-    write(f"{stage.name}.{name}.listing", {"key": key, "cases": cases})

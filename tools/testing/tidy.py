@@ -20,6 +20,7 @@ from testing import store
 from testing.stage import JOBS, REPORTS, ROOT, Runner, Stage
 
 TIDY = "clang-tidy-16"
+HEADER_FOLDERS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")  # clang reads these variables
 
 
 def read_commands(folder: Path) -> dict[str, list[str]]:
@@ -70,7 +71,8 @@ class Looks:
         self.version = subprocess.run([TIDY, "--version"], capture_output=True, text=True, check=True).stdout
 
     def key(self, name: str, commands: list[str]) -> str:
-        return store.hash_of(settings_of(name), self.version, name, *sorted(commands))
+        folders = [os.environ.get(variable, "") for variable in HEADER_FOLDERS]
+        return store.hash_of(settings_of(name), self.version, name, *sorted(commands), *folders)
 
     def look(self, name: str, key: str) -> bool:
         """Runs clang-tidy on one source, counts the result, and keeps it."""
