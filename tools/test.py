@@ -93,7 +93,7 @@ RELEASE_SETTINGS = [
     f"-DHEADRACE_CUDA_ARCHS={';'.join(ARCHS)}",
 ]
 
-FUZZ_SECONDS, FUZZ_SECONDS_LONG = 30, 300
+FUZZ_SECONDS, FUZZ_SECONDS_LONG = 15, 300
 TIDY_MINUTES = 1
 # No target has these sources: tools/check_rocm.py compiles the first, a command of tests/fuzz/README.md the
 # other.

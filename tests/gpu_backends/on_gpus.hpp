@@ -22,20 +22,25 @@ class OnGpus {
   static std::span<const headrace_option_v1> options() { return Backend::options(); }
   static Result<std::unique_ptr<Backend>> open(plugin::Host host, const plugin::CreateArgs& args) {
     const gpu::GpuSource source{
-        [] { return Result<cuda::DriverTable>(driver_); },
-        [] { return gpu::KernelLibrary::from_table(*kernels_, "the test's library"); }};
+        [] { return Result<cuda::DriverTable>(given().driver); },
+        [] { return gpu::KernelLibrary::from_table(*given().kernels, "the test's library"); }};
     return Backend::open(host, args, source);
   }
 
   /// Instances that are opened from now on use these. The kernels' table outlives the process's instances.
   static void use(const cuda::DriverTable& driver, const headrace_kernels_v1& kernels) {
-    driver_ = driver;
-    kernels_ = &kernels;
+    given() = {driver, &kernels};
   }
 
  private:
-  inline static cuda::DriverTable driver_;
-  inline static const headrace_kernels_v1* kernels_ = nullptr;
+  struct Given {
+    cuda::DriverTable driver;
+    const headrace_kernels_v1* kernels = nullptr;
+  };
+  static Given& given() {
+    static Given given;
+    return given;
+  }
 };
 
 }  // namespace headrace::test

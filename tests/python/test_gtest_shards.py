@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """Test programs in shards: every case counts once, also behind a case that ends its process. A stored result
 holds for the same program and the same plugins only."""
 
@@ -147,7 +148,9 @@ def test_a_list_of_cases_under_another_environment_does_not_count_for_all(rows, 
 def test_a_result_is_stored_for_the_same_tools_and_packages_only(run, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "TOOLS", tmp_path / "tools")
     monkeypatch.setattr(store, "DEBIAN_PACKAGES", tmp_path / "status")
-    for file in (tmp_path / "tools" / "testing" / "x.py", tmp_path / "status"):
+    monkeypatch.setattr(store, "PYTHONS", (tmp_path,))
+    package = tmp_path / "lib" / "python3.9" / "site-packages" / "torch-2.dist-info"
+    for file in (tmp_path / "tools" / "testing" / "x.py", tmp_path / "status", package):
         file.parent.mkdir(parents=True, exist_ok=True)
         run(a="pass")
         assert run(use_store=True, a="pass").stored == 1

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """A file of Python tests runs again when something changes, but for backends that it does not use."""
 
 import re
@@ -15,11 +16,13 @@ from testing import python_files, stage, store
 
 TESTS = {
     "test_fake.py": """
+        # backends: fake
         import ctypes
         def test_it(): ctypes.CDLL({fake!r})
         def test_other(): pass
     """,
     "test_none.py": """
+        # backends: none
         import pytest
         def test_it(): pytest.skip("no IPv6")
         def test_other(): pass
@@ -29,7 +32,7 @@ TESTS = {
         def test_it(): assert os.path.exists("CHANGELOG.md")
     """,
 }
-BACKENDS = {"test_fake": {"fake"}, "test_none": set()}
+PLAIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 PYPROJECT = """[tool.pytest.ini_options]
 markers = ["slow"]
 addopts = "-p no:cacheprovider"
@@ -58,7 +61,6 @@ def tree(tmp_path, monkeypatch, plugin):
     for name, place in {"REPORTS": tmp_path / "reports", "ROOT": root}.items():
         monkeypatch.setattr(stage, name, place)
     monkeypatch.setattr(python_files, "REPORTS", tmp_path / "reports")
-    monkeypatch.setattr(python_files, "BACKENDS", BACKENDS)
     monkeypatch.setattr(stage, "read_allowed_skips", lambda: [re.compile("no IPv6")])
     (tmp_path / "reports").mkdir()
     package = tmp_path / "package"
@@ -91,7 +93,7 @@ def run(tree):
         place = python_files.Place(tree / "root", Path(sys.executable), tree / "package", (marks,), more)
         counted = stage.Stage("python", "")
         files = sorted((tree / "root" / "tests" / "python").glob("test_*.py"))
-        python_files.run(stage.Runner(None, use_store), counted, place, files, ["-m", marks], {}, 2)
+        python_files.run(stage.Runner(None, use_store), counted, place, files, ["-m", marks], PLAIN, 2)
         ran = sorted(report.stem.removeprefix("python-test_") for report in (tree / "reports").glob("*.xml"))
         return counted, ran
 
@@ -155,11 +157,12 @@ def test_a_mode_is_an_input(run, tree):
     assert run()[1] == ALL
 
 
-def test_a_file_that_loads_a_backend_beside_its_own_fails(run, tree, monkeypatch):
-    monkeypatch.setattr(python_files, "BACKENDS", {"test_fake": {"tcp"}})
+def test_a_file_that_loads_a_backend_beside_its_own_fails(run, tree):
+    file = tree / "root" / "tests" / "python" / "test_fake.py"
+    file.write_text(file.read_text().replace("# backends: fake", "# backends: shm, tcp"))
     counted, _ = run()
     assert [case.name for case in counted.failures] == ["test_fake"]
-    assert "it loads fake" in counted.failures[0].text
+    assert "its line `# backends:` lacks fake" in counted.failures[0].text
     assert run()[1] == ["fake"]
 
 
@@ -173,11 +176,9 @@ def test_another_environment_runs_every_file(run, monkeypatch, variable):
     assert run()[1] == []
 
 
-def test_other_marks_or_another_python_run_every_file(run, monkeypatch):
+def test_other_marks_run_every_file(run):
     run()
     assert run(marks="not other")[1] == ALL
-    monkeypatch.setattr(python_files, "identity", lambda python: ["another environment"])
-    assert run()[1] == ALL
 
 
 def test_a_failure_is_not_stored(run, tree):
@@ -206,10 +207,3 @@ def test_a_file_without_a_test_of_these_marks_counts_nothing(run, tree):
     counted, _ = run()
     assert (counted.passed, counted.failures) == (3, [])
     assert run()[1] == []
-
-
-def test_the_table_names_files_and_backends_that_are_there():
-    root = Path(__file__).resolve().parents[2]
-    for name, backends in python_files.BACKENDS.items():
-        assert (root / "tests" / "python" / f"{name}.py").is_file()
-        assert all((root / "backends" / backend / "plugin.cpp").is_file() for backend in backends)

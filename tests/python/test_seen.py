@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """The processes of a test name the programs and objects that they load, also those of their children."""
 
 import os

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the files of the Python tests, each in a process of its own, and stores the result of each.
 
-A result depends on every file of the tree, on the installed package and on the environment of Python. A file
-of tests in BACKENDS does not depend on the other backends.
+A result depends on every file of the tree and of the installed package. A file of tests that names its
+backends does not depend on the others.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from testing.stage import REPORTS, Runner, Stage
 
 NO_TESTS = 5  # pytest's exit code where the marks leave none
 
-# Files of Python tests that use these of our backends alone: their processes load the plugin of no other one,
-# and read no file of another one's folder. A file that is not here depends on all backends.
-BACKENDS: dict[str, set[str]] = {}
-
+# The line in a file of tests that names the backends that it uses. Its processes load the plugin of no other
+# one, and it reads no file of another one's folder. A file without this line depends on all backends.
+BACKENDS = re.compile(r"^# backends: (none|\w+(?:, \w+)*)$", re.MULTILINE)
 PLUGIN = re.compile(r"headrace_backend_(\w+)\.so")
 
 
@@ -48,7 +47,7 @@ class Place:
         files = [*files_of(self.root), *store.files_below(self.package, *self.more)]
         read = [file for file in files if backends is None or self.backend_of(file) in {None, *backends}]
         modes = [f"{file} {file.stat().st_mode}" for file in files]
-        return store.hash_of(read, *modes, *identity(self.python), *self.texts)
+        return store.hash_of(read, *modes, *self.texts)
 
     def backend_of(self, file: Path) -> str | None:
         """Returns the backend whose plugin or source the file is."""
@@ -58,20 +57,17 @@ class Place:
         return within[1] if len(within) > 2 and within[0] == "backends" else None
 
 
+def backends_of(file: Path) -> set[str] | None:
+    """Returns the backends that a file of tests names; None if it names none, and depends on all."""
+    line = BACKENDS.search(file.read_text())
+    return set(line[1].split(", ")) - {"none"} if line else None
+
+
 def files_of(root: Path) -> list[Path]:
     """Returns the files of the tree that git knows or would know."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     return [file for name in sorted(set(listing.split("\0"))) if (file := root / name).is_file()]
-
-
-def identity(python: Path) -> list[str]:
-    """Returns what tells one environment of Python from another: its configuration, its distributions."""
-    home = python.parent.parent
-    return [
-        (home / "pyvenv.cfg").read_text(),
-        *sorted(path.name for path in home.glob("lib/python3.*/site-packages/*.dist-info")),
-    ]
 
 
 def run(
@@ -89,8 +85,7 @@ def run(
     times = store.STORE / f"{stage.name}.seconds.json"
     known: dict[str, dict[str, float]] = json.loads(times.read_text()) if times.exists() else {}
     files = list(files)
-    all_key = place.key(None)
-    keys = {file: place.key(BACKENDS[file.stem]) if file.stem in BACKENDS else all_key for file in files}
+    keys = {file: place.key(backends_of(file)) for file in files}
     todo = [file for file in files if not (runner.use_store and store.recall(stage, file.stem, keys[file]))]
     # The longest first, so that no core waits for a long file at the end.
     todo.sort(key=lambda file: -sum(known.get(file.stem, {}).values()))
@@ -120,13 +115,14 @@ def run_file(
     for old in (report, log):
         old.unlink(missing_ok=True)
     loads = REPORTS / "seen" / name
+    backends = backends_of(file)
     # The name of a Unix socket has room for 107 bytes, and tests make theirs below this folder.
     base = tempfile.mkdtemp(prefix="hr-")
     command = [str(place.python), "-m", "pytest", "-q", f"--junitxml={report}", f"--basetemp={base}/t"]
     code = runner.exit_code(
         stage,
         [*command, *arguments, str(file.relative_to(place.root))],
-        environment={**environment, **seen.environment(loads)},
+        environment={**environment, **(seen.environment(loads) if backends is not None else {})},
         quiet=True,
         log_name=name,
     )
@@ -136,12 +132,10 @@ def run_file(
         count_junit(runner, counted, report, "pytest")
         if code != 0 and not counted.failures:
             counted.check(False, file.stem, f"pytest failed though no test did: build/reports/{name}.log")
-    loaded = {plugin[1] for each in seen.names(loads) if (plugin := PLUGIN.fullmatch(each))}
-    shutil.rmtree(loads)
-    backends = BACKENDS.get(file.stem)
-    if backends is not None and loaded - backends:
-        text = f"it loads {', '.join(sorted(loaded - backends))}, which BACKENDS in {__file__} does not have"
-        counted.check(False, file.stem, text)
+    if backends is not None:
+        loaded = {plugin[1] for each in seen.names(loads) if (plugin := PLUGIN.fullmatch(each))}
+        for beside in sorted(loaded - backends):
+            counted.check(False, file.stem, f"its line `# backends:` lacks {beside}, which it loads")
     if not counted.failures and place.key(backends) == key:
         store.keep(stage, file.stem, key, counted.passed, counted.skips)
     stage.add(counted)

@@ -18,10 +18,11 @@ import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from testing.stage import BUILD, Case, Stage, inherited
+from testing.stage import BUILD, ROOT, Case, Stage, inherited
 
 STORE = BUILD / "passed"
 TOOLS = Path(__file__).resolve().parents[1]
+PYTHONS = (ROOT / ".venv", BUILD / "nixl-venv")
 DEBIAN_PACKAGES = Path("/var/lib/dpkg/status")  # the system's compilers, libraries and programs
 
 _known: dict[tuple[str, int, int], str] = {}
@@ -64,9 +65,12 @@ def hash_of(files: Iterable[Path], *texts: str) -> str:
 @functools.cache
 def surroundings() -> str:
     """Returns the hash of what every result depends on: the environment, the tools that judge it, the
-    packages of the system."""
+    packages of the system and of Python."""
     files = [*files_below(TOOLS / "testing", TOOLS / "test.py"), *filter(Path.exists, [DEBIAN_PACKAGES])]
-    return hash_of(files, json.dumps(inherited(), sort_keys=True))
+    python = [
+        place for home in PYTHONS for place in sorted(home.glob("lib/python3*/site-packages/*.dist-info"))
+    ]
+    return hash_of(files, *map(str, python), json.dumps(inherited(), sort_keys=True))
 
 
 def content_hash(path: Path) -> str:
