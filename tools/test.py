@@ -506,6 +506,12 @@ def tidy(runner: Runner, stage: Stage) -> None:
     run_tidy(runner, stage, changed_sources(), TIDY_MINUTES, use_kept=runner.use_store)
 
 
+def tidy_ahead(runner: Runner, stage: Stage) -> None:
+    """Looks at the changed sources, if the stage reads what is kept."""
+    if runner.use_store:
+        tidy(runner, stage)
+
+
 def tidy_all(runner: Runner, stage: Stage) -> None:
     listing = subprocess.run(
         ["git", "ls-files", "*.cpp"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -631,6 +637,7 @@ AHEAD: dict[str, Callable[[Runner, Stage], object]] = {
     "release": build_release,
     "python": export_demo_once,
     "fuzz": build_fuzz_changed,
+    "tidy": tidy_ahead,
 }
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 LONG = [

@@ -117,7 +117,7 @@ def test_a_command_that_outlasts_the_budget_is_killed_and_reported(monkeypatch, 
 
 def test_a_stage_waits_for_its_work_that_was_begun_ahead(monkeypatch, empty_root):
     made = empty_root / "made"
-    command = ["sh", "-c", f"sleep 1; ps -o ni= -p $$ > {made}"]
+    command = ["sh", "-c", f"at=$(ps -o ni= -p $$); sleep 1; echo $at > {made}"]
     works = {
         "second": lambda runner, stage: runner.command(stage, command),
         "third": lambda runner, stage: stage.check(made.exists(), "one after the other") and made.touch(),
@@ -133,6 +133,18 @@ def test_a_stage_waits_for_its_work_that_was_begun_ahead(monkeypatch, empty_root
         monkeypatch.setitem(run.STAGES, name, ("", body))
     assert run.run_stages(list(bodies), None) == 0
     assert not (empty_root / "never").exists()
+
+
+def test_work_ahead_for_which_a_stage_waits_gets_its_priority(monkeypatch, empty_root):
+    asked = []
+    monkeypatch.setattr(stage_module.os, "setpriority", lambda which, who, priority: asked.append(priority))
+    work = ["sleep", "1"]
+    monkeypatch.setattr(run, "AHEAD", {"second": lambda runner, stage: runner.command(stage, work)})
+    for name in ("first", "second"):
+        monkeypatch.setitem(run.STAGES, name, ("", lambda runner, stage: stage.check(not asked, "done")))
+    assert run.run_stages(["first"], 1) == 0
+    assert run.run_stages(["first", "second"], 1) == 1
+    assert set(asked) == {0}
 
 
 def test_a_stage_does_the_work_that_failed_ahead_of_it(monkeypatch, empty_root):

@@ -170,6 +170,15 @@ class Runner:
         self.worker = (thread, background)
         thread.start()
 
+    def hurry(self) -> None:
+        """Gives the work ahead the priority of a stage, since a stage waits for it: where the system allows
+        that. The processes of others may use both cores."""
+        process = self.worker[1].process if self.worker else None
+        if process is not None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, process.pid, 0)
+                Path(f"/proc/{process.pid}/autogroup").write_text("0")
+
     def end_ahead(self) -> None:
         """Ends what still runs for later stages that do not come."""
         if self.worker is None:
@@ -256,7 +265,8 @@ class Runner:
         start, cpu_start = time.monotonic(), cpu_seconds_of_children()
         try:
             if name in self.ahead:
-                self.ahead[name].wait()
+                while not self.ahead[name].wait(0.2):
+                    self.hurry()
                 stage.took("build", start)
             body(self, stage)
         finally:

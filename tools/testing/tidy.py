@@ -112,7 +112,8 @@ def run(
     todo = [name for name in files if not (use_kept and recall(name, keys[name]))]
     stage.passed += len(files) - len(todo)
     stage.stored += len(files) - len(todo)
-    print(f"  {TIDY} on {len(todo)} files; {len(files) - len(todo)} had no finding before", flush=True)
+    if not runner.background:
+        print(f"  {TIDY} on {len(todo)} files; {len(files) - len(todo)} had no finding before", flush=True)
     stop_at = time.monotonic() + minutes * 60 if minutes else None
 
     def work(name: str) -> None:
