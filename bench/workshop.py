@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Minutes of the daily commands, as rows of table `workshop`.
+"""Minutes of the daily commands, and their CPU time, as rows of table `workshop`.
 
     python bench/workshop.py demo/cold -- make demo
     python bench/workshop.py test/cold -- make test
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -64,10 +65,14 @@ def main() -> int:
         if options.touch:
             options.touch.write_text(before)
     minutes = (time.monotonic() - begin) / 60
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_minutes = (used.ru_utime + used.ru_stime) / 60
     if code != 0:
         sys.exit(f"no row: {ended(command[0], code)}")
     rows.add(options.case, "minutes", "minutes", minutes, lower_is_better=True, checked=False)
-    print(f"{options.case}: {minutes:.2f} minutes; row: {os.path.relpath(rows.write(options.results), ROOT)}")
+    rows.add(options.case, "cpu_minutes", "minutes", cpu_minutes, lower_is_better=True, checked=False)
+    print(f"{options.case}: {minutes:.2f} minutes, {cpu_minutes:.2f} of CPU time")
+    print(f"row: {os.path.relpath(rows.write(options.results), ROOT)}")
     return 0
 
 

@@ -134,6 +134,7 @@ def run_file(
             counted.check(False, file.stem, f"pytest failed though no test did: build/reports/{name}.log")
     if backends is not None:
         loaded = {plugin[1] for each in seen.names(loads) if (plugin := PLUGIN.fullmatch(each))}
+        shutil.rmtree(loads)
         for beside in sorted(loaded - backends):
             counted.check(False, file.stem, f"its line `# backends:` lacks {beside}, which it loads")
     if not counted.failures and place.key(backends) == key:
