@@ -30,7 +30,7 @@ function(headrace_add_test_support)
     target_compile_options(headrace_test_support PRIVATE ${headrace_test_options})
     # A test takes the files of the archive that it needs, with the rooms below these; one file would need every room. So only
     # the files of a folder are joined.
-    set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD_MODE GROUP)
+    set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD_MODE GROUP POSITION_INDEPENDENT_CODE ON)
     foreach(source IN LISTS sources)
       if(source MATCHES "/tests/support/([a-z_]+)/")
         set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
@@ -115,25 +115,24 @@ endforeach()
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
-# tests/gpu_backends/<name>.cpp -> tests/gpu_backends/<name>_on_gpus.so: a backend over the GPUs of the test that loads it.
-function(headrace_add_gpu_backends)
-  set(exports ${PROJECT_SOURCE_DIR}/cmake/gpu_backend_exports.map)
-  headrace_glob(sources tests/gpu_backends/*.cpp)
+# tests/test_backends/<name>.cpp -> tests/test_backends/<name>.so: forms of a backend for the tests that load it.
+function(headrace_add_test_backends)
+  set(exports ${PROJECT_SOURCE_DIR}/cmake/test_backend_exports.map)
+  headrace_glob(sources tests/test_backends/*.cpp)
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
-    add_library(test_${name}_on_gpus MODULE ${source})
-    target_include_directories(test_${name}_on_gpus PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-    target_link_libraries(test_${name}_on_gpus PRIVATE headrace_backend_${name}_static)
-    target_link_options(test_${name}_on_gpus PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL)
+    add_library(test_backend_${name} MODULE ${source})
+    target_link_libraries(test_backend_${name} PRIVATE headrace_test_support headrace_backend_${name}_static)
+    target_link_options(test_backend_${name} PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL)
     set_target_properties(
-      test_${name}_on_gpus
+      test_backend_${name}
       PROPERTIES PREFIX ""
-                 OUTPUT_NAME ${name}_on_gpus
-                 LIBRARY_OUTPUT_DIRECTORY ${headrace_tests_dir}/gpu_backends
+                 OUTPUT_NAME ${name}
+                 LIBRARY_OUTPUT_DIRECTORY ${headrace_tests_dir}/test_backends
                  LINK_DEPENDS ${exports})
     headrace_existing(users unit_engine backend_tcp contract contract_peer)
     foreach(user IN LISTS users)
-      add_dependencies(${user} test_${name}_on_gpus)
+      add_dependencies(${user} test_backend_${name})
     endforeach()
   endforeach()
 endfunction()
@@ -201,7 +200,7 @@ function(headrace_add_tests)
     add_dependencies(command headrace_command)
   endif()
 
-  headrace_add_gpu_backends()
+  headrace_add_test_backends()
   headrace_add_c_tests()
   headrace_add_model_tests("${everything}")
 

@@ -43,18 +43,18 @@ LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
 
 # Suites by stage. The thread sanitizer looks at the parts that have threads.
 SANITIZED = r"unit_.*|backend_.*|contract|system"
-THREADED = r"unit_(base|memory|telemetry|metadata|engine|agent)|backend_.*|contract|system"
+THREADED = r"unit_(base|memory|local|telemetry|metadata|engine|agent)|backend_.*|contract|system"
 RELEASED = r"command|model"
 
 # These rows of the contract suite run under one of the two sanitizers every day, under both in
 # `make test-long`.
-ROWS_FOR_THREADS = ["cuda_ipc_courier", "fake_thread", "shm_relay", "tcp_faulty"]
+ROWS_FOR_THREADS = ["cuda_ipc_courier", "fake_thread", "local_small_chunks", "shm_relay", "tcp_faulty"]
 ROWS_FOR_MEMORY = [
-    "cuda_ipc", "fake_delay", "fake_duplicate", "fake_inline", "fake_progress", "fake_reorder", "posix",
-    "tcp", "tcp_byte_by_byte", "tcp_gpu",
+    "cuda_ipc", "fake_delay", "fake_duplicate", "fake_inline", "fake_progress", "fake_reorder", "local",
+    "posix", "tcp", "tcp_byte_by_byte", "tcp_gpu",
 ]  # fmt: skip
 # These run in `make test-long` alone: rows beside them have the same backend with other settings.
-ROWS_FOR_LONG = ["posix_small_pieces", "tcp_gpu_faulty", "tcp_gpu_small_ring"]
+ROWS_FOR_LONG = ["local_gpu_courier", "posix_small_pieces", "tcp_gpu_faulty", "tcp_gpu_small_ring"]
 # Cases about shapes of requests run under the address sanitizer every day, under both in `make test-long`:
 # their threads do the same as those of `random_pages_arrive`.
 SHAPES = [

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/backend.hpp"
 
-#include "backends/cuda_ipc/path_speed.hpp"
 #include "backends/cuda_ipc/request.hpp"
+#include "gpu/path_speed.hpp"
 
 namespace headrace::cuda_ipc {
 namespace {
@@ -52,8 +52,8 @@ Result<std::unique_ptr<CudaIpcBackend>> CudaIpcBackend::open(plugin::Host host,
 headrace_info_v1 CudaIpcBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_NEEDS_VRAM |
-                   HEADRACE_STREAM | HEADRACE_CAPTURE | HEADRACE_GRID | HEADRACE_COUNT;
+  info.abilities = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP | HEADRACE_NEEDS_VRAM | HEADRACE_STREAM |
+                   HEADRACE_CAPTURE | HEADRACE_GRID | HEADRACE_COUNT;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = host_link::max_message_bytes;
@@ -92,8 +92,6 @@ Result<std::string> CudaIpcBackend::export_region(Region& region) {
   return std::string(reinterpret_cast<const char*>(&mark), sizeof mark);
 }
 
-Result<RemoteRegion*> CudaIpcBackend::load_local(Region& region) { return new RemoteRegion(region); }
-
 Result<RemoteRegion*> CudaIpcBackend::load_remote(Link& link, const headrace_remote_region_v1& region) {
   HEADRACE_TRY_VOID(check_kind(region.kind));
   if (link.state() == host_link::LinkState::lost) return link.why_lost().error();
@@ -120,7 +118,7 @@ void CudaIpcBackend::unmap(RemoteRegion& remote, void* address) {
 // ------------------------------------------------------------------ requests
 
 Result<Request*> CudaIpcBackend::prepare(Link* link, const headrace_prepare_v1& args) {
-  return Request::prepare(*instance_, args, link != nullptr ? link->shared() : nullptr);
+  return Request::prepare(*instance_, args, link->shared());
 }
 
 Status CudaIpcBackend::post(Request& request, const headrace_post_v1& args) { return request.post(args); }
@@ -134,9 +132,9 @@ headrace_cost_v1 CudaIpcBackend::cost(const headrace_prepare_v1& args) {
   const gpu::CourierSettings& courier = instance_->courier;
   const bool carried = courier.on && args.grid == nullptr && args.count <= gpu::Courier::most_runs &&
                        args.bytes <= courier.most_bytes;
-  const PathSpeed& speed = speed_of(reached_by(args));
+  const gpu::PathSpeed& speed = gpu::speed_of(reached_by(args));
   return {.struct_size = sizeof(headrace_cost_v1),
-          .fixed_ns = carried ? courier_ns : speed.fixed_ns,
+          .fixed_ns = carried ? gpu::courier_ns : speed.fixed_ns,
           // 4096 bytes at 350 GB/s take 12 ns, 512 bytes at 250 take 2: the list is not the limit.
           .ns_per_page = 1,
           .bytes_per_second = speed.bytes_per_second,

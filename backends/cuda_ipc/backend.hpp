@@ -37,7 +37,6 @@ class CudaIpcBackend final : public plugin::Backend<Handles> {
   Result<Region*> register_region(const headrace_region_v1& region) override;
   void deregister_region(Region& region) override;
   Result<std::string> export_region(Region& region) override;
-  Result<Remote*> load_local(Region& region) override;
   Result<Remote*> load_remote(Link& link, const headrace_remote_region_v1& region) override;
   void unload(Remote& remote) override;
   Result<std::span<std::byte>> map(Remote& remote, int device, unsigned access) override;

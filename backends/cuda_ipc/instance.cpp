@@ -20,11 +20,11 @@ constexpr auto closing_poll_interval = std::chrono::microseconds(20);
 
 Instance::Instance(plugin::Host its_host, const Settings& settings, GpuSource source, Parts parts)
     : Site(its_host, cuda_ipc::protocol, settings.links, std::move(parts)),
-      courier(settings.moves.courier),
-      gpus(std::move(source), settings.moves),
+      courier(settings.gpu.moves.courier),
+      gpus(std::move(source), settings.gpu.moves),
       posts([this] { wake(); }),
-      staging(its_host, settings.staging_bytes),
-      pins_registered_(settings.pins_registered) {}
+      staging(its_host, settings.gpu.staging_bytes),
+      pins_registered_(settings.gpu.pins_registered) {}
 
 Instance::~Instance() {
   live().close();  // peers find it before our memory goes

@@ -3,11 +3,11 @@
 // work on, and the memory that peers may reach.
 #pragma once
 
-#include "backends/cuda_ipc/posts.hpp"
 #include "backends/cuda_ipc/proof.hpp"
 #include "backends/cuda_ipc/region.hpp"
 #include "backends/cuda_ipc/settings.hpp"
-#include "backends/cuda_ipc/staging.hpp"
+#include "gpu/posts.hpp"
+#include "gpu/staging.hpp"
 #include "host_link/site.hpp"
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class Instance final : public host_link::Site {
 
   const gpu::CourierSettings courier;
   Gpus gpus;
-  Posts posts;
-  Staging staging;
+  gpu::Posts posts;
+  gpu::Staging staging;
 
   // ---- memory of ours
 

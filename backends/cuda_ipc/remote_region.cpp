@@ -43,11 +43,6 @@ void RemoteRegion::find_slot() const {
 }
 
 Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {
-  if (local_ != nullptr) {
-    HEADRACE_TRY_VOID(local_->check_unchanged());
-    HEADRACE_TRY(address, local_->reach(gpu));
-    return ImportedMemory{nullptr, address, length_};
-  }
   PeerRegion::Found found = reach(gpu.device->ordinal());
   if (found.reach == PeerRegion::Reach::here) return std::move(found.memory);
   if (found.reach == PeerRegion::Reach::refused) return std::move(found.error);
@@ -64,11 +59,9 @@ Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {
 
 Result<cuda::Address> RemoteRegion::map(const WorkingGpu& gpu, bool writes) {
   HEADRACE_TRY(memory, mappable(gpu));
-  if (local_ == nullptr) find_slot();
-  const bool read_only = local_ != nullptr ? local_->read_only() : !peer_->writable();
-  if (writes && read_only)
-    return make_error(Code::not_supported, "region {} is read-only: map it for reading",
-                      local_ != nullptr ? local_->id() : peer_->id());
+  find_slot();
+  if (writes && !peer_->writable())
+    return make_error(Code::not_supported, "region {} is read-only: map it for reading", peer_->id());
   const cuda::Address address = memory.address;
   const std::scoped_lock lock(mutex_);
   Mapped& mapped = mapped_[address];

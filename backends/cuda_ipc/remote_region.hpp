@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands on the remote side of a request: a peer's region, or one of our own.
+// What stands on the remote side of a request: a peer's region.
 #pragma once
 
 #include "backends/cuda_ipc/link.hpp"
@@ -15,12 +15,8 @@ namespace headrace::cuda_ipc {
 ///   threads  any
 class RemoteRegion {
  public:
-  /// One of our own.
-  explicit RemoteRegion(const Region& local)
-      : local_(&local), length_(local.length()), of_gpu_(local.gpu() != nullptr) {}
   RemoteRegion(std::shared_ptr<Link> link, const headrace_remote_region_v1& told);
 
-  [[nodiscard]] const Region* local() const { return local_; }
   [[nodiscard]] bool is_of_gpu() const { return of_gpu_; }
   /// A peer's GPU memory: the mark of its GPU, 0 if the peer does not tell.
   [[nodiscard]] std::uint32_t gpu_mark() const { return gpu_mark_; }
@@ -50,7 +46,6 @@ class RemoteRegion {
   };
   [[nodiscard]] Result<ImportedMemory> mappable(const WorkingGpu& gpu) const;
 
-  const Region* const local_ = nullptr;
   const std::shared_ptr<Link> link_;
   const std::shared_ptr<PeerRegion> peer_;
   const std::uint64_t length_;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda_ipc/request.hpp"
 
-#include "backends/cuda_ipc/path_speed.hpp"
 #include "base/clock.hpp"
+#include "gpu/given_stream.hpp"
+#include "gpu/path_speed.hpp"
+#include "memory/columns.hpp"
 
 #include <algorithm>
 #include <span>
@@ -10,10 +12,6 @@
 
 namespace headrace::cuda_ipc {
 namespace {
-
-constexpr std::uint64_t launch_ns = 30'000;  // with some grace
-constexpr std::uint64_t longest_look_ns =
-    2'000'000;  // beyond it a wake-up is lost in the time of the transfer
 
 std::span<void* const> regions_of(const headrace_side_v1& side) { return {side.regions, side.region_count}; }
 
@@ -52,19 +50,8 @@ Result<const WorkingGpu*> driver_of(Instance& instance, const headrace_prepare_v
       std::ranges::find_if(handles, [](void* handle) { return Handles::remote(handle).is_of_gpu(); });
   if (of_gpu == handles.end())
     return make_error(Code::not_supported, "cuda_ipc moves host memory only to and from GPUs");
-  if (const Region* const own = Handles::remote(*of_gpu).local()) return own->gpu();
   HEADRACE_TRY(gpu, instance.gpus.like(Handles::remote(*of_gpu).gpu_mark()));
   return gpu.get();  // the instance keeps what it has opened
-}
-
-/// The first page that lies in region `number` of a side.
-std::uint64_t first_page_in(const headrace_prepare_v1& args, const headrace_side_v1& side,
-                            std::size_t number) {
-  for (std::uint64_t i = 0; i < args.count; ++i) {
-    const std::uint64_t k = side.columns.indices != nullptr ? side.columns.indices[i] : i;
-    if ((side.columns.region_of != nullptr ? side.columns.region_of[k] : 0) == number) return i;
-  }
-  return no_page;
 }
 
 }  // namespace
@@ -82,15 +69,11 @@ Request::Request(Instance& instance, const headrace_prepare_v1& args, std::share
 
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
                                   std::shared_ptr<Link> link, Client* client) {
-  if (link != nullptr && link->state() == host_link::LinkState::lost) return link->why_lost().error();
+  if (link->state() == host_link::LinkState::lost) return link->why_lost().error();
   HEADRACE_TRY(driver, driver_of(instance, args));
   std::unique_ptr<Request, void (*)(Request*)> request(
       new Request(instance, args, std::move(link), *driver, client), [](Request* r) { r->unref(); });
   HEADRACE_TRY_VOID(request->reach_local());
-  if (request->link_ == nullptr) {
-    HEADRACE_TRY_VOID(request->prepare_local());
-    return request.release();
-  }
   Outcome why;
   if (request->find_memory(why) == Ready::never) return std::move(why).error();
   request->memory_.clear();
@@ -110,15 +93,6 @@ Result<void> Request::reach_local() {
     local_.emplace(handle, address ? *address : region.address());
   }
   return {};
-}
-
-Result<void> Request::prepare_local() {
-  for (void* const handle : regions_of(*args_.remote)) {
-    const Region& region = *Handles::remote(handle).local();
-    HEADRACE_TRY(address, reach_own(region, *gpu_, args_.op == HEADRACE_WRITE));
-    memory_.push_back({nullptr, address, region.length()});
-  }
-  return prepare_move();
 }
 
 /// Looks where the remote regions are, asks for those that nobody has asked for, and prepares the move if all
@@ -166,7 +140,7 @@ Result<void> Request::prepare_move() {
   std::unordered_map<void*, cuda::Address> remote;
   for (std::size_t i = 0; i < handles.size(); ++i) remote.emplace(handles[i], memory_[i].address);
   if (stages_) {
-    staged_ = std::make_shared<StagedMove>(
+    staged_ = std::make_shared<gpu::StagedMove>(
         instance_.staging, *gpu_, args_,
         [](void* handle) { return reinterpret_cast<std::byte*>(Handles::region(handle).address()); },
         [remote](void* handle) { return remote.at(handle); });
@@ -182,7 +156,7 @@ Result<void> Request::prepare_move() {
 }
 
 Outcome Request::about_region(std::size_t number, Code code, std::string text) const {
-  return {{code, 0, first_page_in(args_, *args_.remote, number)}, std::move(text)};
+  return {{code, 0, first_page_in(args_.remote->columns, args_.count, number)}, std::move(text)};
 }
 
 /// What the owner's table of live regions says. Looked at before the GPU begins, and after it has ended: a
@@ -215,7 +189,7 @@ Outcome Request::check_peer() const {
 Status Request::post(const headrace_post_v1& args) {
   const auto ordered_by = static_cast<cuda::Stream>(args.stream);
   if (ordered_by != nullptr) {
-    if (const auto fits = check_stream(ordered_by); !fits) {
+    if (const auto fits = gpu::check_stream_of_post(*gpu_, ordered_by); !fits) {
       instance_.host.log(HEADRACE_LOG_WARN, fits.error().message);
       return {fits.error().code};
     }
@@ -223,11 +197,9 @@ Status Request::post(const headrace_post_v1& args) {
   if (ordered_by != nullptr && stages_) return {Code::not_supported};  // no stream waits for threads
   stream_ = ordered_by != nullptr ? ordered_by : gpu_->stream.handle();
   token_ = args.token;
-  if (link_ == nullptr) return args.has_message != 0 ? Status{Code::not_supported} : post_local();
-  const bool waits = link_->state() == host_link::LinkState::connecting;
-  if (!waits && !link_->usable()) return {link_->why_lost().status.code};
+  if (const Status usable = link_->check_usable(); !usable.ok()) return usable;
   Status refused;
-  if (Outcome ignored; ordered_by != nullptr && (waits || find_memory(ignored) == Ready::not_yet))
+  if (Outcome ignored; ordered_by != nullptr && find_memory(ignored) == Ready::not_yet)
     refused.code = Code::would_block;
   else if (ordered_by != nullptr && by_owner_ != nullptr)
     refused.code = Code::not_supported;  // others than its stream take part
@@ -243,49 +215,13 @@ Status Request::post(const headrace_post_v1& args) {
     early_ = {};
   }
   message_.keep_place(*link_);
-  if (waits)
-    begin_waiting();
-  else
-    begin();
-  return {};
-}
-
-/// What is queued on the caller's stream is queued now, so it has to be of the GPU that moves.
-Result<cuda::CaptureStatus> Request::look_at_stream(cuda::Stream stream) const {
-  const gpu::Device& device = *gpu_->device;
-  const cuda::DriverTable& driver = device.driver();
-  const gpu::ContextGuard current(device);  // whose default stream is meant by the default stream
-  cuda::Context context = nullptr;
-  HEADRACE_CUDA_TRY(driver, driver.stream_get_ctx(stream, &context), "look at the stream of a post");
-  if (context != device.context())
-    return make_error(Code::invalid_argument, "the stream of a post is not of GPU {}, which moves the pages",
-                      device.ordinal());
-  cuda::CaptureStatus capture{};
-  HEADRACE_CUDA_TRY(driver, driver.stream_is_capturing(stream, &capture), "look at the stream of a post");
-  return capture;
-}
-
-Result<void> Request::check_stream(cuda::Stream stream) const {
-  HEADRACE_TRY(capture, look_at_stream(stream));
-  if (capture != cuda::CaptureStatus::none)
-    return make_error(Code::not_supported, "the stream of a post is being captured: capture the request");
-  return {};
-}
-
-Status Request::post_local() {
-  if (const auto begun = begin_move(); !begun) {
-    instance_.host.log(HEADRACE_LOG_WARN, begun.error().message);
-    return {begun.error().code};
-  }
-  in_flight();
+  begin();
   return {};
 }
 
 /// The GPU has it.
 void Request::in_flight() {
-  const double bytes_per_ns = speed_of(touches_).bytes_per_second / 1e9;
-  const auto expected = static_cast<std::uint64_t>(1.5 * static_cast<double>(args_.bytes) / bytes_per_ns);
-  look_until_ns_ = now_ns() + std::min(launch_ns + expected, longest_look_ns);
+  look_until_ns_ = gpu::look_until_ns(now_ns(), touches_, args_.bytes);
   instance_.posts.add(*this);
 }
 
@@ -297,36 +233,11 @@ bool Request::take(State from) {
   return true;
 }
 
-void Request::begin_waiting() {
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::waiting;
-    if (link_->add_waiting(this)) return;
-    state_ = State::beginning;
-  }
-  // The link was made ready, or lost, in the meantime: it does not know us, so nobody else will start us.
-  begin();
-}
-
-void Request::start() {
-  Outcome early;
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::beginning;
-    early = std::move(early_);
-    early_ = {};
-  }
-  if (early.status.ok())
-    begin();
-  else
-    finish(std::move(early), false);
-}
-
 void Request::begin() {
   if (link_->add_active(this))
     go_on();
   else
-    finish(link_->why_lost(), true);
+    finish(link_->why_lost());
 }
 
 /// The link knows the post as active.
@@ -339,7 +250,7 @@ void Request::go_on() {
     case Ready::not_yet:
       return starve(answers);
     case Ready::never:
-      return finish(std::move(why), true);
+      return finish(std::move(why));
   }
 }
 
@@ -356,7 +267,7 @@ void Request::starve(std::uint64_t answers_seen) {
   if (early.status.ok())
     link_->add_starved(this, answers_seen);
   else
-    finish(std::move(early), true);
+    finish(std::move(early));
   unref();
 }
 
@@ -372,13 +283,12 @@ void Request::launch() {
     if (refused.status.ok()) state_ = State::running;
     if (refused.status.ok() && by_owner_ != nullptr) by_owner_->ask();
   }
-  if (!refused.status.ok()) return finish(std::move(refused), true);
+  if (!refused.status.ok()) return finish(std::move(refused));
   if (by_owner_ != nullptr) {
     by_owner_->tell_owner();
   } else {
-    if (client_ != nullptr && !client_->may_begin()) return finish({{Code::canceled}, "canceled"}, true);
-    if (auto begun = begin_move(); !begun)
-      return finish({{begun.code()}, std::move(begun).error().message}, true);
+    if (client_ != nullptr && !client_->may_begin()) return finish({{Code::canceled}, "canceled"});
+    if (auto begun = begin_move(); !begun) return finish({{begun.code()}, std::move(begun).error().message});
     if (client_ != nullptr && !stages_) client_->queued(*gpu_, stream_);
   }
   in_flight();
@@ -405,16 +315,14 @@ void Request::warn_of_courier() const {
 
 // ------------------------------------------------------------------ the end
 
-void Request::ended(Outcome outcome) {
-  if (outcome.status.ok() && staged_ != nullptr) outcome = staged_->outcome();
+void Request::ended(Result<void> moved) {
+  if (moved && staged_ != nullptr) moved = staged_->outcome();
+  Outcome outcome;
+  if (!moved) outcome = {{moved.code()}, std::move(moved).error().message};
   if (outcome.status.ok() && move_ && move_->was_dropped()) {
     warn_of_courier();
     outcome = {{Code::backend_failed},
                "the courier, which had left before the request, could not be launched anew"};
-  }
-  if (link_ == nullptr) {
-    instance_.host.completed(token_, outcome.status, outcome.text);
-    return;
   }
   {
     const std::lock_guard lock(mutex_);
@@ -423,7 +331,7 @@ void Request::ended(Outcome outcome) {
   }
   if (outcome.status.ok() && by_owner_ != nullptr) outcome = by_owner_->outcome();
   if (outcome.status.ok()) outcome = check_peer();
-  finish(std::move(outcome), true);
+  finish(std::move(outcome));
 }
 
 void Request::end_early(const Outcome& outcome) {
@@ -435,11 +343,10 @@ void Request::end_early(const Outcome& outcome) {
     if (state_ != State::starved) return;  // its memory is not quiet, or who has it will look
     state_ = State::beginning;
   }
-  finish(outcome, true);
+  finish(outcome);
 }
 
 void Request::cancel() {
-  if (link_ == nullptr) return;
   ref();
   const Outcome canceled{{Code::canceled}, "canceled"};
   bool mine = false;
@@ -451,13 +358,7 @@ void Request::cancel() {
     mine = state_ == State::starved;
     if (mine) state_ = State::beginning;
   }
-  if (mine) {
-    finish(canceled, true);
-  } else if (link_->take_waiting(this)) {
-    start();  // to its end: it was stopped
-    link_->post_finished();
-    unref();  // the link's
-  }
+  if (mine) finish(canceled);
   unref();
 }
 
@@ -468,19 +369,18 @@ void Request::tell(const Outcome& outcome) {
     instance_.host.completed(token_, outcome.status, outcome.text);
 }
 
-/// Tells the far side and the host. `counted`: the link knows of this post. After this the request may be
-/// gone.
-void Request::finish(Outcome outcome, bool counted) {
-  const std::shared_ptr<Link> counting = counted ? link_ : nullptr;
-  message_.end(*link_, outcome);
+/// Tells the far side and the host. After this the request may be gone.
+void Request::finish(Outcome outcome) {
+  const std::shared_ptr<Link> link = link_;
+  message_.end(*link, outcome);
   memory_.clear();
   {
     const std::lock_guard lock(mutex_);
     state_ = State::idle;
   }
-  if (counting != nullptr) counting->remove_active(this);
+  link->remove_active(this);
   tell(outcome);
-  if (counting != nullptr) counting->post_finished();
+  link->post_finished();
 }
 
 }  // namespace headrace::cuda_ipc

@@ -2,15 +2,14 @@
 // A request, and the life of its posts: driven by a GPU, that of its local side where there is one, which
 // reaches both sides' memory.
 //
-// What a request needs of a peer may not be there yet when it is prepared, or even posted: the link shakes
-// hands, the owner's answer is on its way. Such a post waits in the link, for which it costs nothing but
-// patience.
+// What a request needs of a peer may not be there yet when it is prepared, or even posted: the owner's answer
+// is on its way. Such a post waits in the link, for which it costs nothing but patience.
 #pragma once
 
 #include "backends/cuda_ipc/owner_move.hpp"
 #include "backends/cuda_ipc/remote_region.hpp"
-#include "backends/cuda_ipc/staged_move.hpp"
 #include "gpu/graph_move.hpp"
+#include "gpu/staged_move.hpp"
 #include "host_link/post_message.hpp"
 
 #include <cstdint>
@@ -38,9 +37,9 @@ class Client {
 };
 
 /// Counted: the host holds one reference until `release`, each list of the link another.
-class Request final : public host_link::Post {
+class Request final : public host_link::Post, public gpu::Post {
  public:
-  /// `link`: none for a request to ourselves. `client`: told in place of the host, which then knows nothing
+  /// `client`: told in place of the host, which then knows nothing
   /// of the request; outlives it.
   ///   errors   not_supported (local pages of several GPUs, no GPU memory, or memory that cannot be reached:
   ///   the next path
@@ -64,30 +63,25 @@ class Request final : public host_link::Post {
 
   // For the link.
 
-  void start() override;
   void end_early(const Outcome& outcome) override;
   /// Memory has come in: goes on, or waits for more.
   void resume();
 
   // For Posts.
 
-  [[nodiscard]] const WorkingGpu& gpu() const noexcept { return *gpu_; }
-  [[nodiscard]] bool poll_done() const {
+  [[nodiscard]] const WorkingGpu& gpu() const override { return *gpu_; }
+  [[nodiscard]] bool poll_done() const override {
     if (by_owner_ != nullptr) return by_owner_->poll_done();
     return staged_ != nullptr ? staged_->poll_done() : move_->poll_done();
   }
-  /// Whether a failure of the GPU is its end: whoever else moves tells of failures by itself.
-  [[nodiscard]] bool ends_with_gpu() const noexcept { return by_owner_ == nullptr && staged_ == nullptr; }
-  /// When it is expected to have ended, by the clock and with some grace.
-  [[nodiscard]] std::uint64_t look_until_ns() const noexcept { return look_until_ns_; }
-  /// The GPU has ended the post. After this the request may be gone.
-  void ended(Outcome outcome);
+  [[nodiscard]] bool ends_with_gpu() const override { return by_owner_ == nullptr && staged_ == nullptr; }
+  [[nodiscard]] std::uint64_t look_until_ns() const override { return look_until_ns_; }
+  void ended(Result<void> moved) override;
 
  private:
   enum class State : std::uint8_t {
     idle,
     beginning,  ///< some thread has it: on its way to one of the next, or to its end
-    waiting,    ///< for the link
     starved,    ///< for memory of the peer's
     running,    ///< a GPU has it, or the owner
   };
@@ -98,7 +92,6 @@ class Request final : public host_link::Post {
   ~Request() override = default;
 
   [[nodiscard]] Result<void> reach_local();
-  [[nodiscard]] Result<void> prepare_local();
   [[nodiscard]] Ready find_memory(Outcome& why);
   [[nodiscard]] Result<void> prepare_move();
   [[nodiscard]] Result<void> leave_to_owner();
@@ -106,14 +99,10 @@ class Request final : public host_link::Post {
   [[nodiscard]] Outcome about_region(std::size_t number, Code code, std::string text) const;
   [[nodiscard]] bool take(State from);
 
-  [[nodiscard]] Result<cuda::CaptureStatus> look_at_stream(cuda::Stream stream) const;
-  [[nodiscard]] Result<void> check_stream(cuda::Stream stream) const;
   [[nodiscard]] Result<void> find_memory_for_graph();
   [[nodiscard]] Result<std::unique_ptr<gpu::GraphMove>> prepare_for_graph(
       const headrace_capture_v1& args) const;
-  Status post_local();
   void in_flight();
-  void begin_waiting();
   void begin();
   void go_on();
   void starve(std::uint64_t answers_seen);
@@ -122,7 +111,7 @@ class Request final : public host_link::Post {
   [[nodiscard]] gpu::Order order() const noexcept;
   void warn_of_courier() const;
   void tell(const Outcome& outcome);
-  void finish(Outcome outcome, bool counted);
+  void finish(Outcome outcome);
 
   Instance& instance_;
   const headrace_prepare_v1 args_;
@@ -139,15 +128,15 @@ class Request final : public host_link::Post {
   std::optional<gpu::PreparedMove> move_;
   std::vector<cuda::Address> prepared_for_;  // where the remote regions were when the move was prepared
   std::vector<ImportedMemory> memory_;       // of the remote regions, held while a GPU uses it
-  std::shared_ptr<StagedMove> staged_;       // in place of it where host memory cannot be pinned
+  std::shared_ptr<gpu::StagedMove> staged_;  // in place of it where host memory cannot be pinned
   std::unique_ptr<OwnerMove> by_owner_;      // in place of either
 
   std::unique_ptr<gpu::GraphMove> captured_;  // while it lies in a graph
 
   std::uint64_t token_ = 0;  // of the present post
   std::uint64_t look_until_ns_ = 0;
-  cuda::Stream stream_ = nullptr;   // that the present post is queued on
-  host_link::PostMessage message_;  // unused without a link
+  cuda::Stream stream_ = nullptr;  // that the present post is queued on
+  host_link::PostMessage message_;
 
   std::mutex mutex_;
   State state_ = State::idle;

@@ -2,7 +2,7 @@
 // The options of the backend, read.
 #pragma once
 
-#include "gpu/prepared_move.hpp"
+#include "gpu/move_options.hpp"
 #include "host_link/settings.hpp"
 
 #include <span>
@@ -10,10 +10,8 @@
 namespace headrace::cuda_ipc {
 
 struct Settings {
-  gpu::MoveSettings moves;
+  gpu::MoveOptions gpu;
   host_link::LinkSettings links;
-  std::uint64_t staging_bytes = 0;
-  bool pins_registered = true;
 };
 
 [[nodiscard]] std::span<const headrace_option_v1> option_rows();

@@ -3,6 +3,7 @@
 
 #include "backends/shm/regions.hpp"
 #include "backends/shm/request.hpp"
+#include "backends/shm/speed.hpp"
 #include "base/affinity.hpp"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ Result<std::unique_ptr<ShmBackend>> ShmBackend::open(plugin::Host host, const pl
 headrace_info_v1 ShmBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID | HEADRACE_COUNT;
+  info.abilities = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID | HEADRACE_COUNT;
   if (instance_->settings.map) info.abilities |= HEADRACE_MAP;
   info.local_kinds = memory_kinds;
   info.remote_kinds = memory_kinds;
@@ -96,8 +97,6 @@ void ShmBackend::deregister_region(LocalRegion& region) {
   }
 }
 
-Result<RemoteRegion*> ShmBackend::load_local(LocalRegion& region) { return new RemoteRegion(region); }
-
 Result<RemoteRegion*> ShmBackend::load_remote(Link& link, const headrace_remote_region_v1& region) {
   if (region.kind != HEADRACE_DRAM)
     return make_error(Code::not_supported, "shm moves host memory (dram), not kind {}", region.kind);
@@ -119,8 +118,7 @@ Result<std::span<std::byte>> ShmBackend::map(RemoteRegion& remote, int device, u
   if (std::byte* const mapped = remote.mapped(); mapped != nullptr) {
     if ((access & map_for_writing) == 0 || remote.writable()) return std::span(mapped, remote.length_bytes());
     return make_error(Code::not_supported, "region {} of peer {} is read-only: map it for reading",
-                      remote.region_id(),
-                      remote.link() != nullptr ? remote.link()->peer_name() : instance_->name);
+                      remote.region_id(), remote.link()->peer_name());
   }
   const std::string owner = remote.link()->peer_name();
   if (!known)
@@ -138,7 +136,7 @@ Result<std::span<std::byte>> ShmBackend::map(RemoteRegion& remote, int device, u
 // ------------------------------------------------------------------ requests
 
 Result<Request*> ShmBackend::prepare(Link* link, const headrace_prepare_v1& args) {
-  return Request::prepare(*instance_, args, link != nullptr ? link->shared() : nullptr);
+  return Request::prepare(*instance_, args, link->shared());
 }
 
 Status ShmBackend::post(Request& request, const headrace_post_v1& args) { return request.post(args); }
@@ -147,11 +145,9 @@ void ShmBackend::cancel(Request& request) { request.cancel(); }
 void ShmBackend::release(Request& request) { request.unref(); }
 
 headrace_cost_v1 ShmBackend::cost(const headrace_prepare_v1& args) {
-  bool mapped = args.connection == nullptr && args.remote->regions != nullptr;
-  if (args.connection != nullptr && args.remote->regions != nullptr) {
-    mapped = Handles::remote(args.remote->regions[0]).mapped() != nullptr;
-  }
-  const CopySpeed speed = mapped ? speeds_.mapped() : speeds_.attached();
+  const bool mapped =
+      args.remote->regions != nullptr && Handles::remote(args.remote->regions[0]).mapped() != nullptr;
+  const CopySpeed speed = mapped ? speed_of_copies() : speed_of_attach();
   const bool shared_work = args.bytes > instance_->settings.inline_bytes;
   headrace_cost_v1 cost{};
   cost.struct_size = sizeof cost;

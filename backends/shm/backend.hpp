@@ -7,7 +7,6 @@
 #include "backends/shm/instance.hpp"
 #include "backends/shm/link.hpp"
 #include "backends/shm/regions.hpp"
-#include "backends/shm/speed.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
@@ -36,7 +35,6 @@ class ShmBackend final : public plugin::Backend<Handles> {
   Result<Region*> register_region(const headrace_region_v1& region) override;
   void deregister_region(Region& region) override;
 
-  Result<Remote*> load_local(Region& region) override;
   Result<Remote*> load_remote(Link& link, const headrace_remote_region_v1& region) override;
   void unload(Remote& remote) override;
   Result<std::span<std::byte>> map(Remote& remote, int device, unsigned access) override;
@@ -61,7 +59,6 @@ class ShmBackend final : public plugin::Backend<Handles> {
   std::uint32_t rescue_stranded();
 
   const std::unique_ptr<Instance> instance_;
-  SpeedMeter speeds_;
 };
 
 }  // namespace headrace::shm

@@ -7,12 +7,12 @@
 #include "backends/shm/imports.hpp"
 #include "backends/shm/lanes/lane_server.hpp"
 #include "backends/shm/settings.hpp"
+#include "base/task_gate.hpp"
 #include "host_link/control_socket.hpp"
 #include "host_link/site.hpp"
 #include "memory/near_memory.hpp"
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -21,28 +21,6 @@ namespace headrace::shm {
 
 class Link;
 class Request;
-
-/// Counts the tasks that lie with the host's pool, so that the instance outlives them.
-class TaskGate {
- public:
-  void enter() {
-    const std::lock_guard lock(mutex_);
-    ++running_;
-  }
-  void leave() {
-    const std::lock_guard lock(mutex_);
-    if (--running_ == 0) none_.notify_all();  // under the lock: the waiter may free us as soon as it has it
-  }
-  void wait_for_none() {
-    std::unique_lock lock(mutex_);
-    none_.wait(lock, [&] { return running_ == 0; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable none_;
-  std::size_t running_ = 0;
-};
 
 /// A region of ours whose memory file peers map.
 struct SharedMemory {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handles behind a request's two sides: our own registered memory, and a peer's (or our own, seen as
-// remote).
+// The handles behind a request's two sides: our own registered memory, and a peer's.
 #pragma once
 
 #include "backends/shm/imports.hpp"
@@ -44,10 +43,9 @@ struct LocalRegion {
 ///   threads  any
 class RemoteRegion {
  public:
-  /// A peer's region.
   RemoteRegion(std::shared_ptr<Link> link, std::uint32_t region_id, std::uint64_t owner_address,
                std::uint64_t length_bytes);
-  /// One of our own.
+  /// A region of this process without a link, for tests.
   explicit RemoteRegion(const LocalRegion& region);
 
   /// Looks how to reach it; false while that is still open (link not ready, memory file on its way).
@@ -79,7 +77,7 @@ class RemoteRegion {
   }
 
  private:
-  const std::shared_ptr<Link> link_;  // none: our own region
+  const std::shared_ptr<Link> link_;
   const std::uint32_t region_id_;
   const std::uint64_t owner_address_;
   const std::uint64_t length_bytes_;

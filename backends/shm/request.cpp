@@ -56,7 +56,7 @@ Request::Request(Instance& instance, const headrace_prepare_v1& args, std::share
 
 Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1& args,
                                   std::shared_ptr<Link> link) {
-  if (link != nullptr && link->state() == LinkState::lost) return link->why_lost().error();
+  if (link->state() == LinkState::lost) return link->why_lost().error();
   std::unique_ptr<Request, void (*)(Request*)> request(new Request(instance, args, std::move(link)),
                                                        [](Request* r) { r->unref(); });
   Outcome found = request->find_paths();
@@ -66,10 +66,6 @@ Result<Request*> Request::prepare(Instance& instance, const headrace_prepare_v1&
 
 /// Resolves the remote regions as far as the link lets us know. Fails if one can be reached in no way.
 Outcome Request::find_paths() {
-  if (link_ == nullptr) {
-    paths_known_ = true;
-    return {};
-  }
   const bool ready = link_->was_ready();
   const std::string& refusal = link_->attach_refusal();
   bool all_known = true;
@@ -92,58 +88,12 @@ Outcome Request::find_paths() {
 Transfer Request::transfer() { return {&args_, link_.get(), mode_, &stopped_}; }
 
 Status Request::post(const headrace_post_v1& args) {
-  if (link_ == nullptr && args.has_message != 0) return {Code::invalid_argument};
-  const bool waits = link_ != nullptr && link_->state() == LinkState::connecting;
-  if (link_ != nullptr) {
-    if (!waits && !link_->usable()) return {link_->why_lost().status.code};
-    if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
-  }
+  if (const Status usable = link_->check_usable(); !usable.ok()) return usable;
+  if (const Status room = message_.begin(*link_, args); !room.ok()) return room;
   token_ = args.token;
   stopped_.store(false, std::memory_order_relaxed);
-  if (waits) {
-    begin_waiting();
-  } else {
-    begin();
-  }
+  begin();
   return {};
-}
-
-void Request::begin_waiting() {
-  message_.keep_place(*link_);
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::waiting;
-    outcome_ = {};
-    if (link_->add_waiting(this)) return;
-  }
-  // The link was made ready, or lost, in the meantime: it does not know us, so nobody else will start us.
-  Outcome ended;
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::idle;
-    ended = std::move(outcome_);
-  }
-  if (!ended.status.ok()) {
-    finish(std::move(ended), false);
-  } else if (link_->usable()) {
-    begin();
-  } else {
-    finish(link_->why_lost(), false);
-  }
-}
-
-void Request::start() {
-  Outcome ended;
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::idle;
-    ended = std::move(outcome_);
-  }
-  if (!ended.status.ok()) {
-    finish(std::move(ended), false);
-  } else {
-    begin();
-  }
 }
 
 void Request::begin() {
@@ -164,8 +114,7 @@ void Request::begin() {
 bool Request::can_relay() const {
   const Settings& settings = instance_.settings;
   if (instance_.host.pool_threads() == 0) return false;
-  if (link_ == nullptr || args_.op != HEADRACE_READ || !settings.relay || args_.bytes < settings.relay_bytes)
-    return false;
+  if (args_.op != HEADRACE_READ || !settings.relay || args_.bytes < settings.relay_bytes) return false;
   if (!link_->lanes().open() || mean_run_bytes(args_) > most_relayed_run_bytes(instance_.relay_helpers))
     return false;
   if (link_->process().pid() == ::getpid()) return false;
@@ -177,14 +126,14 @@ bool Request::can_relay() const {
 }
 
 void Request::begin_chunks() {
-  if (link_ != nullptr) message_.keep_place(*link_);
+  message_.keep_place(*link_);
   ref();  // the end may come, and the host's release with it, while we still look for help
   bool known = true;
   {
     // The link knows of it before anybody can claim a chunk: whoever ends it, cancels included, finds it in
     // the list.
     const std::lock_guard lock(mutex_);
-    known = link_ == nullptr || link_->add_active(this);
+    known = link_->add_active(this);
     relaying_.store(can_relay(), std::memory_order_relaxed);
     helped_ns_.store(now_ns(), std::memory_order_relaxed);
     state_ = State::active;
@@ -315,13 +264,7 @@ void Request::end_early(const Outcome& outcome) {
 void Request::cancel() {
   ref();
   stop({{Code::canceled}, "canceled"});
-  if (link_ != nullptr && link_->take_waiting(this)) {
-    start();  // to its end: it was stopped
-    link_->post_finished();
-    unref();  // the link's
-  } else {
-    drain();
-  }
+  drain();
   unref();
 }
 
@@ -382,7 +325,7 @@ bool Request::rescue() {
 /// gone.
 void Request::finish(Outcome outcome, bool counted) {
   const std::shared_ptr<Link> counting = counted ? link_ : nullptr;
-  if (link_ != nullptr) message_.end(*link_, outcome);
+  message_.end(*link_, outcome);
   if (counting != nullptr) counting->remove_active(this);
   instance_.host.completed(token_, outcome.status, outcome.text);
   if (counting != nullptr) counting->post_finished();

@@ -23,7 +23,6 @@ class Link;
 /// another.
 class Request final : public host_link::Post {
  public:
-  /// `link`: none for a request to ourselves.
   ///   errors   not_supported (a region can be reached neither by mapping nor by attach), peer_lost
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args,
                                                 std::shared_ptr<Link> link);
@@ -33,7 +32,6 @@ class Request final : public host_link::Post {
   bool poll();
   void cancel();
 
-  void start() override;
   /// ... as soon as no thread is inside a chunk.
   void end_early(const Outcome& outcome) override;
   /// For the progress thread: finds this request a thread of the pool, or does a chunk itself. False: nothing
@@ -41,7 +39,7 @@ class Request final : public host_link::Post {
   bool rescue();
 
  private:
-  enum class State : std::uint8_t { idle, waiting, active };
+  enum class State : std::uint8_t { idle, active };
 
   Request(Instance& instance, const headrace_prepare_v1& args, std::shared_ptr<Link> link);
   ~Request() override = default;
@@ -55,7 +53,6 @@ class Request final : public host_link::Post {
 
   [[nodiscard]] Outcome find_paths();
   [[nodiscard]] Transfer transfer();
-  void begin_waiting();
   void begin();
   void begin_chunks();
   [[nodiscard]] bool can_relay() const;
@@ -82,7 +79,7 @@ class Request final : public host_link::Post {
   std::atomic<std::uint32_t> helping_{0};    // threads of the pool that are at it
   std::atomic<std::uint64_t> helped_ns_{0};  // when the last of them left, or the post began
   std::atomic<bool> relaying_{false};        // this post reads through lanes: threads of the pool do it alone
-  host_link::PostMessage message_;           // unused without a link
+  host_link::PostMessage message_;
 
   std::mutex mutex_;
   State state_ = State::idle;

@@ -1,29 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast this machine copies, measured once when it is first asked for: some milliseconds' work in all.
+// How fast this machine copies by cross-memory attach, measured once when it is first asked for.
 #pragma once
 
-#include <mutex>
-#include <optional>
+#include "memory/copy_speed.hpp"
 
 namespace headrace::shm {
 
-/// One thread, pages of 4 KiB at random, memory larger than the private caches.
-struct CopySpeed {
-  double bytes_per_second = 1;
-  double ns_per_page = 0;  ///< beside the bytes
-};
-
-class SpeedMeter {
- public:
-  /// Between mapped memory. Any thread; the first call measures.
-  [[nodiscard]] CopySpeed mapped();
-  /// By cross-memory attach, tried on our own process.
-  [[nodiscard]] CopySpeed attached();
-
- private:
-  std::mutex mutex_;
-  std::optional<CopySpeed> mapped_;
-  std::optional<CopySpeed> attached_;
-};
+/// Tried on our own process. Any thread; the first call in the process measures. 1 byte a second: the kernel
+/// forbids it, and this is no path to take.
+[[nodiscard]] CopySpeed speed_of_attach();
 
 }  // namespace headrace::shm

@@ -36,11 +36,10 @@ Outcome stale(const Transfer& transfer, const PageRun& run) {
   // A peer that leaves closes its links first and then deregisters: say what came first.
   if (transfer.link != nullptr && transfer.link->has_hung_up()) return transfer.link->why_lost();
   const char* const what = region.state() == RegionState::gone ? "was deregistered" : "was never registered";
-  const std::string owner = transfer.link != nullptr ? fmt::format("peer {}", transfer.link->peer_name())
-                                                     : std::string("this agent");
   return {{Code::not_found, 0, run.first_page},
-          fmt::format("region {} of {} {}: page {} cannot be moved; fetch the metadata again",
-                      region.region_id(), owner, what, run.first_page)};
+          fmt::format("region {} of peer {} {}: page {} cannot be moved; fetch the metadata again",
+                      region.region_id(), transfer.link != nullptr ? transfer.link->peer_name() : "", what,
+                      run.first_page)};
 }
 
 template <std::size_t N>

@@ -3,8 +3,8 @@
 // page needs.
 #pragma once
 
-#include "backends/shm/copy.hpp"
 #include "host_link/post.hpp"
+#include "memory/page_copy.hpp"
 #include "memory/page_cursor.hpp"
 
 #include <headrace/result.hpp>
@@ -20,7 +20,7 @@ using host_link::Outcome;
 
 struct Transfer {
   const headrace_prepare_v1* request = nullptr;
-  Link* link = nullptr;  ///< nullptr: both sides are ours
+  Link* link = nullptr;  ///< nullptr: no link can be lost, as in tests of lanes
   CopyMode mode = CopyMode::cached;
   const std::atomic<bool>* stop = nullptr;  ///< looked at now and then; the outcome is then canceled
 };

@@ -2,8 +2,6 @@
 #include "backends/tcp/backend.hpp"
 
 #include "backends/tcp/connector.hpp"
-#include "backends/tcp/faults.hpp"
-#include "backends/tcp/local_copy.hpp"
 #include "base/errors.hpp"
 #include "base/random.hpp"
 #include "vendor/openssl/openssl.hpp"
@@ -25,13 +23,6 @@ Result<wire::Hmac> load_hmac() {
   });
 }
 
-Result<std::unique_ptr<SocketCalls>> calls_for(const Settings& settings) {
-  std::unique_ptr<SocketCalls> calls = std::make_unique<SystemCalls>();
-  if (settings.faults.empty()) return calls;
-  HEADRACE_TRY(plan, FaultPlan::parse(settings.faults));
-  return std::unique_ptr<SocketCalls>(new FaultyCalls(plan, std::move(calls)));
-}
-
 Result<void> check_kind(std::int32_t kind) {
   if (kind == HEADRACE_DRAM || kind == HEADRACE_VRAM) return {};
   return make_error(Code::not_supported, "tcp moves memory of the host and of GPUs, not kind {}", kind);
@@ -40,32 +31,21 @@ Result<void> check_kind(std::int32_t kind) {
 }  // namespace
 
 Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
-  HEADRACE_TRY(settings, Settings::read(args));
-  HEADRACE_TRY(calls, calls_for(settings));
-  return open(host, std::move(settings), std::move(calls));
-}
-
-Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, Settings settings,
-                                                     std::unique_ptr<SocketCalls> calls) {
-  return open(std::unique_ptr<TcpBackend>(
-                  new TcpBackend(host, std::move(settings), gpu::GpuSource::installed(), gpu::is_in_sight())),
-              std::move(calls));
+  return open(host, args, {});
 }
 
 Result<std::unique_ptr<TcpBackend>> TcpBackend::open(plugin::Host host, const plugin::CreateArgs& args,
-                                                     gpu::GpuSource source) {
+                                                     Parts parts) {
   HEADRACE_TRY(settings, Settings::read(args));
-  HEADRACE_TRY(calls, calls_for(settings));
-  return open(std::unique_ptr<TcpBackend>(new TcpBackend(host, std::move(settings), std::move(source), true)),
-              std::move(calls));
-}
-
-Result<std::unique_ptr<TcpBackend>> TcpBackend::open(std::unique_ptr<TcpBackend> backend,
-                                                     std::unique_ptr<SocketCalls> calls) {
-  backend->context_.calls = std::move(calls);
+  std::unique_ptr<TcpBackend> backend(new TcpBackend(host, std::move(settings), std::move(parts)));
   HEADRACE_TRY_VOID(backend->start());
   return backend;
 }
+
+TcpBackend::TcpBackend(plugin::Host host, Settings settings, Parts parts)
+    : context_(host, std::move(settings), std::move(parts.calls),
+               parts.gpus ? *std::move(parts.gpus) : gpu::GpuSource::installed(),
+               parts.gpus.has_value() || gpu::is_in_sight()) {}
 
 Result<void> TcpBackend::start() {
   if (!context_.settings.token.empty()) {
@@ -87,14 +67,12 @@ TcpBackend::~TcpBackend() {
   for (const auto& thread : context_.threads) thread->stop();
   // One that came in meanwhile.
   for (const auto& link : links()) link->disconnect();
-  while (context_.tasks.load() != 0) std::this_thread::yield();
 }
 
 headrace_info_v1 TcpBackend::info() {
   headrace_info_v1 info{};
   info.struct_size = sizeof info;
-  info.abilities = HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE | HEADRACE_GRID |
-                   HEADRACE_COUNT;
+  info.abilities = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE | HEADRACE_GRID | HEADRACE_COUNT;
   // A peer's GPU memory needs no GPU here.
   info.local_kinds = context_.gpus_in_sight ? memory_kinds : HEADRACE_KIND_BIT(HEADRACE_DRAM);
   info.remote_kinds = memory_kinds;
@@ -195,18 +173,14 @@ void TcpBackend::deregister_region(Region& region) {
   for (const auto& link : links()) link->detach(removed.mapped());
 }
 
-Result<RemoteRegion*> TcpBackend::load_local(Region& region) {
-  return new RemoteRegion{nullptr, &region, region.id};
-}
-
 Result<RemoteRegion*> TcpBackend::load_remote(Link& link, const headrace_remote_region_v1& region) {
   HEADRACE_TRY_VOID(check_kind(region.kind));
-  return new RemoteRegion{link.shared_from_this(), nullptr, region.region_id};
+  return new RemoteRegion{link.shared_from_this(), region.region_id};
 }
 
 void TcpBackend::unload(RemoteRegion& remote) { delete &remote; }
 
-Result<Request*> TcpBackend::prepare(Link* link, const headrace_prepare_v1& args) {
+Result<RemoteRequest*> TcpBackend::prepare(Link* link, const headrace_prepare_v1& args) {
   if (args.op != HEADRACE_READ && args.op != HEADRACE_WRITE)
     return make_error(Code::not_supported, "operation {}: tcp reads and writes", args.op);
   for (std::uint64_t i = 0; i < args.remote->region_count; ++i) {
@@ -219,25 +193,23 @@ Result<Request*> TcpBackend::prepare(Link* link, const headrace_prepare_v1& args
     const Region& region = Handles::region(args.local->regions[i]);
     if (region.of_gpu()) HEADRACE_TRY_VOID(region.gpu->check_unchanged(region.id));
   }
-  if (link == nullptr) return new LocalRequest(args, context_);
   return new RemoteRequest(args, link->shared_from_this());
 }
 
-Status TcpBackend::post(Request& request, const headrace_post_v1& args) { return request.post(args); }
-bool TcpBackend::poll(Request& request) { return request.poll(); }
-void TcpBackend::cancel(Request& request) { request.cancel(); }
-void TcpBackend::release(Request& request) { delete &request; }
+Status TcpBackend::post(RemoteRequest& request, const headrace_post_v1& args) { return request.post(args); }
+bool TcpBackend::poll(RemoteRequest& request) { return request.poll(); }
+void TcpBackend::cancel(RemoteRequest& request) { request.cancel(); }
+void TcpBackend::release(RemoteRequest& request) { delete &request; }
 
 Status TcpBackend::notify(Link& link, std::uint32_t channel, std::string_view bytes) {
   return link.notify(channel, bytes);
 }
 
-headrace_cost_v1 TcpBackend::cost(const headrace_prepare_v1& args) {
-  const bool own = args.connection == nullptr && args.remote != nullptr && args.remote->regions != nullptr;
+headrace_cost_v1 TcpBackend::cost(const headrace_prepare_v1& /*args*/) {
   return {.struct_size = sizeof(headrace_cost_v1),
-          .fixed_ns = own ? 300.0 : 20'000.0,
-          .ns_per_page = own ? 10.0 : 100.0,
-          .bytes_per_second = own ? 6e9 : 3e9,
+          .fixed_ns = 20'000,
+          .ns_per_page = 100,
+          .bytes_per_second = 3e9,
           .margin = 0.5,
           .method = "constant"};
 }

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 namespace headrace::tcp {
@@ -25,12 +26,13 @@ class TcpBackend final : public plugin::Backend<Handles>, private Admission {
   static constexpr bool maps = false;
   static std::span<const headrace_option_v1> options() { return Settings::rows(); }
   static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args);
-  /// The same over other system calls, for tests.
-  static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, Settings settings,
-                                                  std::unique_ptr<SocketCalls> calls);
-  /// The same with another driver and other kernels, for tests.
+  /// What tests put in the place of the system's.
+  struct Parts {
+    std::unique_ptr<SocketCalls> calls = std::make_unique<SystemCalls>();
+    std::optional<gpu::GpuSource> gpus = {};  ///< none: the driver and the kernels that are installed
+  };
   static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args,
-                                                  gpu::GpuSource source);
+                                                  Parts parts);
 
   ~TcpBackend() override;
 
@@ -42,7 +44,6 @@ class TcpBackend final : public plugin::Backend<Handles>, private Admission {
   Result<Region*> register_region(const headrace_region_v1& region) override;
   void deregister_region(Region& region) override;
 
-  Result<Remote*> load_local(Region& region) override;
   Result<Remote*> load_remote(Link& link, const headrace_remote_region_v1& region) override;
   void unload(Remote& remote) override;
 
@@ -57,10 +58,7 @@ class TcpBackend final : public plugin::Backend<Handles>, private Admission {
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
  private:
-  TcpBackend(plugin::Host host, Settings settings, gpu::GpuSource source, bool gpus_in_sight)
-      : context_(host, std::move(settings), std::move(source), gpus_in_sight) {}
-  static Result<std::unique_ptr<TcpBackend>> open(std::unique_ptr<TcpBackend> backend,
-                                                  std::unique_ptr<SocketCalls> calls);
+  TcpBackend(plugin::Host host, Settings settings, Parts parts);
   Result<void> start();
   Result<std::shared_ptr<Link>> admit(const wire::Hello& peer) override;
   [[nodiscard]] std::vector<std::shared_ptr<Link>> links() const;

@@ -144,7 +144,7 @@ void Connector::tried(const SocketAddress& address, Greeting::Outcome outcome) {
     return give_up_if_nothing_is_left();
   }
   stop();
-  if (link_->attach(0, std::move(outcome.fd), outcome.early, true)) open_others(address);
+  if (link_->attach(0, std::move(outcome.fd), outcome.early)) open_others(address);
 }
 
 /// The link works with its first socket; these make it wider. One that fails is missed, not mourned.
@@ -157,7 +157,7 @@ void Connector::open_others(const SocketAddress& address) {
     };
     auto greeting = greet(address, channel, [me = self(), channel, miss](Greeting::Outcome outcome) {
       if (outcome.result.ok()) {
-        me->link_->attach(channel, std::move(outcome.fd), outcome.early, false);
+        me->link_->attach(channel, std::move(outcome.fd), outcome.early);
       } else if (me->link_->alive()) {
         miss(outcome.result.error());
       }

@@ -18,20 +18,21 @@
 namespace headrace::tcp {
 
 struct Context {
-  Context(plugin::Host the_host, Settings its_settings, gpu::GpuSource source, bool gpus_are_there)
+  Context(plugin::Host the_host, Settings its_settings, std::unique_ptr<SocketCalls> its_calls,
+          gpu::GpuSource source, bool gpus_are_there)
       : host(the_host),
         settings(std::move(its_settings)),
+        calls(std::move(its_calls)),
         gpus(std::move(source), {}),
         gpus_in_sight(gpus_are_there) {}
 
   plugin::Host host;
   const Settings settings;
+  const std::unique_ptr<SocketCalls> calls;
   gpu::Gpus gpus;
   const bool gpus_in_sight;
   Regions regions;
-  std::unique_ptr<SocketCalls> calls;
   wire::Hmac hmac;
-  std::atomic<unsigned> tasks{0};  // behind the host's `submit`
   std::atomic<unsigned> next_thread{0};
   std::vector<std::unique_ptr<IoThread>> threads;  // last: they stop before the rest goes
 

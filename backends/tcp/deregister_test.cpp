@@ -3,7 +3,7 @@
 // byte.
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/connection_info.hpp"
-#include "backends/tcp/played_socket.hpp"
+#include "support/played_socket.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class Deregistering : public ::testing::Test {
 
   Deregistering() {
     const auto info = ConnectionInfo::parse(instance.connection_info());
-    peer = std::make_unique<PlayedSocket>(
+    peer = std::make_unique<test::PlayedSocket>(
         info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(), 0);
     region = std::make_unique<test::Region>(instance, memory);
     peer->read_from(region->facts().id, length);
@@ -36,7 +36,7 @@ class Deregistering : public ::testing::Test {
                           {{"listen", "127.0.0.1:0"}, {"socket_buffer", "64KiB"}},
                           test::PluginHost::Args{}};
   const test::Memory memory{test::Memory::Kind::plain, length, 1};
-  std::unique_ptr<PlayedSocket> peer;
+  std::unique_ptr<test::PlayedSocket> peer;
   std::unique_ptr<test::Region> region;
   FrameHeader header;
 };

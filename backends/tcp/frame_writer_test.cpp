@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_writer.hpp"
 
-#include "backends/tcp/scripted_calls.hpp"
+#include "support/scripted_sockets.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ std::string fill(FrameWriter& writer, const std::string& lent) {
 TEST(FrameWriter, a_batch_goes_out_in_order_at_once) {
   const std::string lent(100, 'x');
   FrameWriter writer;
-  ScriptedCalls calls;
+  test::ScriptedSockets calls;
   const std::string expected = fill(writer, lent);
   const auto step = writer.flush(calls, 0);
   EXPECT_EQ(step.result, FrameWriter::Flushed::all);
@@ -43,7 +43,7 @@ TEST(FrameWriter, a_socket_that_takes_one_byte_a_call_gets_the_same) {
   std::string lent;
   for (int i = 0; i < 100; ++i) lent += static_cast<char>('0' + i % 75);
   FrameWriter writer;
-  ScriptedCalls calls;
+  test::ScriptedSockets calls;
   const std::string expected = fill(writer, lent);
   for (std::size_t i = 0; i + 1 < expected.size(); ++i) {
     calls.steps.push_back({1, 0});
@@ -56,7 +56,7 @@ TEST(FrameWriter, a_socket_that_takes_one_byte_a_call_gets_the_same) {
 TEST(FrameWriter, interruptions_and_full_sockets_lose_nothing) {
   const std::string lent(100, 'y');
   FrameWriter writer;
-  ScriptedCalls calls;
+  test::ScriptedSockets calls;
   const std::string expected = fill(writer, lent);
   calls.steps = {{0, EINTR}, {0, EINTR}, {5, 0}, {0, EAGAIN}, {0, ENOBUFS}, {0, EINTR}, {SIZE_MAX, 0}};
   EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::blocked);
@@ -68,7 +68,7 @@ TEST(FrameWriter, interruptions_and_full_sockets_lose_nothing) {
 
 TEST(FrameWriter, a_broken_socket_is_told_with_its_errno) {
   FrameWriter writer;
-  ScriptedCalls calls;
+  test::ScriptedSockets calls;
   (void)fill(writer, std::string(100, 'z'));
   calls.steps = {{3, 0}, {0, ECONNRESET}};
   EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::blocked);
@@ -80,7 +80,7 @@ TEST(FrameWriter, a_broken_socket_is_told_with_its_errno) {
 TEST(FrameWriter, more_than_a_call_can_take_goes_out_in_several) {
   const std::string lent(20'000, 'q');
   FrameWriter writer;
-  ScriptedCalls calls;
+  test::ScriptedSockets calls;
   ASSERT_TRUE(writer.fits(0));
   for (std::size_t i = 0; i < 5000; ++i) writer.lend(lent.data() + i * 3, 2);
   EXPECT_EQ(writer.flush(calls, 0).result, FrameWriter::Flushed::all);
@@ -91,7 +91,7 @@ TEST(FrameWriter, more_than_a_call_can_take_goes_out_in_several) {
 TEST(FrameWriter, memory_that_goes_away_is_copied_first) {
   std::string lent(100, 'm');
   FrameWriter writer;
-  ScriptedCalls calls;
+  test::ScriptedSockets calls;
   const std::string expected = fill(writer, lent);
   calls.steps = {{12, 0}};
   EXPECT_EQ(writer.flush(calls, 0).result,
@@ -105,7 +105,7 @@ TEST(FrameWriter, memory_that_goes_away_is_copied_first) {
 TEST(FrameWriter, what_was_put_after_a_mark_can_be_taken_back) {
   const std::string lent(100, 'k');
   FrameWriter writer;
-  ScriptedCalls calls;
+  test::ScriptedSockets calls;
   ASSERT_TRUE(writer.fits(1000));
   writer.put("one", 3);
   const auto mark = writer.mark();

@@ -2,7 +2,7 @@
 // How a link ends when its sockets do not end together: against a peer that is played byte by byte.
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/connection_info.hpp"
-#include "backends/tcp/played_socket.hpp"
+#include "support/played_socket.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <gmock/gmock.h>
@@ -22,8 +22,8 @@ class Goodbye : public ::testing::Test {
                                                 test::PluginHost::Args{});
     const auto info = ConnectionInfo::parse(instance->connection_info());
     const auto address = info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front();
-    first = std::make_unique<PlayedSocket>(address, 0);
-    second = std::make_unique<PlayedSocket>(address, 1);
+    first = std::make_unique<test::PlayedSocket>(address, 0);
+    second = std::make_unique<test::PlayedSocket>(address, 1);
     const auto came = [&] { return instance->host().accepted_links().size() == 1; };
     if (!world.until(came)) throw std::runtime_error("no link: " + world.describe());
     const test::HostLink accepted = instance->host().accepted_links().front();
@@ -41,7 +41,7 @@ class Goodbye : public ::testing::Test {
 
   test::World world;
   std::unique_ptr<test::Instance> instance;
-  std::unique_ptr<PlayedSocket> first, second;
+  std::unique_ptr<test::PlayedSocket> first, second;
   test::Link link;
 };
 
@@ -123,8 +123,8 @@ TEST_F(Goodbye, is_not_needed_for_the_end_of_the_first_socket_to_end_the_link) {
 TEST_F(Goodbye, answers_a_socket_that_is_not_wanted_and_the_link_goes_on) {
   open(one_thread);
   const auto info = ConnectionInfo::parse(instance->connection_info());
-  const PlayedSocket twice(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(),
-                           1);
+  const test::PlayedSocket twice(
+      info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(), 1);
   EXPECT_EQ(twice.hear().type, FrameType::goodbye);
   settle();
   EXPECT_FALSE(link.lost());

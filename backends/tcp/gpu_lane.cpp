@@ -2,6 +2,7 @@
 #include "backends/tcp/gpu_lane.hpp"
 
 #include "backends/tcp/peer_memory_access.hpp"
+#include "base/clock.hpp"
 #include "memory/faultless_copy.hpp"
 
 #include <algorithm>
@@ -26,6 +27,9 @@ constexpr std::size_t track_table_bytes = 64;
 // A GPU whose context has died writes no word: the driver is asked now and then. Asking costs a microsecond,
 // looking nothing.
 constexpr std::uint32_t looks_before_asking = 1024;
+// How long a thread looks for the end of a small part before it leaves it to the I/O thread's looks: a launch
+// and its word take some 6 us, handing over to another thread takes longer.
+constexpr std::uint64_t small_part_ns = 20'000;
 constexpr auto wait_step = std::chrono::microseconds(20);
 
 std::uint64_t aligned(std::uint64_t bytes) {
@@ -54,6 +58,16 @@ Shape shape_of(std::span<const Stretch> stretches) {
 }
 
 }  // namespace
+
+const Region* find_gpu_region(Regions::View& view, const RangeList& ranges, Access access) {
+  const Region* of_gpu = nullptr;
+  for (std::uint32_t i = 0; i < ranges.size(); ++i) {
+    const auto found = view.find(ranges[i], access);
+    if (found.region == nullptr) return nullptr;
+    if (of_gpu == nullptr && found.region->of_gpu()) of_gpu = found.region;
+  }
+  return of_gpu;
+}
 
 // ------------------------------------------------------------------ memory
 
@@ -277,6 +291,13 @@ bool GpuLane::ended(GpuPart& part) {
     failed = !done(move) || failed;
   }
   part.state = failed ? GpuPart::State::failed : GpuPart::State::done;
+  return true;
+}
+
+bool GpuLane::ended_soon(GpuPart& part) {
+  const std::uint64_t until = headrace::now_ns() + small_part_ns;
+  while (!ended(part))
+    if (headrace::now_ns() >= until) return false;
   return true;
 }
 

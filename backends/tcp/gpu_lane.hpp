@@ -9,6 +9,7 @@
 #pragma once
 
 #include "backends/tcp/byte_ring.hpp"
+#include "backends/tcp/frame.hpp"
 #include "backends/tcp/regions.hpp"
 #include "gpu/pinned_memory.hpp"
 
@@ -30,6 +31,10 @@ struct Stretch {
 
   [[nodiscard]] std::byte* at() const { return region->base + offset; }
 };
+
+/// Of the regions that a frame names the first that is a GPU's; null: there is none, or some of it cannot be
+/// reached.
+const Region* find_gpu_region(Regions::View& view, const RangeList& ranges, Access access);
 
 /// What one launch moves between the ring and one GPU's memory: `count` entries from `first` on of the part's
 /// lists.
@@ -84,6 +89,8 @@ class GpuLane {
   void launch(GpuPart& part);
   /// Looks whether the part has ended: done, or failed, which `fault` explains.
   [[nodiscard]] bool ended(GpuPart& part);
+  /// Looks for the end of a small part that was launched, for some microseconds.
+  [[nodiscard]] bool ended_soon(GpuPart& part);
   /// Waits until nothing runs.
   void wait();
 

@@ -101,7 +101,8 @@ TEST(TcpWithout, a_driver_says_so_at_registration_and_still_reaches_gpus_of_peer
   const gpu::GpuSource source{
       []() -> Result<cuda::DriverTable> { return make_error(Code::not_supported, "no NVIDIA driver"); },
       [] { return gpu::KernelLibrary::load(); }};
-  const auto backend = tcp::TcpBackend::open(plugin::Host(host.table()), {settings, {}}, source).value();
+  const auto backend =
+      tcp::TcpBackend::open(plugin::Host(host.table()), {settings, {}}, {.gpus = source}).value();
   headrace_region_v1 region{};
   region.struct_size = sizeof region;
   region.kind = HEADRACE_VRAM;
@@ -404,32 +405,6 @@ TEST_F(TcpGpu, memory_that_its_owner_freed_while_it_was_registered_is_not_found)
     EXPECT_EQ(request.run().status.code, Code::not_found) << op;
   }
   EXPECT_FALSE(ab.lost());
-}
-
-TEST_F(TcpGpu, an_agents_own_memories_of_every_kind_are_copied) {
-  open();
-  for (const auto& [from, to] : {std::pair{0, 1}, {0, -1}, {-1, 1}, {1, 1}}) {
-    for (const std::size_t bytes : {std::size_t{1000}, std::size_t{3} << 20}) {
-      const Memory source = memory(from, bytes, 1), target = memory(to, bytes, 2);
-      const Region one(*a, source), other(*a, target);
-      const Remote far(*a, other);
-      Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100),
-                    uniform_side(far.handle(), 0, 100, 100), bytes / 100);
-      ASSERT_TRUE(write.run().status.ok());
-      EXPECT_TRUE(
-          same_bytes(source.bytes().first(bytes / 100 * 100), target.bytes().first(bytes / 100 * 100)));
-    }
-  }
-  const Memory source = memory(0, 1000, 1), target = memory(-1, 1000, 2);
-  const Region one(*a, source), other(*a, target);
-  const Remote far(*a, other);
-  Request write(*a, HEADRACE_WRITE, nullptr, uniform_side(one.handle(), 0, 100, 100),
-                uniform_side(far.handle(), 0, 100, 100), 10);
-  driver().fail("cuMemcpyAsync", cuda::Outcome::unknown);
-  const PostEnd end = write.run();
-  EXPECT_EQ(end.status.code, Code::backend_failed);
-  EXPECT_THAT(end.text, HasSubstr("GPU 0"));
-  EXPECT_TRUE(write.run().status.ok());
 }
 
 }  // namespace

@@ -13,6 +13,12 @@ namespace {
 // than the second that the contract allows.
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
 
+// What a socket may take at least, however little is left: enough to keep it busy over the way there and back
+// inside a machine (4 GB/s for half a millisecond), and so that the last chunk of one is no long wait for
+// all.
+constexpr std::uint64_t least_window_bytes = 2 << 20;
+constexpr std::uint64_t least_chunk_bytes = 256 * 1024;
+
 /// How the posts of a link end that was lost for this reason.
 Code code_for_posts(Code loss) {
   switch (loss) {
@@ -25,6 +31,12 @@ Code code_for_posts(Code loss) {
     default:
       return Code::peer_lost;
   }
+}
+
+/// Of a post or message on a link that is not ready.
+Code code_of_refusal(Link::State state) {
+  if (state == Link::State::connecting) return Code::would_block;
+  return state == Link::State::lost ? Code::peer_lost : Code::canceled;
 }
 
 void erase_from(std::deque<RemoteRequest*>& queue, const RemoteRequest* request) {
@@ -71,6 +83,7 @@ Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnati
       limits_{context.settings.chunk_bytes, max_ranges},
       token_(token),
       mutex_(context.settings.cores > 2),
+      state_(token == 0 ? State::ready : State::connecting),
       channels_(sockets) {}
 
 bool Link::connecting() const {
@@ -113,8 +126,7 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
   std::vector<std::shared_ptr<Channel>> helpers;
   {
     const std::scoped_lock lock(mutex_);
-    if (state_ == State::lost) return {Code::peer_lost};
-    if (state_ == State::closed) return {Code::canceled};
+    if (state_ != State::ready) return {code_of_refusal(state_)};
     if (request.posted) return {Code::invalid_argument};
     if (args.has_message != 0 || args.has_immediate != 0) {
       if (!outbox_.knows(message_channel)) return {Code::invalid_argument};
@@ -154,9 +166,9 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
   }
   for (const auto& channel : helpers) {
     if (from_here) {
-      channel->pump(calls, Channel::Driver::caller);
+      channel->pump(calls, Driver::caller);
     } else {
-      channel->thread_.kick(channel);
+      channel->kick();
     }
   }
   return {};
@@ -171,9 +183,9 @@ bool Link::poll(RemoteRequest& request) {
     if (!request.posted || state_ != State::ready || request.chunks == 0) return false;
     channel = channels_[request.last_channel];
   }
-  if (channel == nullptr || !channel->receive(calls, Channel::Driver::caller)) return false;
+  if (channel == nullptr || !channel->receive(calls, Driver::caller)) return false;
   calls.flush();  // the sooner the better: the end may be what the caller waits for
-  channel->pump(calls, Channel::Driver::caller);
+  channel->pump(calls, Driver::caller);
   return true;
 }
 
@@ -205,18 +217,14 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
   std::shared_ptr<Channel> first;
   {
     const std::scoped_lock lock(mutex_);
-    if (state_ == State::lost) return {Code::peer_lost};
-    if (state_ == State::closed) return {Code::canceled};
+    if (state_ != State::ready) return {code_of_refusal(state_)};
     const auto number = static_cast<std::uint16_t>(channel);
     if (!outbox_.knows(number)) return {Code::invalid_argument};
     if (!outbox_.has_room(number, bytes.size())) return {Code::would_block};
     outbox_.add(number, std::string(bytes), OutMessage::State::ready);
-    if (channels_[0] != nullptr && channels_[0]->idle_) {
-      channels_[0]->idle_ = false;
-      first = channels_[0];
-    }
+    if (channels_[0] != nullptr && channels_[0]->claim()) first = channels_[0];
   }
-  if (first != nullptr) first->pump(calls, Channel::Driver::caller);
+  if (first != nullptr) first->pump(calls, Driver::caller);
   return {};
 }
 
@@ -231,9 +239,7 @@ std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
   if (state_ != State::ready) return nullptr;
   for (unsigned i = 0; i < sockets_; ++i) {
     const auto& channel = channels_[(first + i) % sockets_];
-    if (channel == nullptr || !channel->idle_ || channel->retired_.load()) continue;
-    channel->idle_ = false;
-    return channel;
+    if (channel != nullptr && channel->claim()) return channel;
   }
   return nullptr;
 }
@@ -244,12 +250,25 @@ std::shared_ptr<Channel> Link::claim_idle(unsigned first) {
 std::shared_ptr<Channel> Link::claim_awake() {
   const auto quiet = [&](unsigned index) {
     const auto& channel = channels_[index];
-    return channel != nullptr && channel->idle_ && channel->reads_.empty() && channel->writes_.empty();
+    return channel != nullptr && channel->quiet();
   };
   for (unsigned i = 0; i < sockets_; ++i)
     if (const unsigned index = (last_small_ + i) % sockets_; quiet(index))
       return claim_idle(last_small_ = index);
   return claim_idle(next_channel_++);
+}
+
+// Towards the end of the work no socket takes so much that the others wait for it.
+
+std::uint64_t Link::window_now() const {
+  return std::min(context_.settings.window_bytes, std::max(least_window_bytes, uncut_bytes_ / attached_));
+}
+
+ChunkLimits Link::limits_of(const RemoteRequest& request) const {
+  ChunkLimits limits = limits_;
+  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, uncut_bytes_ / attached_ / 4));
+  if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
+  return limits;
 }
 
 RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) {
@@ -362,9 +381,8 @@ void Link::end(RemoteRequest& request, HostCalls& calls, Status status, std::str
 /// A message may have become ready: socket 0 takes it.
 void Link::messages_changed() {
   const auto& first = channels_[0];
-  if (state_ != State::ready || first == nullptr || !first->idle_ || !outbox_.anything_ready()) return;
-  first->idle_ = false;
-  first->thread_.kick(first);
+  if (state_ != State::ready || first == nullptr || !outbox_.anything_ready()) return;
+  if (first->claim()) first->kick();
 }
 
 /// Tells the host what a message frame brought.
@@ -397,17 +415,15 @@ void Link::deliver() {
     lock.lock();
   }
   delivering_ = false;
-  if (told && state_ == State::ready && channels_[0] != nullptr && channels_[0]->idle_) {
-    channels_[0]->idle_ = false;
-    channels_[0]->thread_.kick(channels_[0]);
-  }
+  if (told && state_ == State::ready && channels_[0] != nullptr && channels_[0]->claim())
+    channels_[0]->kick();
 }
 
 // ------------------------------------------------------------------ beginning and end
 
 void Link::accepted(std::uint64_t token) { token_.store(token); }
 
-bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool announce) {
+bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
   const auto channel =
       std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
   if (auto watched = channel->watch(); !watched) {
@@ -431,7 +447,7 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early, bool anno
         true);  // with a goodbye: what the peer still hears over other sockets is not cut off by this one
     return false;
   }
-  if (first && announce)
+  if (first)
     context_.host.link_event(token_.load(), HEADRACE_LINK_READY, {},
                              fmt::format("connected to peer {}", peer_name_));
   channel->start(calls, early);

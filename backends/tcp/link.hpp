@@ -23,7 +23,8 @@ class Link : public std::enable_shared_from_this<Link> {
  public:
   enum class State { connecting, ready, lost, closed };
 
-  /// `token` is 0 for a link that the host has not accepted yet.
+  /// `token` is 0 for a link that a peer makes. It is ready from the start, because the host may use it as
+  /// soon as it has heard of it; what is posted before the first socket is there waits for that.
   Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id,
        std::uint64_t token, unsigned sockets);
 
@@ -44,14 +45,19 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // What happens to it.
   void accepted(std::uint64_t token);
-  /// A socket has shaken hands. The link is ready with its first one; `announce` says so to the host. False:
-  /// it is not wanted (any more).
-  bool attach(unsigned index, UniqueFd fd, std::string_view early, bool announce);
+  /// A socket has shaken hands. The first one makes a link that connects ready, which the host is told.
+  /// False: it is not wanted (any more).
+  bool attach(unsigned index, UniqueFd fd, std::string_view early);
   /// The end, unless it has ended before. Not with a lock held.
   void lose(Status status, std::string why);
 
  private:
   friend class Channel;
+  friend struct ChannelState;
+  friend class Receiver;
+  friend class GpuReceiver;
+  friend class Sender;
+  friend class GpuSender;
   friend class HostCalls;
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
@@ -62,6 +68,9 @@ class Link : public std::enable_shared_from_this<Link> {
   // With mutex_ held.
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
   [[nodiscard]] std::shared_ptr<Channel> claim_awake();
+  /// How much a socket may have under way, and how long its next chunk may be.
+  [[nodiscard]] std::uint64_t window_now() const;
+  [[nodiscard]] ChunkLimits limits_of(const RemoteRequest& request) const;
   [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
   void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
   void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
@@ -84,7 +93,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::atomic<unsigned> inside_{0};  // HostCalls alive
 
   mutable PatientMutex mutex_;
-  State state_ = State::connecting;
+  State state_;
   std::vector<std::shared_ptr<Channel>> channels_;  // by index; null: not there
   std::unordered_set<RemoteRequest*> posted_;
   std::deque<RemoteRequest*> reads_;  // that have chunks left to be cut, the next one first

@@ -166,7 +166,7 @@ void Listener::greet(UniqueFd fd) {
         admitted->lose({outcome.result.error().code}, std::move(outcome.result).error().message);
       return;
     }
-    admitted->attach(outcome.peer.channel, std::move(outcome.fd), outcome.early, false);
+    admitted->attach(outcome.peer.channel, std::move(outcome.fd), outcome.early);
   };
   auto greeting = Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), false,
                                   std::move(done));

@@ -2,7 +2,7 @@
 // Who asks for the bytes of a large read, and who sends those of a large write.
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/connection_info.hpp"
-#include "backends/tcp/played_socket.hpp"
+#include "support/played_socket.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <gtest/gtest.h>
@@ -70,8 +70,7 @@ struct NotedBackend {
   static constexpr bool maps = TcpBackend::maps;
   static std::span<const headrace_option_v1> options() { return TcpBackend::options(); }
   static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
-    HEADRACE_TRY(settings, Settings::read(args));
-    return TcpBackend::open(host, std::move(settings), std::make_unique<NotedCalls>(*senders));
+    return TcpBackend::open(host, args, {.calls = std::make_unique<NotedCalls>(*senders)});
   }
 };
 
@@ -89,12 +88,12 @@ std::vector<std::thread::id> who_begins(headrace_op_v1 op) {
                           test::PluginHost::Args{});
   const auto info = ConnectionInfo::parse(instance.connection_info());
   const SocketAddress to = info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front();
-  const PlayedSocket first(to, 0);
+  const test::PlayedSocket first(to, 0);
   EXPECT_TRUE(world.until([&] { return instance.host().accepted_links().size() == 1; }));
   const auto accepted = instance.host().accepted_links().front();
   test::Link link(instance, accepted.connection, accepted.token);
-  const PlayedSocket second(to, 1);
-  for (const PlayedSocket* socket : {&first, &second}) {
+  const test::PlayedSocket second(to, 1);
+  for (const test::PlayedSocket* socket : {&first, &second}) {
     socket->say(FrameType::ping);
     (void)socket->hear(FrameType::pong);
   }

@@ -19,10 +19,10 @@
 namespace headrace::tcp {
 
 class Link;
-class Request;
+class RemoteRequest;
 struct Region;
 struct RemoteRegion;
-using Handles = plugin::Handles<Region, Link, RemoteRegion, Request>;
+using Handles = plugin::Handles<Region, Link, RemoteRegion, RemoteRequest>;
 
 struct Region {
   std::uint32_t id = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `prepare` gives out: a request to a peer, or to ourselves.
+// What `prepare` gives out: a request to a peer.
 #pragma once
 
 #include "backends/tcp/message_outbox.hpp"
@@ -15,48 +15,33 @@ namespace headrace::tcp {
 
 class Link;
 
-/// What `load_remote` and `load_local` give out.
+/// What `load_remote` gives out.
 struct RemoteRegion {
-  std::shared_ptr<Link> link;     ///< null: our own
-  const Region* local = nullptr;  ///< our own
+  std::shared_ptr<Link> link;
   std::uint32_t id = 0;
 };
 
 /// The first GPU that memory of a local side is of, whose handles are Region; null: it is the host's alone.
 inline std::shared_ptr<const gpu::WorkingGpu> find_gpu(const headrace_side_v1& side) {
   for (std::uint64_t i = 0; i < side.region_count; ++i)
-    if (const auto* const region = static_cast<const Region*>(side.regions[i]); region->of_gpu())
-      return region->gpu->gpu();
+    if (const Region& region = Handles::region(side.regions[i]); region.of_gpu()) return region.gpu->gpu();
   return nullptr;
 }
 
-class Request {
- public:
-  explicit Request(const headrace_prepare_v1& prepared) : args(prepared) {}
-  virtual ~Request() = default;
-  Request(const Request&) = delete;
-  Request& operator=(const Request&) = delete;
-
-  virtual Status post(const headrace_post_v1& how) = 0;
-  virtual bool poll() = 0;
-  virtual void cancel() = 0;
-
-  const headrace_prepare_v1 args;
-};
-
 /// A request to a peer. All that changes is guarded by the link's lock.
-class RemoteRequest final : public Request {
+class RemoteRequest {
  public:
   RemoteRequest(const headrace_prepare_v1& prepared, std::shared_ptr<Link> to)
-      : Request(prepared), link(std::move(to)), gpu(find_gpu(*prepared.local)) {}
+      : args(prepared), link(std::move(to)), gpu(find_gpu(*prepared.local)) {}
 
-  Status post(const headrace_post_v1& how) override;
-  bool poll() override;
-  void cancel() override;
+  Status post(const headrace_post_v1& how);
+  bool poll();
+  void cancel();
 
   [[nodiscard]] bool is_write() const { return args.op == HEADRACE_WRITE; }
   [[nodiscard]] bool of_gpu() const { return gpu != nullptr; }
 
+  const headrace_prepare_v1 args;
   const std::shared_ptr<Link> link;
   const std::shared_ptr<const gpu::WorkingGpu> gpu;  ///< null: the local side is host memory
 

@@ -13,7 +13,7 @@
 namespace headrace::tcp {
 namespace {
 
-constexpr std::array<headrace_option_v1, 20> table{{
+constexpr std::array<headrace_option_v1, 19> table{{
     {"listen", "", "list",
      "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
     {"advertise", "", "list",
@@ -59,7 +59,6 @@ constexpr std::array<headrace_option_v1, 20> table{{
     {"auth_token", "", "text", "secret that all agents share; both sides prove that they know it",
      HEADRACE_OPTION_SECRET, 0},
     {"auth_token_file", "", "text", "file whose first line is the secret, instead of auth_token", 0, 0},
-    {"faults", "", "list", "for tests: failures put into the system calls; see the backend's README", 0, 0},
 }};
 
 Result<std::string> first_line(const std::string& path) {
@@ -118,7 +117,6 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.handshake_timeout = options.duration("handshake_timeout", 1ms);
   s.connect_timeout = options.duration("connect_timeout", 1ms);
   s.max_pending = static_cast<unsigned>(options.count("max_pending", 1, 65536));
-  s.faults = options.text("faults");
   HEADRACE_TRY(settings, options.checked(std::move(s)));
   HEADRACE_TRY(token, read_token(options));
   settings.token = std::move(token);

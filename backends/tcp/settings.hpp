@@ -32,7 +32,6 @@ struct Settings {
   std::chrono::nanoseconds connect_timeout{};
   unsigned max_pending = 0;
   std::string token;
-  std::string faults;
 
   [[nodiscard]] static std::span<const headrace_option_v1> rows();
   ///   errors  invalid_argument (names the option and its value), not_found (token file)

@@ -2,7 +2,7 @@
 // How much of a request a socket takes: its share of what is left, counted by the sockets that there are.
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/connection_info.hpp"
-#include "backends/tcp/played_socket.hpp"
+#include "support/played_socket.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@ TEST(Share, of_the_one_socket_of_a_link_that_came_in_is_all) {
   test::Instance instance(world, plugin::table<TcpBackend>(), {{"listen", "127.0.0.1:0"}},
                           test::PluginHost::Args{});
   const auto info = ConnectionInfo::parse(instance.connection_info());
-  const PlayedSocket peer(info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(),
-                          0);
+  const test::PlayedSocket peer(
+      info.value().addresses.front().resolve(TcpAddress::Use::connect).value().front(), 0);
   ASSERT_TRUE(world.until([&] { return instance.host().accepted_links().size() == 1; }));
   const auto accepted = instance.host().accepted_links().front();
   test::Link link(instance, accepted.connection, accepted.token);

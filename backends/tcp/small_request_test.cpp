@@ -2,7 +2,7 @@
 // Which socket a small request takes.
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/connection_info.hpp"
-#include "backends/tcp/played_socket.hpp"
+#include "support/played_socket.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <poll.h>
@@ -19,10 +19,10 @@ namespace {
 
 /// Two sockets of one link, of which either may speak next.
 struct Pair {
-  PlayedSocket first, second;
+  test::PlayedSocket first, second;
 
   struct Heard {
-    const PlayedSocket* socket = nullptr;
+    const test::PlayedSocket* socket = nullptr;
     FrameHeader header;
   };
   [[nodiscard]] Heard hear_write() const {
@@ -30,7 +30,7 @@ struct Pair {
       std::array<pollfd, 2> ready{pollfd{first.fd(), POLLIN, 0}, pollfd{second.fd(), POLLIN, 0}};
       if (::poll(ready.data(), ready.size(), 30'000) <= 0)
         throw std::runtime_error("neither socket says anything");
-      const PlayedSocket& socket = ready[0].revents != 0 ? first : second;
+      const test::PlayedSocket& socket = ready[0].revents != 0 ? first : second;
       if (const FrameHeader header = socket.hear(); header.type == FrameType::write) return {&socket, header};
     }
   }
@@ -46,11 +46,11 @@ TEST(SmallRequests, one_after_the_other_take_one_socket_and_at_once_one_each) {
                           test::PluginHost::Args{});
   const auto address = ConnectionInfo::parse(instance.connection_info()).value().addresses.front();
   const SocketAddress to = address.resolve(TcpAddress::Use::connect).value().front();
-  PlayedSocket first(to, 0);
+  test::PlayedSocket first(to, 0);
   ASSERT_TRUE(world.until([&] { return instance.host().accepted_links().size() == 1; }));
   const auto accepted = instance.host().accepted_links().front();
   test::Link link(instance, accepted.connection, accepted.token);
-  const Pair peer{std::move(first), PlayedSocket(to, 1)};
+  const Pair peer{std::move(first), test::PlayedSocket(to, 1)};
   peer.second.say(FrameType::ping);
   (void)peer.second.hear(FrameType::pong);  // it is one of the link's
 
@@ -67,7 +67,7 @@ TEST(SmallRequests, one_after_the_other_take_one_socket_and_at_once_one_each) {
   };
   const auto one = make(), other = make();
   int same = 0;
-  const PlayedSocket* last = nullptr;
+  const test::PlayedSocket* last = nullptr;
   for (int turn = 0; turn < turns; ++turn) {
     one->post();
     const Pair::Heard heard = peer.hear_write();

@@ -11,7 +11,8 @@
 namespace headrace {
 
 struct AgentOptions {
-  /// Backends to open. Empty: every backend that loads on this machine.
+  /// Backends to open, besides `local`, which moves pages inside the agent. Empty: every backend that loads
+  /// on this machine.
   std::vector<std::string> backends = {};
   /// "host:port" of the socket that answers metadata queries. Port 0: the system picks a port, which
   /// Agent::listen_address() returns. Empty: the agent does not listen.

@@ -49,7 +49,8 @@ struct MemoryRange {
 struct RegisterOptions {
   std::string name = {};  ///< unique in the agent; empty: unnamed
   std::string note = {};  ///< travels with the metadata, up to 64 KiB: dtype and shape, a checksum, ...
-  std::vector<std::string> backends = {};  ///< only these; empty: every backend that takes the kind
+  /// Only these, and `local` if one of them reaches peers; empty: every backend that takes the kind.
+  std::vector<std::string> backends = {};
   /// Held until the region is deregistered: for example the array or tensor that owns the memory.
   std::shared_ptr<const void> keep_alive = {};
 };

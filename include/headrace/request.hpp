@@ -30,7 +30,8 @@ using Timeout = std::optional<std::chrono::nanoseconds>;  ///< nullopt: no limit
 inline constexpr std::nullopt_t forever = std::nullopt;
 
 struct RequestOptions {
-  std::vector<std::string> backends = {};  ///< only these paths; empty: the best of all
+  /// Only these paths, and inside the agent `local` if none of them can; empty: the best of all.
+  std::vector<std::string> backends = {};
   Timeout timeout = {};  ///< of each post: after this time it is canceled and ends with timed_out
 };
 

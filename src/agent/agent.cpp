@@ -33,25 +33,31 @@ Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const e
   return engine.add_backend(found, settings_of(resolved, found.name));
 }
 
-/// Opens the requested backends, all of which must open; if none was requested, every backend that opens.
+Result<void> open_local(engine::Engine& engine, BackendSet& set) {
+  return open_backend(engine, set, set.plugins().find(std::string(engine::local_backend)), {});
+}
+
+/// Opens the requested backends, all of which must open; if none was requested, every backend that opens. The
+/// backend of moves inside the agent comes last.
 Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::vector<std::string>& asked) {
   const Log log(Logger::process_default(), "agent");
   if (!asked.empty()) {
     for (const std::string& name : asked) {
+      if (name == engine::local_backend) continue;
       if (auto opened = open_backend(engine, set, set.plugins().find(name), {}); !opened)
         return std::move(opened).error();
     }
-    return {};
+    return open_local(engine, set);
   }
   for (const engine::FoundBackend& found : set.plugins().find_all()) {
-    if (found.table == nullptr || found.name == engine::model_backend)
+    if (found.table == nullptr || found.name == engine::local_backend || found.name == engine::model_backend)
       continue;  // the test backend: only by name
     if (auto opened = open_backend(engine, set, found, {}); !opened) {
       if (opened.code() == Code::invalid_argument) return std::move(opened).error();
       log.info("backend {} does not open here: {}", found.name, opened.error().message);
     }
   }
-  return {};
+  return open_local(engine, set);
 }
 
 /// The engine's settings from the agent's options, except the runtime folder, which must be created as well.

@@ -3,6 +3,7 @@
 
 #include "agent/core_options.hpp"
 #include "base/text.hpp"
+#include "local/backend.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -74,6 +75,7 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   paths.cache_folder = cache_folder(*set->core_);
   set->plugins_ =
       std::make_unique<engine::PluginHost>(std::move(paths), Log(Logger::process_default(), "plugins"));
+  set->plugins_->link_in(plugin::table<local::LocalBackend>());
   return set;
 }
 

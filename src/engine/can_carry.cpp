@@ -2,6 +2,7 @@
 #include "engine/can_carry.hpp"
 
 #include "base/errors.hpp"
+#include "engine/plugin_host.hpp"
 
 #include <algorithm>
 
@@ -59,14 +60,19 @@ Result<void> takes_peers_side(const BackendInstance& backend, const PageList::St
 
 }  // namespace
 
+bool is_asked_for(const BackendInstance& backend, const RequestPlan& plan) {
+  return plan.backends.empty() || std::ranges::find(plan.backends, backend.name()) != plan.backends.end();
+}
+
 Result<void> can_carry(const BackendInstance& backend, std::size_t index, const RequestPlan& plan) {
-  if (!plan.backends.empty() && std::ranges::find(plan.backends, backend.name()) == plan.backends.end())
+  const bool inside_agent = !plan.remote->life;
+  if (!is_asked_for(backend, plan) && !(inside_agent && backend.name() == local_backend))
     return no("not among the backends asked for");
   if (plan.grid && !backend.can(HEADRACE_GRID)) return no("does not move pages that are strided views");
   bool vram = false;
   HEADRACE_TRY_VOID(takes_local_side(backend, index, *plan.local, vram));
-  HEADRACE_TRY_VOID(plan.remote->life ? takes_peers_side(backend, *plan.remote, vram)
-                                      : takes_own_remote_side(backend, index, *plan.remote, vram));
+  HEADRACE_TRY_VOID(inside_agent ? takes_own_remote_side(backend, index, *plan.remote, vram)
+                                 : takes_peers_side(backend, *plan.remote, vram));
   if (!vram && backend.can(HEADRACE_NEEDS_VRAM)) return no("moves host memory only to and from GPUs");
   return {};
 }

@@ -9,6 +9,9 @@
 
 namespace headrace::engine {
 
+/// Whether the request's caller asked for this backend; true if none was named.
+[[nodiscard]] bool is_asked_for(const BackendInstance& backend, const RequestPlan& plan);
+
 /// `index`: the backend's among those that are open. Makes no link.
 ///   errors  not_supported, not_found (a region of the peer has gone); the text says why not
 [[nodiscard]] Result<void> can_carry(const BackendInstance& backend, std::size_t index,

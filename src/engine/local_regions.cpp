@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/local_regions.hpp"
 
+#include "engine/plugin_host.hpp"
 #include "engine/range_check.hpp"
 
 #include <algorithm>
@@ -28,26 +29,37 @@ std::shared_ptr<LocalRegion> make_region(const MemoryRange& range, const Registe
   return region;
 }
 
-/// Registers with each backend that takes the kind. False if none did.
+/// Registers with one backend, or says why not.
+bool take(LocalRegion& region, BackendInstance& backend, std::size_t index, std::string& refusals) {
+  const int kind = static_cast<int>(region.info.kind);
+  if (!backend.takes_local(kind) && !backend.takes_remote(kind)) {
+    refusals += fmt::format("\n  {} does not take {}", backend.name(), kind_name(region.info.kind));
+    return false;
+  }
+  auto handle = backend.register_region(region.to_c());
+  if (!handle) {
+    refusals += "\n  " + handle.error().message;
+    return false;
+  }
+  region.handles.set_local(index, *handle);
+  return true;
+}
+
+/// Registers with each backend of `only`, or with all. False if none took it. `local` takes memory beside
+/// those that reach peers.
 bool register_with(LocalRegion& region, const std::vector<BackendInstance*>& all,
                    const std::vector<std::string>& only, std::string& refusals) {
-  const int kind = static_cast<int>(region.info.kind);
-  bool any = false;
+  bool any = false, reaches_peers = false;
+  std::size_t local = all.size();  // unless it was asked for
   for (std::size_t i = 0; i < all.size(); ++i) {
-    BackendInstance& backend = *all[i];
-    if (!only.empty() && std::ranges::find(only, backend.name()) == only.end()) continue;
-    if (!backend.takes_local(kind) && !backend.takes_remote(kind)) {
-      refusals += fmt::format("\n  {} does not take {}", backend.name(), kind_name(region.info.kind));
-      continue;
-    }
-    auto handle = backend.register_region(region.to_c());
-    if (!handle) {
-      refusals += "\n  " + handle.error().message;
-      continue;
-    }
-    region.handles.set_local(i, *handle);
+    const bool asked = only.empty() || std::ranges::find(only, all[i]->name()) != only.end();
+    if (!asked && all[i]->name() == local_backend) local = i;
+    if (!asked || !take(region, *all[i], i, refusals)) continue;
     any = true;
+    reaches_peers = reaches_peers || all[i]->can(HEADRACE_REMOTE);
   }
+  if (std::string ignored; reaches_peers && local < all.size())
+    (void)take(region, *all[local], local, ignored);
   return any;
 }
 

@@ -92,6 +92,7 @@ Result<PageList::State::Handles> remote_handles(const PageList::State& list, Bac
 
 struct PathChoice::Candidate {
   BackendInstance* backend;
+  bool unasked;  ///< `local`, for a request inside the agent whose caller named others
   double guess_ns;
 };
 
@@ -174,7 +175,7 @@ Result<PathChoice::Choice> PathChoice::choose(const RequestPlan& plan, std::span
   return reasons.no_path(plan);
 }
 
-/// The backends that can carry the plan, the cheapest by estimate first. Makes no link.
+/// The backends that can carry the plan: those asked for first, then the cheapest by estimate. Makes no link.
 std::vector<PathChoice::Candidate> PathChoice::ranked(const RequestPlan& plan,
                                                       std::span<const FailedPath> without,
                                                       const headrace_prepare_v1& args,
@@ -187,10 +188,12 @@ std::vector<PathChoice::Candidate> PathChoice::ranked(const RequestPlan& plan,
     } else if (auto can = can_carry(*backend, backends_.index(*backend), plan); !can) {
       reasons.add(*backend, can.error());
     } else {
-      candidates.push_back({backend, expected_ns(backend->cost(args), plan)});
+      candidates.push_back({backend, !is_asked_for(*backend, plan), expected_ns(backend->cost(args), plan)});
     }
   }
-  std::ranges::stable_sort(candidates, {}, &Candidate::guess_ns);
+  std::ranges::stable_sort(candidates, {}, [](const Candidate& candidate) {
+    return std::pair(candidate.unasked, candidate.guess_ns);
+  });
   return candidates;
 }
 

@@ -43,7 +43,8 @@ PeerInfo described_peer(const PeerLife& life, const std::vector<BackendInstance*
   }
   info.lost = !info.connected && (any_lost || life.fate.load() != Fate::alive);
   for (const BackendInstance* backend : all)
-    if (life.backend_number(backend->name()) >= 0) info.backends.push_back(backend->name());
+    if (backend->can(HEADRACE_REMOTE) && life.backend_number(backend->name()) >= 0)
+      info.backends.push_back(backend->name());
   return info;
 }
 

@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 #include "memory/page_list.hpp"
 
+#include <algorithm>
 #include <vector>
 
 namespace headrace::engine {
@@ -18,23 +19,15 @@ Error at(std::uint64_t page, Error error) {
   return error;
 }
 
-/// The first page of the request that lies in that region of the list.
-std::uint64_t first_page_in(const PageList::State& list, const std::vector<std::uint32_t>& index,
-                            std::uint64_t count, std::uint32_t region) {
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint64_t k = index.empty() ? i : index[i];
-    if (list.columns.region_ids[list.columns.region_of.empty() ? 0 : list.columns.region_of[k]] == region)
-      return i;
-  }
-  return no_page;
-}
-
 /// That the side that the bytes come to is not registered read-only.
 Result<void> check_writable(const RequestPlan& plan) {
   const PageList::State& target = plan.op == Op::read ? *plan.local : *plan.remote;
+  const headrace_columns_v1 columns =
+      target.columns.view(plan.op == Op::read ? plan.local_index : plan.remote_index);
   for (const std::uint32_t region : target.read_only_ids) {
-    const std::uint64_t page =
-        first_page_in(target, plan.op == Op::read ? plan.local_index : plan.remote_index, plan.count, region);
+    const auto number =
+        std::ranges::find(target.columns.region_ids, region) - target.columns.region_ids.begin();
+    const std::uint64_t page = first_page_in(columns, plan.count, static_cast<std::uint64_t>(number));
     if (page == no_page) continue;
     Error error = make_error(Code::invalid_argument, "page {}: region {} of {} is registered read-only: {}",
                              page, region, target.life ? "peer " + target.peer : "this agent",

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace::engine {
@@ -25,6 +26,9 @@ struct FoundBackend {
 
 /// The one that is for tests: opened, listed and proposed only to those who name it.
 inline constexpr std::string_view model_backend = "fake";
+
+/// The one of moves inside an agent, which every agent has beside those that its caller names.
+inline constexpr std::string_view local_backend = "local";
 
 struct PluginPaths {
   std::vector<std::string> own_folders;    ///< came with Headrace: trusted to initialise in this process

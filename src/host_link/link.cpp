@@ -82,9 +82,15 @@ Outcome Link::why_lost() const {
   return {{Code::peer_lost}, peer_text() + " has ended"};
 }
 
+Status Link::check_usable() const {
+  if (usable()) return {};
+  const bool early = state() == LinkState::connecting && !closing_.load(std::memory_order_acquire);
+  return {early ? Code::would_block : why_lost().status.code};
+}
+
 Status Link::notify(std::uint32_t channel, std::string_view bytes) {
   if (bytes.size() > max_message_bytes || channel == count_channel) return {Code::invalid_argument};
-  if (state() == LinkState::lost) return {why_lost().status.code};
+  if (const Status usable = check_usable(); !usable.ok()) return usable;
   const Status sent = messages().send(channel, bytes);
   if (sent.code == Code::corrupt) attend();  // nothing else would bring the progress thread to end it
   return sent;
@@ -96,21 +102,6 @@ bool Link::has_hung_up() {
   read_socket();
   update_interest();
   return state() == LinkState::lost;
-}
-
-bool Link::add_waiting(Post* post) {
-  const std::lock_guard lock(posts_mutex_);
-  // Under the lock: whoever changes the state empties the list afterwards, under the same lock.
-  if (state() != LinkState::connecting || closing_.load(std::memory_order_acquire)) return false;
-  post->ref();
-  in_flight_.fetch_add(1);
-  waiting_.push_back(post);
-  return true;
-}
-
-bool Link::take_waiting(Post* post) {
-  const std::lock_guard lock(posts_mutex_);
-  return std::erase(waiting_, post) != 0;
 }
 
 bool Link::add_active(Post* post) {
@@ -284,7 +275,6 @@ void Link::on_settled() {
     return;
   }
   was_ready_.store(true, std::memory_order_release);
-  pipe_->open();
   auto connecting = LinkState::connecting;
   state_.compare_exchange_strong(connecting, LinkState::ready, std::memory_order_acq_rel);
   settled_.store(true, std::memory_order_release);
@@ -366,14 +356,12 @@ std::uint32_t Link::tell_changes() {
   if (state() != LinkState::ready) return 0;
   told_ready_ = true;
   site_.host.link_event(link_token_, HEADRACE_LINK_READY, {}, fmt::format("linked to {}", peer_text()));
-  start_waiting();
   return 1;
 }
 
 void Link::announce_to_host() {
   // Ready first: another thread of the host may use the link before `accepted` returns.
   was_ready_.store(true, std::memory_order_release);
-  pipe_->open();
   auto connecting = LinkState::connecting;
   if (!state_.compare_exchange_strong(connecting, LinkState::ready, std::memory_order_acq_rel))
     return attend();
@@ -417,33 +405,12 @@ bool Link::deliver(const RingReader::Message& message) {
   return true;
 }
 
-void Link::start_waiting() {
-  std::vector<Post*> waiting;
-  {
-    const std::lock_guard lock(posts_mutex_);
-    waiting.swap(waiting_);
-  }
-  for (Post* const post : waiting) {
-    post->start();
-    post_finished();
-    post->unref();
-  }
-}
-
 void Link::end_posts(const Outcome& outcome) {
-  std::vector<Post*> waiting;
   std::vector<Post*> active;
   {
     const std::lock_guard lock(posts_mutex_);
-    waiting.swap(waiting_);
     active = active_;
     for (Post* const post : active) post->ref();
-  }
-  for (Post* const post : waiting) {
-    post->end_early(outcome);  // marks it
-    post->start();             // ends it
-    post_finished();
-    post->unref();
   }
   for (Post* const post : active) {
     post->end_early(outcome);

@@ -47,6 +47,8 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] bool has_hung_up();
   /// How posts on this link end now that it is lost or closed. Names the peer.
   [[nodiscard]] Outcome why_lost() const;
+  /// Whether it takes posts and messages: would_block before it is ready, then as `why_lost`.
+  [[nodiscard]] Status check_usable() const;
   [[nodiscard]] const std::string& peer_name() const { return peer_name_; }
   [[nodiscard]] const PeerProcess& process() const { return process_; }
   [[nodiscard]] Result<const RegionSlot*> live_slot(std::uint32_t region_id) {
@@ -58,13 +60,8 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // ---- posts that are not carried out inside `post`; any thread
 
-  // Each post that is waiting or active counts as in flight until post_finished, which comes after its end
-  // was told.
+  // Each counts as in flight until post_finished, which comes after its end was told.
 
-  /// Keeps a post until the link is ready; false if it is not connecting any more. Takes a reference.
-  bool add_waiting(Post* post);
-  /// Gives it back, with the reference, still in flight; false if it is not there.
-  bool take_waiting(Post* post);
   /// False if the link is lost or being closed: then it is in flight, but not listed, and the caller must end
   /// it. A listed one has a reference.
   bool add_active(Post* post);
@@ -161,7 +158,6 @@ class Link : public std::enable_shared_from_this<Link> {
   std::uint32_t deliver();
   [[nodiscard]] bool deliver(const RingReader::Message& message);
   void announce_to_host();
-  void start_waiting();
   void end_posts(const Outcome& outcome);
 
   Site& site_;
@@ -201,7 +197,6 @@ class Link : public std::enable_shared_from_this<Link> {
   std::string lost_text_;
 
   std::mutex posts_mutex_;
-  std::vector<Post*> waiting_;
   std::vector<Post*> active_;
   std::atomic<std::uint32_t> in_flight_{0};
 

@@ -102,7 +102,7 @@ std::uint32_t MessagePipe::flush_locked() {
   std::uint32_t moved = 0;
   bool full = false;
   for (Lane& lane : lanes_) {
-    while (open_ && !full && !lane.waiting.empty() && lane.waiting.front().filled) {
+    while (!full && !lane.waiting.empty() && lane.waiting.front().filled) {
       const std::string& bytes = lane.waiting.front().bytes;
       full = push_locked(lane.channel, bytes) != RingWriter::Push::done;
       if (full) break;
@@ -120,7 +120,7 @@ Status MessagePipe::send(std::uint32_t channel, std::string_view bytes) {
   if (wants_room()) (void)flush_locked();
   if (wants_room()) return {broken() ? Code::corrupt : Code::would_block};
   Lane& lane = lane_locked(channel);
-  if (open_ && lane.waiting.empty()) {
+  if (lane.waiting.empty()) {
     switch (push_locked(channel, bytes)) {
       case RingWriter::Push::done:
         return {};
@@ -153,8 +153,7 @@ void MessagePipe::cancel_reservation(std::uint64_t message_bytes) {
 void MessagePipe::send_reserved(std::uint32_t channel, std::string_view bytes) {
   const std::lock_guard lock(mutex_);
   Lane& lane = lane_locked(channel);
-  if (open_ && lane.waiting.empty() && !wants_room() &&
-      push_locked(channel, bytes) == RingWriter::Push::done) {
+  if (lane.waiting.empty() && !wants_room() && push_locked(channel, bytes) == RingWriter::Push::done) {
     reserved_ -= RingWriter::record_bytes(bytes.size());
     return;
   }
@@ -179,12 +178,6 @@ void MessagePipe::give_up_place(std::uint32_t channel, Place place, std::uint64_
   const std::lock_guard lock(mutex_);
   reserved_ -= RingWriter::record_bytes(message_bytes);
   lane_locked(channel).waiting.erase(place);
-  (void)flush_locked();
-}
-
-void MessagePipe::open() {
-  const std::lock_guard lock(mutex_);
-  open_ = true;
   (void)flush_locked();
 }
 

@@ -38,7 +38,7 @@ class MessagePipe {
   /// waits for.
   using Descriptors = std::array<int, 3>;
 
-  /// The connecting side makes it. Messages sent before the peer is there wait like others that find no room.
+  /// The connecting side makes it. Nothing is sent through it before the link is ready.
   [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> create(std::uint64_t ring_bytes,
                                                                    std::uint64_t queue_bytes);
   /// The accepting side takes over what came in, in the order of `descriptors`.
@@ -72,8 +72,6 @@ class MessagePipe {
   /// Gives it back, with the reservation.
   void give_up_place(std::uint32_t channel, Place place, std::uint64_t message_bytes);
 
-  /// From now on messages go into the ring; until then they only wait.
-  void open();
   /// Moves what waits into the ring. Returns how many went.
   std::uint32_t flush();
   /// Something waits for nothing but room in the ring.
@@ -116,7 +114,6 @@ class MessagePipe {
 
   std::mutex mutex_;
   RingWriter writer_;
-  bool open_ = false;
   const std::uint64_t queue_bytes_;
   std::uint64_t reserved_ = 0;  // bytes of messages that wait, or may come to
   std::vector<Lane> lanes_;     // few: the host has two channels

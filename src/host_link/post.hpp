@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a link sees the posts that it must start or end.
+// How a link sees the posts that it must end.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -35,8 +35,6 @@ class Post {
 
   // For the link: with a reference held.
 
-  /// The link became ready: carries out the post that waited for it.
-  virtual void start() = 0;
   /// The link is no more: ends the post with this outcome, as soon as its memory is quiet.
   virtual void end_early(const Outcome& outcome) = 0;
 

@@ -17,14 +17,14 @@ inline constexpr headrace_option_v1 ring_bytes_row{
     "messages",
     0,
     0};
-inline constexpr headrace_option_v1 queue_bytes_row{
-    "queue_bytes",
-    "4MiB",
-    "bytes",
-    "messages of running requests, and those sent before a link is ready, that a link keeps while the peer's "
-    "ring is full; beyond it a post or notify answers would_block",
-    0,
-    0};
+inline constexpr headrace_option_v1 queue_bytes_row{"queue_bytes",
+                                                    "4MiB",
+                                                    "bytes",
+                                                    "messages of running requests that a link keeps while "
+                                                    "the peer's ring is full; beyond it a post or notify "
+                                                    "answers would_block",
+                                                    0,
+                                                    0};
 inline constexpr headrace_option_v1 handshake_timeout_row{
     "handshake_timeout", "5s", "duration", "how long a peer may take to answer a new link", 0, 0};
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
+#include <headrace/result.hpp>
 
 #include <cstdint>
 
@@ -23,6 +24,13 @@ inline std::uint64_t length_of(const headrace_columns_v1& columns, std::uint64_t
 /// The number of the region of page i.
 inline std::uint32_t region_of(const headrace_columns_v1& columns, std::uint64_t i) {
   return columns.region_of != nullptr ? columns.region_of[slot_of(columns, i)] : 0;
+}
+/// The first of `count` pages that lies in the region of that number; none: no_page.
+inline std::uint64_t first_page_in(const headrace_columns_v1& columns, std::uint64_t count,
+                                   std::uint64_t number) {
+  for (std::uint64_t page = 0; page < count; ++page)
+    if (region_of(columns, page) == number) return page;
+  return no_page;
 }
 
 }  // namespace headrace

@@ -14,7 +14,7 @@ namespace headrace::contract {
 namespace {
 
 std::vector<BackendCase> capture_cases(std::uint32_t abilities) {
-  std::vector<BackendCase> cases = process_cases(HEADRACE_CAPTURE | abilities);
+  std::vector<BackendCase> cases = cases_with(HEADRACE_CAPTURE | abilities);
   std::erase_if(cases, [](const BackendCase& which) { return !which.vram; });
   return cases;
 }

@@ -23,9 +23,11 @@ std::map<std::string, std::uint64_t> this_program() {
   return {{path, std::filesystem::file_size(path)}};
 }
 
-constexpr std::uint32_t to_peers =
-    HEADRACE_LOCAL | HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID | HEADRACE_COUNT;
-constexpr std::uint32_t of_fake = to_peers | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
+constexpr std::uint32_t to_peers = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_GRID | HEADRACE_COUNT;
+constexpr std::uint32_t of_local = HEADRACE_LOCAL | HEADRACE_GRID;
+constexpr std::uint32_t of_local_gpu = of_local | HEADRACE_STREAM | HEADRACE_CAPTURE;
+constexpr std::uint32_t of_fake =
+    to_peers | HEADRACE_LOCAL | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
 constexpr std::uint32_t of_posix = HEADRACE_LOCAL | HEADRACE_QUERY | HEADRACE_GRID;
 constexpr std::uint32_t of_tcp = to_peers | HEADRACE_REVOKE_SAFE;
 constexpr std::uint32_t of_cuda_ipc =
@@ -95,6 +97,27 @@ const std::vector<BackendCase>& rows() {
        .settings = {{"piece_bytes", "64KiB"}, {"threads", "3"}},
        .kept_kind = HEADRACE_FILE,
        .abilities = of_posix},
+      {.backend = "local", .variant = "", .settings = {}, .linked_in = true, .abilities = of_local},
+      {.backend = "local",
+       .variant = "small_chunks",
+       .settings =
+           {{"inline_bytes", "0"}, {"chunk_bytes", "16KiB"}, {"stream_bytes", "64KiB"}, {"threads", "3"}},
+       .linked_in = true,
+       .abilities = of_local},
+      {.backend = "local_gpu",
+       .variant = "",
+       .settings = {},
+       .vram = true,
+       .linked_in = true,
+       .abilities = of_local_gpu,
+       .local_posts_run_to_their_end = true},
+      {.backend = "local_gpu",
+       .variant = "courier",
+       .settings = {{"courier", "on"}},
+       .vram = true,
+       .linked_in = true,
+       .abilities = of_local_gpu,
+       .local_posts_run_to_their_end = true},
       {.backend = "shm", .variant = "", .settings = {}, .abilities = to_peers | HEADRACE_MAP},
       {.backend = "shm",
        .variant = "relay",
@@ -105,38 +128,52 @@ const std::vector<BackendCase>& rows() {
        .variant = "",
        .settings = {},
        .vram = true,
-       .abilities = of_cuda_ipc,
-       .local_posts_run_to_their_end = true},
+       .linked_in = true,
+       .abilities = of_cuda_ipc},
       {.backend = "cuda_ipc",
        .variant = "courier",
        .settings = {{"courier", "on"}},
        .vram = true,
-       .abilities = of_cuda_ipc,
-       .local_posts_run_to_their_end = true},
-      {.backend = "tcp_gpu", .variant = "", .settings = {}, .vram = true, .abilities = of_tcp},
+       .linked_in = true,
+       .abilities = of_cuda_ipc},
+      {.backend = "tcp_gpu",
+       .variant = "",
+       .settings = {},
+       .vram = true,
+       .linked_in = true,
+       .abilities = of_tcp},
       {.backend = "tcp_gpu",
        .variant = "small_ring",
        .settings = {{"gpu_chunk_bytes", "32KiB"}, {"gpu_ring_bytes", "64KiB"}, {"sockets", "3"}},
        .vram = true,
+       .linked_in = true,
        .abilities = of_tcp},
       {.backend = "tcp_gpu",
        .variant = "faulty",
        .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}},
        .vram = true,
+       .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp},
       {.backend = "tcp",
        .variant = "faulty",
        .settings = {{"faults", shorter_calls}, {"sockets", "4"}, {"threads", "2"}},
+       .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp},
       // A few bytes a call cut every header at every place; 64 MiB would take them minutes.
       {.backend = "tcp",
        .variant = "byte_by_byte",
        .settings = {{"faults", "short_reads=11,short_writes=11,eagain=20,eintr=10"}, {"sockets", "2"}},
+       .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp,
        .whole_suite = false},
       {.backend = "tcp",
        .variant = "reset",
        .settings = {{"faults", "short_reads=3000,short_writes=3000,reset_after=25000"}, {"sockets", "2"}},
+       .linked_in = true,
+       .faulty_sockets = true,
        .abilities = of_tcp,
        .posts_succeed = false,
        .whole_suite = false},
@@ -152,7 +189,7 @@ std::optional<std::uint32_t> abilities_of(const BackendCase& which) {
   if (is_new) {
     try {
       test::World world;
-      const test::Instance instance(world, test::load_plugin(which.backend), which.settings, {});
+      const test::Instance instance(world, test::load_plugin(which.plugin()), which.settings, {});
       found->second = instance.info().abilities;
     } catch (const std::exception& e) {
       std::cerr << "contract: " << which.name() << ": " << e.what() << '\n';
@@ -194,7 +231,7 @@ std::vector<BackendCase> backend_cases() {
   std::vector<BackendCase> cases;
   if (wanted.empty()) {
     for (const BackendCase& row : rows()) {
-      if (row.vram || std::filesystem::exists(test::plugin_file(row.backend)))
+      if (row.linked_in || std::filesystem::exists(test::plugin_file(row.backend)))
         cases.push_back(row);
       else
         std::cerr << "contract: " << row.name() << " is left out: " << test::plugin_file(row.backend)

@@ -30,7 +30,9 @@ struct BackendCase {
   bool between_processes = true;                      ///< instances of two processes can reach each other
   std::int32_t kept_kind = HEADRACE_OBJECT;           ///< of what a query is about
   std::map<std::string, std::uint64_t> objects = {};  ///< that a query finds, by key or path, and their bytes
-  bool vram = false;  ///< memories are a fake GPU's, and the backend is this program's own, over that GPU
+  bool vram = false;                                  ///< memories are a fake GPU's
+  bool linked_in = false;       ///< the backend is a part of this program, not a shared object
+  bool faulty_sockets = false;  ///< the backend is this program's own, over sockets that fail
   /// Of its instances, bits of headrace_ability_v1; none: an instance is asked. They stand in the row, and a
   /// test compares them, so that the tests can be listed without an instance of every row.
   std::optional<std::uint32_t> abilities = {};
@@ -46,6 +48,8 @@ struct BackendCase {
     return of != HEADRACE_LOCAL || !local_posts_run_to_their_end;
   }
 
+  /// What `load_plugin` opens.
+  [[nodiscard]] std::string plugin() const { return faulty_sockets ? backend + "_faulty" : backend; }
   /// For test names: letters, digits and underscores.
   [[nodiscard]] std::string name() const;
 };

@@ -112,7 +112,7 @@ Pair::Pair(World& world, const headrace_backend_v1* table, const Settings& setti
   ba = wait_accepted(world, *b, *a, 0);
 }
 
-Contract::Contract() : table(load_plugin(GetParam().backend)) {
+Contract::Contract() : table(load_plugin(GetParam().plugin())) {
   if (GetParam().vram) MemorySource::use(&FakeGpus::of_this_process());
 }
 

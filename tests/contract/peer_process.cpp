@@ -58,7 +58,7 @@ PeerProcess::PeerProcess(const BackendCase& which, const std::string& name, std:
   SocketPair sockets;
   std::optional<ChildrenElsewhere> elsewhere;
   if (numbers == Numbers::its_own) elsewhere.emplace();
-  std::vector<std::string> words{std::string(HEADRACE_TEST_BIN_DIR) + "/contract_peer", which.backend, name,
+  std::vector<std::string> words{std::string(HEADRACE_TEST_BIN_DIR) + "/contract_peer", which.plugin(), name,
                                  std::to_string(incarnation), runtime_dir};
   if (which.vram) words.emplace_back("--vram");
   for (const auto& [option, value] : which.settings) words.push_back(fmt::format("{}={}", option, value));

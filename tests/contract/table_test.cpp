@@ -41,11 +41,11 @@ TEST_P(Table, names_its_version_its_kinds_and_itself) {
   EXPECT_GE(table->struct_size, HEADRACE_BACKEND_V1_SIZE);
   EXPECT_EQ(table->abi_major, HEADRACE_BACKEND_ABI_MAJOR);
   EXPECT_TRUE(is_name(table->name)) << table->name;
-  const std::string file = std::filesystem::path(plugin_file(GetParam().backend)).filename();
+  const std::string file = std::filesystem::path(plugin_file(GetParam().plugin())).filename();
   EXPECT_EQ(file, fmt::format("headrace_backend_{}.so", table->name));
   EXPECT_STRNE(table->version, "");
   EXPECT_NE(table->memory_kinds, 0U);
-  EXPECT_EQ(load_plugin(GetParam().backend), table) << "each call of the symbol must give the same table";
+  EXPECT_EQ(load_plugin(GetParam().plugin()), table) << "each call of the symbol must give the same table";
 }
 
 TEST_P(Table, has_every_entry_that_a_host_calls_without_asking) {

@@ -23,7 +23,8 @@ def random_bytes(size):
 
 def test_an_agent_lists_its_backends_with_kinds_abilities_and_current_options():
     with headrace.Agent("a", ["tcp"], options={"tcp.sockets": 3, "tcp.heartbeat_interval": "700ms"}) as agent:
-        (tcp,) = agent.backends()
+        tcp, local = agent.backends()
+        assert (local.name, local.path, local.local, local.remote) == ("local", "linked in", True, False)
         assert (
             (tcp.name, tcp.loaded, tcp.refusal) == ("tcp", True, "")
             and "dram" in tcp.kinds
@@ -74,7 +75,7 @@ def test_memory_is_registered_with_the_named_backends_only(two, name, how):
         memory = right.allocate(data.size, name="r", backends=[name])
         memory.numpy()[:] = data
         region = memory.region
-    assert region.backends == [name]
+    assert region.backends == [name, "local"]
     introduce(left, right)
     here = np.zeros_like(data)
     left.register(here)
@@ -103,6 +104,24 @@ def test_a_request_uses_the_named_backend_and_explains_why_not_the_other(two, na
     assert "shm" in text and "tcp" in text, text
 
 
+@pytest.mark.parametrize("asked", [[], ["tcp"], ["local"]])
+def test_a_move_inside_an_agent_is_of_local_whatever_backends_are_named(asked):
+    with headrace.Agent(unique("alone"), asked or ["tcp"]) as agent:
+        data, there = random_bytes(5003), np.zeros(5003, dtype=np.uint8)
+        agent.register(data, backends=asked or None)
+        region = agent.register(there, backends=asked or None)
+        assert region.backends == list(dict.fromkeys([*(asked or ["tcp"]), "local"]))
+        local, remote = agent.prepare([data]), agent.prepare([(region.id, 0, 5003)], agent.name)
+        request = agent.make_request("write", local, remote, backends=asked or None)
+        request.post()
+        request.wait(30)
+        assert request.backend == "local"
+        assert request.explain().startswith("write of 1 page, 5003 bytes: local")
+        assert (there == data).all()
+    with headrace.Agent(unique("alone"), ["tcp"]) as agent, pytest.raises(headrace.NotSupported):
+        agent.register(bytearray(1), backends=["no_such"])
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_connect_makes_a_link_over_the_named_backend(two, name):
     left, right = two
@@ -121,9 +140,9 @@ def test_a_backend_is_created_with_its_own_options_and_wrong_ones_are_refused():
                 agent.create_backend("tcp", options)
         with pytest.raises(headrace.BackendFailed, match="no_such"):
             agent.create_backend("no_such")
-        assert [backend.name for backend in agent.backends()] == ["shm"]
+        assert [backend.name for backend in agent.backends()] == ["shm", "local"]
         agent.create_backend("tcp", {"sockets": 2, "chunk_bytes": "64KiB"})
-        assert agent.allocate(4096).region.backends == BOTH
+        assert agent.allocate(4096).region.backends == ["shm", "local", "tcp"]
 
 
 def test_a_cost_grows_with_the_bytes_and_names_its_method(two):

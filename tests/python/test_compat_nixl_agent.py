@@ -745,7 +745,7 @@ def test_every_network_backend_of_nixl_becomes_headraces_paths(backend):
         agent.create_backend(name, {"anything": "1"})
         assert agent.get_backend_mem_types(name) == ["DRAM_SEG"]
         assert agent.get_backend_params(name) == {"anything": "1"}
-        assert agent.agent._backends.get(agent.backends[name]).carried.backends() == [backend]
+        assert agent.agent._backends.get(agent.backends[name]).carried.backends() == [backend, "local"]
     memory = registered(agent, np.zeros(64, np.uint8))
     local, own = (
         agent.prep_xfer_dlist(who, rows(memory, 8, 8), "DRAM", ["MOONCAKE"]) for who in ("", agent.name)
@@ -785,7 +785,7 @@ def test_creating_a_backend_logs_the_chosen_path_in_one_line(backend, capfd):
         agent.create_backend("UCX")
     finally:
         logging.getLogger("nixl").removeHandler(handler)
-    assert said == [f"backend UCX: Headrace carries dram by {backend}"]
+    assert said == [f"backend UCX: Headrace carries dram by {backend}, local"]
 
 
 def test_tensors_are_accepted_without_numpy_arrays(pair):

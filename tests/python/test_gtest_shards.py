@@ -232,7 +232,7 @@ def test_programs_count_for_every_result_and_objects_where_they_are_loaded(tmp_p
     build = tmp_path / "build"
     files = (
         "bin/headrace", "lib/libheadrace.so.0", "lib/backends/headrace_backend_tcp.so", "lib/data.json",
-        "tests/gpu_backends/tcp_on_gpus.so", "tests/contract_peer", "tests/plugins/lies.so",
+        "tests/test_backends/tcp.so", "tests/contract_peer", "tests/plugins/lies.so",
     )  # fmt: skip
     for file in (*(build / name for name in files), tmp_path / "tests" / "tsan.supp"):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +241,7 @@ def test_programs_count_for_every_result_and_objects_where_they_are_loaded(tmp_p
     (build / "suites.json").write_text(json.dumps({"suites": [suite]}))
     (read,) = gtest.read_suites(build)
     assert {path.name for path in read.loads} == {
-        "libheadrace.so.0", "headrace_backend_tcp.so", "tcp_on_gpus.so"
+        "libheadrace.so.0", "headrace_backend_tcp.so", "tcp.so"
     }  # fmt: skip
     assert {path.name for path in read.data} == {
         "headrace", "data.json", "contract_peer", "lies.so", "tsan.supp"

@@ -287,7 +287,7 @@ def test_peers_learn_of_a_backend_that_is_opened_later():
         left.import_metadata(right.export_metadata())
         assert left.peers()[0].backends == ["shm"]
         right.create_backend("tcp", {"sockets": 2})
-        assert [backend.name for backend in right.backends()] == ["shm", "tcp"]
+        assert [backend.name for backend in right.backends()] == ["shm", "local", "tcp"]
         left.import_metadata(right.export_metadata())
         assert sorted(left.peers()[0].backends) == ["shm", "tcp"]
         with pytest.raises(headrace.InvalidArgument, match="open already"):

@@ -615,4 +615,4 @@ def test_an_agent_with_two_backends_chooses_one_and_explains_the_choice():
         )
         assert request.backend == "shm"
         assert "shm" in request.explain() and "tcp" in request.explain()
-        assert there.region.backends == ["shm", "tcp"]
+        assert there.region.backends == ["shm", "tcp", "local"]

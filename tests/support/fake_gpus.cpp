@@ -3,10 +3,11 @@
 
 #include "backends/cuda_ipc/backend.hpp"
 #include "backends/tcp/peer_memory_access.hpp"
-#include "gpu_backends/on_gpus.hpp"
+#include "local/backend.hpp"
 #include "support/fake_courier.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
+#include "test_backends/on_gpus.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -23,16 +24,32 @@ constexpr std::size_t memory_bytes = std::size_t{1} << 30;
 constexpr std::size_t least_piece_bytes = 64 << 10;
 constexpr std::size_t wanted_pieces = 7;  // physical allocations of a segment
 
-/// The backend of a plugin in tests/gpu_backends, over the GPUs of this process.
-const headrace_backend_v1* load_on_gpus(const char* name, const cuda::DriverTable& driver) {
-  const std::string file = fmt::format("{}/gpu_backends/{}_on_gpus.so", HEADRACE_TEST_BIN_DIR, name);
+using TestBackend = const headrace_backend_v1* (*)(const char* name, const cuda::DriverTable*,
+                                                   const headrace_kernels_v1*);
+
+/// Of the plugin of tests/test_backends that has forms of tcp.
+const headrace_backend_v1* load_tcp(const char* name, const cuda::DriverTable& driver) {
+  const std::string file = fmt::format("{}/test_backends/tcp.so", HEADRACE_TEST_BIN_DIR);
   void* const object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) throw std::runtime_error(fmt::format("load {}: {}", file, ::dlerror()));
-  using OnGpusFunction = const headrace_backend_v1* (*)(const cuda::DriverTable*, const headrace_kernels_v1*);
-  const auto on_gpus = reinterpret_cast<OnGpusFunction>(::dlsym(object, "headrace_backend_on_gpus"));
-  if (on_gpus == nullptr)
-    throw std::runtime_error(fmt::format("{} does not export headrace_backend_on_gpus", file));
-  return on_gpus(&driver, &cuda::fake_kernels_table());
+  const auto backend = reinterpret_cast<TestBackend>(::dlsym(object, "headrace_test_backend"));
+  if (backend == nullptr)
+    throw std::runtime_error(fmt::format("{} does not export headrace_test_backend", file));
+  return backend(name, &driver, &cuda::fake_kernels_table());
+}
+
+struct CudaIpcOnGpus : OnGpus<cuda_ipc::CudaIpcBackend> {};
+
+/// The name differs from that of `local` over the machine's own GPUs, which moves host memory without one.
+struct LocalOnGpus : OnGpus<local::LocalBackend> {
+  static constexpr const char* name = "local_gpu";
+};
+
+/// A linked-in backend over the GPUs of this process.
+template <class OnGpus>
+const headrace_backend_v1* over(const cuda::DriverTable& driver) {
+  OnGpus::use(driver, cuda::fake_kernels_table());
+  return plugin::table<OnGpus>();
 }
 
 void must(cuda::Outcome outcome, const char* what) {
@@ -88,19 +105,18 @@ FakeGpus& FakeGpus::of_this_process() {
 }
 
 void FakeGpus::offer_backends() {
-  // Once for a process: instances read the GPUs of their backend at any time.
+  // Each is given the GPUs once: instances read them at any time.
   offer_plugin("cuda_ipc", [] {
-    using CudaIpc = OnGpus<cuda_ipc::CudaIpcBackend>;
-    static const headrace_backend_v1* const table = [] {
-      CudaIpc::use(of_this_process().table_, cuda::fake_kernels_table());
-      return plugin::table<CudaIpc>();
-    }();
+    static const headrace_backend_v1* const table = over<CudaIpcOnGpus>(of_this_process().table_);
     return table;
   });
-  offer_plugin("tcp_gpu", [] {
-    static const headrace_backend_v1* const table = load_on_gpus("tcp", of_this_process().table_);
+  offer_plugin("local_gpu", [] {
+    static const headrace_backend_v1* const table = over<LocalOnGpus>(of_this_process().table_);
     return table;
   });
+  offer_plugin("local", [] { return plugin::table<local::LocalBackend>(); });
+  for (const char* const name : {"tcp_gpu", "tcp_gpu_faulty", "tcp_faulty"})
+    offer_plugin(name, [name] { return load_tcp(name, of_this_process().table_); });
 }
 
 MemorySource::Taken FakeGpus::take_plain(std::size_t length_bytes) {

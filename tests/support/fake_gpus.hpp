@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fake GPUs of a test program, the backends cuda_ipc and tcp over them, and their memory.
+// Fake GPUs of a test program, the backends cuda_ipc, tcp and local over them, and their memory.
 #pragma once
 
 #include "support/fake_cuda.hpp"
@@ -14,8 +14,9 @@ class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// From now on `load_plugin("cuda_ipc")` and `load_plugin("tcp_gpu")` return cuda_ipc and tcp over the fake
-  /// GPUs. Tests reach into cuda_ipc, which is linked in; tcp is loaded from tests/gpu_backends.
+  /// From now on `load_plugin` returns cuda_ipc, "tcp_gpu" and "local_gpu" over the fake GPUs, `local` over
+  /// this machine's, and "tcp_faulty" and "tcp_gpu_faulty", whose option `faults` is a FaultPlan. tcp is
+  /// loaded from tests/test_backends; the others, into which tests reach, are linked in.
   static void offer_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }

@@ -99,7 +99,7 @@ def read_suites(build: Path) -> list[Suite]:
     """Returns the programs of a configured build (cmake/tests.cmake writes suites.json)."""
     listed = json.loads((build / "suites.json").read_text())
     tests = build / "tests"
-    library = store.files_below(build / "lib", tests / "gpu_backends")
+    library = store.files_below(build / "lib", tests / "test_backends")
     loads = [path for path in library if ".so" in path.suffixes]
     common = [*sorted(set(library) - set(loads)), *store.files_below(build / "bin", tests / "plugins")]
     common += store.files_below(*(ROOT / "tests" / name for name in READ))

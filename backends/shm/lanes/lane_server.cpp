@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/lanes/lane_server.hpp"
 
-#include "backends/shm/copy.hpp"
 #include "base/clock.hpp"
+#include "memory/page_copy.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -140,7 +140,9 @@ class Backend {
   virtual void deregister_region(Region& region) = 0;
   virtual Result<std::string> export_region(Region& /*region*/) { return std::string(); }
 
-  virtual Result<Remote*> load_local(Region& region) = 0;
+  virtual Result<Remote*> load_local(Region& /*region*/) {
+    return Error{Code::not_supported, "this backend does not move inside one agent"};
+  }
   virtual Result<Remote*> load_remote(Link& /*link*/, const headrace_remote_region_v1& /*region*/) {
     return Error{Code::not_supported, "this backend reaches no peer's memory"};
   }

@@ -175,7 +175,6 @@ void use_fake_gpus() {
   FakeGpus& gpus = FakeGpus::of_this_process();
   gpus.choose(1);
   MemorySource::use(&gpus);
-  FakeGpus::offer_backends();
 }
 
 int run(int argc, char** argv) {
@@ -195,6 +194,7 @@ int run(int argc, char** argv) {
     const auto equals = setting.find('=');
     settings.emplace(setting.substr(0, equals), setting.substr(equals + 1));
   }
+  FakeGpus::offer_backends();
   ControlLine line(peer_control_fd);
   std::unique_ptr<Peer> peer;
   try {

@@ -20,8 +20,6 @@ PipeEnds make_pipe(std::uint64_t ring_bytes = 256 * 1024, std::uint64_t queue_by
   ends.far = MessagePipe::adopt(UniqueFd(::dup(fds[0])), UniqueFd(::dup(fds[1])), UniqueFd(::dup(fds[2])),
                                 queue_bytes)
                  .value();
-  ends.near->open();
-  ends.far->open();
   return ends;
 }
 

@@ -362,5 +362,18 @@ TEST(page_cursor, a_walk_over_grids_continues_from_its_position) {
   EXPECT_EQ(remote_extent(request, 0), 4U + 1 * 4 + 2 * 50);
 }
 
+TEST(FirstPageIn, is_the_first_of_the_requests_pages_in_that_region) {
+  PageSide side = uniform(0, 10, 10);
+  EXPECT_EQ(first_page_in(side.view().columns, 3, 0), 0U);
+  EXPECT_EQ(first_page_in(side.view().columns, 3, 1), no_page);
+  side.regions = {region(1), region(2), region(3)};
+  side.region_of = {0, 0, 2, 1};
+  EXPECT_EQ(first_page_in(side.view().columns, 4, 1), 3U);
+  EXPECT_EQ(first_page_in(side.view().columns, 3, 1), no_page);
+  side.indices = {3, 2, 0};
+  EXPECT_EQ(first_page_in(side.view().columns, 3, 1), 0U);
+  EXPECT_EQ(first_page_in(side.view().columns, 3, 0), 2U);
+}
+
 }  // namespace
 }  // namespace headrace

@@ -3,8 +3,8 @@
 
 A name for storage stands for every open backend of Headrace that carries both the storage and the memory of
 the name. A name for the network or GPUs stands for every open backend that carries one of its kinds of memory
-and no storage. Headrace chooses the backend of each request. A name that stands for no backend is absent,
-like a plugin that is not installed in NIXL.
+and no storage, if one of them reaches other agents. Headrace chooses the backend of each request. A name that
+stands for no backend is absent, like a plugin that is not installed in NIXL.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Carried:
 
 
 def carried(name: str, open_backends: Iterable[OpenBackend]) -> Carried | None:
-    """Returns the backends that a name stands for; None if the name is unknown or its first kind has no
-    path."""
+    """Returns the backends that a name stands for; None if the name is unknown, if its first kind has no
+    path, or if a name of the network has no path to other agents."""
     plugin = PLUGINS.get(name)
     if plugin is None:
         return None
@@ -115,11 +115,10 @@ def carried(name: str, open_backends: Iterable[OpenBackend]) -> Carried | None:
     kinds = tuple(kind for kind in plugin.kinds if paths[kind])
     # A name whose first kind has no path is absent. NIXL lists host memory first for most names of the
     # network.
-    if plugin.kinds[0] not in kinds:
+    remote = any(info.remote for info in infos)
+    if plugin.kinds[0] not in kinds or (plugin.kinds[0] not in _STORAGE and not remote):
         return None
-    return Carried(
-        name, tuple(sorted(kinds, key=list(SEGMENTS).index)), paths, any(info.remote for info in infos)
-    )
+    return Carried(name, tuple(sorted(kinds, key=list(SEGMENTS).index)), paths, remote)
 
 
 def _stands_for(info: OpenBackend, plugin: Plugin) -> bool:
