@@ -121,6 +121,12 @@ function(headrace_add_library)
   endif()
 endfunction()
 
+# headrace_backend_rooms(<variable>): the rooms that a backend may use, in link order.
+function(headrace_backend_rooms variable)
+  headrace_existing(rooms headrace_rail headrace_gpu headrace_memory headrace_host_link headrace_vendor headrace_wire headrace_base)
+  set(${variable} ${rooms} PARENT_SCOPE)
+endfunction()
+
 # backends/<name>/*.cpp and those of its folders -> the plugin lib/backends/headrace_backend_<name>.so, and the static library
 # headrace_backend_<name>_static (all but plugin.cpp) for tests that link a backend in.
 function(headrace_add_backend name)
@@ -134,7 +140,7 @@ function(headrace_add_backend name)
     message(FATAL_ERROR "backends/${name} has no plugin.cpp, the file with HEADRACE_EXPORT_BACKEND.")
   endif()
   list(REMOVE_ITEM sources ${entry})
-  headrace_existing(rooms headrace_rail headrace_gpu headrace_memory headrace_host_link headrace_vendor headrace_wire headrace_base)
+  headrace_backend_rooms(rooms)
 
   add_library(headrace_backend_${name}_static STATIC ${sources})
   target_include_directories(headrace_backend_${name}_static PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)

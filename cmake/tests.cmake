@@ -8,10 +8,11 @@ include(GoogleTest)
 # The tests of the release build are not what is measured; without optimisation they compile in half the time.
 set(headrace_test_options $<$<CONFIG:Release>:-O0>)
 
-# Everything a test may need, in link order: what is above comes first.
+# What a test may need, in link order: what is above comes first. Of the backends these are the ones that tests outside their
+# own folder reach into. All others are loaded, so that a change in one links few programs again.
 function(headrace_test_parts variable)
   get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
-  get_property(static_backends GLOBAL PROPERTY HEADRACE_STATIC_BACKENDS)
+  headrace_existing(static_backends headrace_backend_cuda_ipc_static headrace_backend_fake_static)
   list(REVERSE rooms)
   if(HEADRACE_SANITIZE MATCHES "thread")
     # Its tests need libheadrace_torch.so, which is not built then: see cmake/torch.cmake.
@@ -29,7 +30,7 @@ function(headrace_add_test_support)
     target_compile_options(headrace_test_support PRIVATE ${headrace_test_options})
     # A test takes the files of the archive that it needs, with the rooms below these; one file would need every room. So only
     # the files of a folder are joined.
-    set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD_MODE GROUP)
+    set_target_properties(headrace_test_support PROPERTIES UNITY_BUILD_MODE GROUP POSITION_INDEPENDENT_CODE ON)
     foreach(source IN LISTS sources)
       if(source MATCHES "/tests/support/([a-z_]+)/")
         set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${CMAKE_MATCH_1})
@@ -65,19 +66,10 @@ function(headrace_add_test name label)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${headrace_tests_dir})
   target_compile_options(${name} PRIVATE ${headrace_test_options})
   list(GET label 0 kind)
-  # What a program opens or starts when it runs decides whether an earlier result still holds.
-  set(loads_plugins false)
-  set(runs_command false)
-  if(name MATCHES "^(unit_engine|unit_agent|unit_cli|unit_gpu|contract|system|command|model)$")
-    set(loads_plugins true)
-  endif()
-  if(name MATCHES "^(command|model)$")
-    set(runs_command true)
-  endif()
   list(TRANSFORM headrace_sanitizer_environment REPLACE "^([A-Z_]+)=(.*)$" "\"\\1\": \"\\2\"" OUTPUT_VARIABLE environment)
   list(JOIN environment ", " environment)
   set_property(GLOBAL APPEND_STRING PROPERTY HEADRACE_SUITES
-    ",\n  {\"name\": \"${name}\", \"label\": \"${kind}\", \"program\": \"tests/${name}\", \"plugins\": ${loads_plugins}, \"command\": ${runs_command},
+    ",\n  {\"name\": \"${name}\", \"label\": \"${kind}\", \"program\": \"tests/${name}\",
    \"environment\": {${environment}}}")
   gtest_discover_tests(${name} TEST_PREFIX ${name}. TEST_LIST ${name}_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        WORKING_DIRECTORY ${headrace_tests_dir} PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED "${arg_AFTER}")
@@ -121,6 +113,28 @@ foreach(test IN LISTS @name@_tests)
 endforeach()
 ]=])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+endfunction()
+
+# tests/test_backends/<name>.cpp -> tests/test_backends/<name>.so: forms of a backend for the tests that load it.
+function(headrace_add_test_backends)
+  set(exports ${PROJECT_SOURCE_DIR}/cmake/test_backend_exports.map)
+  headrace_glob(sources tests/test_backends/*.cpp)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    add_library(test_backend_${name} MODULE ${source})
+    target_link_libraries(test_backend_${name} PRIVATE headrace_test_support headrace_backend_${name}_static)
+    target_link_options(test_backend_${name} PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL)
+    set_target_properties(
+      test_backend_${name}
+      PROPERTIES PREFIX ""
+                 OUTPUT_NAME ${name}
+                 LIBRARY_OUTPUT_DIRECTORY ${headrace_tests_dir}/test_backends
+                 LINK_DEPENDS ${exports})
+    headrace_existing(users unit_engine backend_tcp contract contract_peer)
+    foreach(user IN LISTS users)
+      add_dependencies(${user} test_backend_${name})
+    endforeach()
+  endforeach()
 endfunction()
 
 function(headrace_add_tests)
@@ -186,6 +200,7 @@ function(headrace_add_tests)
     add_dependencies(command headrace_command)
   endif()
 
+  headrace_add_test_backends()
   headrace_add_c_tests()
   headrace_add_model_tests("${everything}")
 
@@ -271,16 +286,24 @@ function(headrace_add_model_tests everything)
   endif()
 endfunction()
 
-# headrace_included_parts(<variable> <source>): the rooms and backends whose headers the source includes, in link order.
-# A fuzz build is one more build of everything it links, so it links no more than that.
-function(headrace_included_parts variable source)
+# headrace_add_included_parts(<target> <source>): links the rooms and backends whose headers the source includes. A fuzz build is
+# one more build of everything it links, so it links no more than that, and of a backend only the sources that the target
+# reaches: a change in another one leaves the program as it is, and tools/test.py does not fuzz it again.
+function(headrace_add_included_parts target source)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
   file(STRINGS ${source} lines REGEX "^#include \"")
   set(backends "")
+  set(reached "")
   set(rooms "")
   foreach(line IN LISTS lines)
-    if(line MATCHES "\"backends/([a-z0-9_]+)/")
-      list(APPEND backends headrace_backend_${CMAKE_MATCH_1}_static)
+    if(line MATCHES "\"(backends/([a-z0-9_]+))/")
+      if(HEADRACE_FUZZ)
+        headrace_reached(found ${CMAKE_MATCH_1} ${source})
+        list(APPEND reached ${found})
+        headrace_backend_rooms(backends)
+      else()
+        list(APPEND backends headrace_backend_${CMAKE_MATCH_2}_static)
+      endif()
     elseif(line MATCHES "\"([a-z_]+)/")
       list(APPEND rooms ${CMAKE_MATCH_1})
     endif()
@@ -292,7 +315,9 @@ function(headrace_included_parts variable source)
     endif()
   endforeach()
   headrace_existing(found ${backends} ${found})
-  set(${variable} "${found}" PARENT_SCOPE)
+  list(REMOVE_DUPLICATES reached)
+  target_sources(${target} PRIVATE ${reached})
+  target_link_libraries(${target} PRIVATE ${found} headrace_options headrace_foreign)
 endfunction()
 
 # tests/fuzz/<name>.cpp -> fuzz_<name>. With clang a libFuzzer program, else one that replays tests/fuzz/corpus/<name>;
@@ -303,10 +328,9 @@ function(headrace_add_fuzz)
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
     set(target fuzz_${name})
-    headrace_included_parts(parts ${source})
     add_executable(${target} ${source})
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(${target} PRIVATE ${parts} headrace_options headrace_foreign)
+    headrace_add_included_parts(${target} ${source})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
     if(HEADRACE_FUZZ)
       target_link_options(${target} PRIVATE -fsanitize=fuzzer)

@@ -18,15 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from testing import gtest, store, timings
+from testing import gtest, python_files, store, timings
 from testing import tidy as tidy_files
+from testing.junit import count_junit
 from testing.stage import BUILD, JOBS, REPORTS, ROOT, Case, OutOfTime, Runner, Stage
 
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -93,53 +93,11 @@ RELEASE_SETTINGS = [
     f"-DHEADRACE_CUDA_ARCHS={';'.join(ARCHS)}",
 ]
 
-# What the Python tests read besides the installed package.
-PYTHON_INPUTS = [
-    "tests", "tools", "bench", "docs", "examples", "packaging", "python", "include", "kernels",
-    "README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "layers.toml", "pyproject.toml",
-]  # fmt: skip
-
-FUZZ_SECONDS, FUZZ_SECONDS_LONG = 30, 300
+FUZZ_SECONDS, FUZZ_SECONDS_LONG = 15, 300
 TIDY_MINUTES = 1
 # No target has these sources: tools/check_rocm.py compiles the first, a command of tests/fuzz/README.md the
 # other.
 NEVER_COMPILED = {"tests/rocm/hip_functions.cpp", "tests/fuzz/make_corpus/make_corpus.cpp"}
-
-
-# Reading reports
-
-
-def count_junit(runner: Runner, stage: Stage, report: Path, what: str) -> None:
-    """Adds the tests of a JUnit file of ctest or pytest to the stage. A file without tests is a failure."""
-    if not report.exists():
-        stage.check(False, what, "it wrote no report")
-        return
-    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
-    if not cases:
-        stage.check(False, what, "it ran no test")
-    for case in cases:
-        name = (
-            ".".join(filter(None, [case.get("classname"), case.get("name")]))
-            if what == "pytest"
-            else case.get("name", "?")
-        )
-        skipped = case.find("skipped")
-        bad = [element for element in (case.find("failure"), case.find("error")) if element is not None]
-        output = case.findtext("system-out") or ""
-        if bad or case.get("status") == "fail":
-            stage.check(False, name, "\n".join([*((b.text or b.get("message") or "") for b in bad), output]))
-        elif skipped is not None or case.get("status") in ("notrun", "disabled"):
-            stage.skip(name, skip_reason(skipped, output), runner.allowed_skips)
-        else:
-            stage.passed += 1
-
-
-def skip_reason(skipped: ElementTree.Element | None, output: str) -> str:
-    """Returns the reason of a skip. pytest writes it as the message; GoogleTest prints it after `Skipped`."""
-    if match := re.search(r"^\S*:\d+: Skipped\n(.*?)\n?^\[  SKIPPED", output, re.M | re.S):
-        return " ".join(match[1].split())
-    message = skipped.get("message") if skipped is not None else None
-    return message or "no reason given"
 
 
 # Steps that several stages share
@@ -311,7 +269,6 @@ def run_setup() -> bool:
 
 
 def sources(runner: Runner, stage: Stage) -> None:
-    runner.begin_ahead("dev", build_dev)
     stage.check(runner.command(stage, [str(VENV_PYTHON), "tools/lint.py"]), "tools/lint.py")
 
 
@@ -322,7 +279,6 @@ def build_dev(runner: Runner, stage: Stage) -> bool:
 
 def dev(runner: Runner, stage: Stage) -> None:
     if build_dev(runner, stage):
-        runner.begin_ahead("tsan", build_tsan)
         run_suites(runner, stage, "dev", SANITIZED, without=NOT_IN_DEV)
         c_tests(runner, stage, "dev")
         replay(runner, stage, "dev")
@@ -334,7 +290,6 @@ def build_tsan(runner: Runner, stage: Stage) -> bool:
 
 def tsan(runner: Runner, stage: Stage) -> None:
     if build_tsan(runner, stage):
-        runner.begin_ahead("wheel", install_wheel)
         run_suites(runner, stage, "tsan", THREADED, without=NOT_IN_TSAN)
         c_tests(runner, stage, "tsan")
 
@@ -347,12 +302,14 @@ def tsan_all(runner: Runner, stage: Stage) -> None:
 def release(runner: Runner, stage: Stage) -> None:
     """Tests the release build: the command, models, examples. The Python package comes from the same
     build."""
-    more = ["headrace_examples", "headrace_c_tests", "c_model_test"]
-    if build_suites(runner, stage, "release", RELEASED, more, RELEASE_SETTINGS):
-        if not DEMO_MODEL.exists():
-            runner.begin_ahead("python", export_demo)
+    if build_release(runner, stage):
         test_programs(runner, stage, "release")
         run_suites(runner, stage, "release", RELEASED)
+
+
+def build_release(runner: Runner, stage: Stage) -> bool:
+    more = ["headrace_examples", "headrace_c_tests", "c_model_test"]
+    return build_suites(runner, stage, "release", RELEASED, more, RELEASE_SETTINGS)
 
 
 def wheel(runner: Runner, stage: Stage) -> None:
@@ -381,17 +338,29 @@ def install_wheel(runner: Runner, stage: Stage) -> bool:
 
 
 def python(runner: Runner, stage: Stage) -> None:
-    marks = "not (" + " or ".join(LABELS) + ")"
-    files = store.files_below(*(ROOT / name for name in PYTHON_INPUTS), installed_package())
-    key = store.hash_of(files, marks)
-    if runner.use_store and store.recall(stage, "pytest", key):
-        return
+    marks = ["-m", "not (" + " or ".join(LABELS) + ")"]
+    archs = ",".join(ARCHS)
+    place = python_files.Place(ROOT, VENV_PYTHON, installed_package(), (*marks, archs))
     # Before the tests, each of which has its limit: compiling the demo's model takes a minute.
-    if stage.check(export_demo(runner, stage), "headrace.demo_model.export"):
-        archs = {"HEADRACE_TEST_ARCHS": ",".join(ARCHS)}
-        pytest(runner, stage, "-n", str(TEST_JOBS), "--dist", "loadfile", "-m", marks, environment=archs)
-    if not stage.failures:
-        store.keep(stage, "pytest", key, stage.passed, stage.skips)
+    if demo_is_exported(runner, stage, place):
+        files = sorted((ROOT / "tests" / "python").glob("**/test_*.py"))
+        place.more = [DEMO_MODEL, BUILD / "models"]
+        environment = {**venv_environment(), "HEADRACE_TEST_ARCHS": archs}
+        python_files.run(runner, stage, place, files, marks, environment, TEST_JOBS)
+
+
+def demo_is_exported(runner: Runner, stage: Stage, place: python_files.Place) -> bool:
+    key = place.key(set())
+    if runner.use_store and store.recall(stage, "demo_model", key):
+        return True
+    ok = stage.check(export_demo(runner, stage), "headrace.demo_model.export")
+    if ok and place.key(set()) == key:
+        store.keep(stage, "demo_model", key, 1, [], store.hashes_of([DEMO_MODEL]))
+    return ok
+
+
+def export_demo_once(runner: Runner, stage: Stage) -> bool:
+    return DEMO_MODEL.exists() or export_demo(runner, stage)
 
 
 def export_demo(runner: Runner, stage: Stage) -> bool:
@@ -434,30 +403,36 @@ def changed_fuzz_targets() -> list[str]:
     return found
 
 
+def build_fuzz(runner: Runner, stage: Stage, names: Sequence[str]) -> bool:
+    return configure_and_build(runner, stage, "fuzz", names or ["headrace_fuzz_targets"])
+
+
+def build_fuzz_changed(runner: Runner, stage: Stage) -> bool:
+    targets = changed_fuzz_targets()
+    return not targets or build_fuzz(runner, stage, targets)
+
+
 def fuzz_changed(runner: Runner, stage: Stage) -> None:
     targets = changed_fuzz_targets()
     print(f"  changed since the base: {', '.join(targets) or 'no target'}", flush=True)
-    if not targets:
-        return
-    key = store.hash_of(store.files_below(ROOT / "src", ROOT / "backends", ROOT / "tests" / "fuzz"), *targets)
-    if runner.use_store and store.recall(stage, "fuzz", key):
-        return
-    fuzz(runner, stage, FUZZ_SECONDS, targets)
-    if not stage.failures:
-        store.keep(stage, "fuzz", key, stage.passed, [])
+    if targets:
+        fuzz(runner, stage, FUZZ_SECONDS, targets)
 
 
 def fuzz(runner: Runner, stage: Stage, seconds: int, names: Sequence[str]) -> None:
-    if not configure_and_build(runner, stage, "fuzz", names or ["headrace_fuzz_targets"]):
+    """Fuzzes the targets, or all. A program that was fuzzed before is the same if no source of it changed."""
+    if not build_fuzz(runner, stage, names):
         return
     targets = [path for path in fuzz_targets("fuzz") if not names or path.name in names]
     if not targets:
         stage.check(False, "fuzz", "tests/fuzz has no target")
 
     def run_target(target: Path) -> None:
-        if runner.resume and store.recall(stage, target.name, runner.resume):
-            return
         name = target.name.removeprefix("fuzz_")
+        corpus = ROOT / "tests" / "fuzz" / "corpus" / name
+        key = runner.resume or store.hash_of([target, *store.files_below(corpus)], str(seconds))
+        if (runner.use_store or runner.resume) and store.recall(stage, target.name, key):
+            return
         # What it finds on the way is kept in the build folder; an input that breaks the reader lands in
         # artifacts.
         found, artifacts = BUILD / "fuzz" / "corpus" / name, BUILD / "fuzz" / "artifacts"
@@ -474,8 +449,8 @@ def fuzz(runner: Runner, stage: Stage, seconds: int, names: Sequence[str]) -> No
             f"tests/fuzz/corpus/{name}",
         ]
         ok = runner.command(stage, command, log_name=f"{stage.name}-{name}")
-        if stage.check(ok, f"{target.name} for {seconds} s") and runner.resume:
-            store.keep(stage, target.name, runner.resume, 1, [])
+        if stage.check(ok, f"{target.name} for {seconds} s"):
+            store.keep(stage, target.name, key, 1, [])
 
     with ThreadPoolExecutor(JOBS) as pool:
         list(pool.map(run_target, targets))
@@ -507,9 +482,7 @@ def changed_sources() -> list[str]:
     )
 
 
-def run_tidy(
-    runner: Runner, stage: Stage, names: list[str], minutes: float | None, use_kept: bool = False
-) -> None:
+def run_tidy(runner: Runner, stage: Stage, names: list[str], minutes: float | None, use_kept: bool) -> None:
     """Runs clang-tidy on those of the files that are sources, each by itself, as an editor sees it: in a
     build folder that is configured and never built."""
     folder = BUILD / "tidy"
@@ -530,19 +503,13 @@ def run_tidy(
 
 
 def tidy(runner: Runner, stage: Stage) -> None:
-    files = changed_sources()
-    key = store.hash_of([*all_headers(), *(ROOT / name for name in files)])
-    if runner.use_store and store.recall(stage, "clang-tidy", key):
-        return
-    run_tidy(runner, stage, files, TIDY_MINUTES)
-    if not stage.failures and not stage.skips:
-        store.keep(stage, "clang-tidy", key, stage.passed, [])
+    run_tidy(runner, stage, changed_sources(), TIDY_MINUTES, use_kept=runner.use_store)
 
 
-def all_headers() -> list[Path]:
-    folders = ("include", "src", "backends", "cli", "bindings", "tests", "kernels", "bench")
-    files = store.files_below(*(ROOT / folder for folder in folders))
-    return [ROOT / ".clang-tidy", *(path for path in files if path.suffix in (".hpp", ".h", ".cuh"))]
+def tidy_ahead(runner: Runner, stage: Stage) -> None:
+    """Looks at the changed sources, if the stage reads what is kept."""
+    if runner.use_store:
+        tidy(runner, stage)
 
 
 def tidy_all(runner: Runner, stage: Stage) -> None:
@@ -662,6 +629,16 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "soaks-python": ("the Python tests that take minutes", soaks_python),
     "rocm": ("compile the model runner as for ROCm's torch, neither linked nor run", rocm),
 }
+# What stages can do before their turn, in the order of the stages: see Runner.begin_ahead.
+AHEAD: dict[str, Callable[[Runner, Stage], object]] = {
+    "dev": build_dev,
+    "tsan": build_tsan,
+    "wheel": install_wheel,
+    "release": build_release,
+    "python": export_demo_once,
+    "fuzz": build_fuzz_changed,
+    "tidy": tidy_ahead,
+}
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 LONG = [
     "setup", "sources", "dev-all", "tsan-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python",
@@ -680,7 +657,6 @@ def run_stages(
     """Runs the stages in order. With `resume`, a key, a stage that passed under this key is not repeated, nor
     is a part of a stage that was cut off."""
     runner = Runner(budget_minutes, use_store, resume)
-    runner.coming = names
     start = time.monotonic()
     try:
         for name in names:
@@ -689,6 +665,9 @@ def run_stages(
                 runner.stages.append(stage)
                 print(f"== {name}: passed before, {stage.minutes:.1f} min, {stage.passed} passed", flush=True)
                 continue
+            if name != "setup" and runner.worker is None:
+                later = names[names.index(name) + 1 :]
+                runner.begin_ahead({each: AHEAD[each] for each in later if each in AHEAD})
             sentence, body = STAGES[name]
             stage = runner.run(name, sentence, body)
             if name == "setup":
@@ -731,12 +710,12 @@ def recall_stage(name: str, file: Path, key: str) -> Stage | None:
 
 
 def tree_key() -> str:
-    """Returns the hash of the tree's files. After an interruption `make test-long` continues if the files are
-    the same, and starts again if they differ."""
+    """Returns the hash of the tree's files and of the environment. After an interruption `make test-long`
+    continues if they are the same, and starts again if they differ."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     names = [name for name in listing.splitlines() if (ROOT / name).is_file()]
-    return store.hash_of([ROOT / name for name in names], *names)
+    return store.hash_of([ROOT / name for name in names], *names, store.surroundings())
 
 
 def report(stages: list[Stage], minutes: float) -> int:
@@ -744,12 +723,12 @@ def report(stages: list[Stage], minutes: float) -> int:
     passed = sum(stage.passed for stage in stages)
     failed = sum(len(stage.failures) for stage in stages)
     skipped = sum(len(stage.skips) for stage in stages)
-    print(f"\n{'stage':<14}{'minutes':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
+    print(f"\n{'stage':<14}{'minutes':>8}{'CPU s':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
     for stage in stages:
-        print(
-            f"{stage.name:<14}{stage.minutes:>8.1f}{stage.passed:>8}{len(stage.failures):>8}{len(stage.skips):>8}"
-        )
-    print(f"{'all':<14}{minutes:>8.1f}{passed:>8}{failed:>8}{skipped:>8}")
+        counts = f"{stage.passed:>8}{len(stage.failures):>8}{len(stage.skips):>8}"
+        print(f"{stage.name:<14}{stage.minutes:>8.1f}{stage.cpu_seconds:>8.0f}{counts}")
+    cpu_seconds = sum(stage.cpu_seconds for stage in stages)
+    print(f"{'all':<14}{minutes:>8.1f}{cpu_seconds:>8.0f}{passed:>8}{failed:>8}{skipped:>8}")
     for stage in stages:
         for case in stage.failures:
             print(f"failed: {stage.name}: {case.name}")

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 /// Two agents of this process with a link over one socket, unless told otherwise.
 class TcpGpu : public testing::Test {
  protected:
-  TcpGpu() { FakeGpus::link_backends(); }
+  TcpGpu() { FakeGpus::offer_backends(); }
   ~TcpGpu() override {
     gpus().driver().release();
     gpus().choose(0);

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """How a child process ended is told in words, and whether PyTorch's own loader crashes without Headrace.
 No test needs torch."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """tools/check_numbers.py: figures of documents are those of rows; one without a row is found by name."""
 
 import importlib.util

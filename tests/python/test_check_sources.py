@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """The source check finds files without a licence line, registries' host names and paths of one machine."""
 
 import subprocess

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """Descriptor lists beyond the behaviour of NIXL's own: an index outside a list is an error, and a pickle
 gives only descriptors."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """The translation of NIXL's addresses into Headrace's regions gives the same result one by one and with
 NumPy, and that result is correct."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """Descriptors are stored in their shortest form, and that form loses no information."""
 
 import re

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """The demo's language model: weights and card, the three pieces against the whole model, sampling, training,
 the packages."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """`python -m headrace.export`: what it writes, how it compares, and what it says when it cannot."""
 
 import json

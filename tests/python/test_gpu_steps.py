@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: shm
 """The run on a GPU machine goes on after a failure, ends what takes too long, and keeps the rows."""
 
 import argparse

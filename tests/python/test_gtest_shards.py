@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """Test programs in shards: every case counts once, also behind a case that ends its process. A stored result
-holds for the same program only."""
+holds for the same program and the same plugins only."""
 
+import json
 import re
 import stat
 import sys
@@ -11,12 +13,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-from testing import gtest, stage, store
+from testing import gtest, seen, stage, store
 
-# Behaves as a GoogleTest program: lists its cases, runs those of the filter, writes XML at its end.
+# Behaves as a GoogleTest program: lists its cases, runs those of the filter, writes XML at its end. A case of
+# a row `x` loads x.so, as its loader reports.
 PROGRAM = """#!{python}
 import os, signal, sys, time
 cases = {cases!r}
+only = os.environ.get("HEADRACE_CONTRACT_BACKENDS", "")
+cases = {{name: does for name, does in cases.items() if name.endswith(only)}}
+def load(line):
+    with open(os.environ["LD_DEBUG_OUTPUT"] + ".1", "a") as report:
+        print("     1:\t" + line, file=report)
 flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:] if "=" in a)
 if "gtest_flagfile" in flags:
     flags.update(l.lstrip("-").split("=", 1) for l in open(flags["gtest_flagfile"]).read().split())
@@ -24,10 +32,12 @@ if "--gtest_list_tests" in sys.argv:
     print("S.")
     [print("  " + name) for name in cases]
     sys.exit()
+load("initialize program: " + os.path.basename(sys.argv[0]))
 wanted, xml, bad = flags["gtest_filter"].split(":"), "", False
 for name, does in cases.items():
     if "S." + name not in wanted: continue
     print("[ RUN      ] S." + name, flush=True)
+    if "/" in name: load("file=lib/" + name.split("/")[1] + ".so [0];  generating link map")
     if does == "crash": os.kill(os.getpid(), signal.SIGSEGV)
     if does == "hang": time.sleep(60)
     if does == "fail": print("it is wrong")
@@ -53,13 +63,15 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "STORE", tmp_path / "passed")
     monkeypatch.setattr(stage, "read_allowed_skips", lambda: [re.compile("no IPv6")])
 
-    def run_cases(use_store=False, leaks=False, resume="", **cases):
+    def run_cases(use_store=False, leaks=False, resume="", label="unit", loads=(), **cases):
         program = tmp_path / "unit_x"
         program.write_text(PROGRAM.format(python=sys.executable, cases=cases, leaks=leaks))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         runner = stage.Runner(None, use_store, resume)
         counted = stage.Stage("dev", "")
-        suite = gtest.Suite("unit_x", "unit", program, [])
+        store._known.clear()  # a run by another process
+        store.surroundings.cache_clear()
+        suite = gtest.Suite("unit_x", label, program, [], list(loads))
         gtest.run_suites(runner, counted, [suite], wrapper=[], filter_text="*", jobs=2)
         return counted
 
@@ -105,9 +117,135 @@ def test_a_result_is_stored_for_the_same_program_only(run):
     assert run(use_store=True, a="pass", b="skip", c="pass").stored == 0
 
 
+@pytest.mark.parametrize("variable", ["HEADRACE_TCP_SOCKETS", "NIXL_PLUGIN_DIR", "CXX", "PYTHONHASHSEED"])
+def test_a_result_is_stored_for_the_same_environment_only(run, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    run(a="pass")
+    assert run(use_store=True, a="pass").stored == 1
+    monkeypatch.setenv(variable, "2")
+    assert run(use_store=True, a="pass").stored == 0
+    monkeypatch.delenv(variable)
+    assert run(use_store=True, a="pass").stored == 0
+
+
+def test_a_program_does_not_get_what_differs_between_terminals(run, monkeypatch):
+    monkeypatch.setenv("TERM", "one")
+    assert "TERM" not in stage.inherited()
+    run(a="pass")
+    monkeypatch.setenv("TERM", "another")
+    assert run(use_store=True, a="pass").stored == 1
+
+
+def test_a_list_of_cases_under_another_environment_does_not_count_for_all(rows, monkeypatch):
+    """HEADRACE_CONTRACT_BACKENDS=shm lists shm alone."""
+    monkeypatch.setenv("HEADRACE_CONTRACT_BACKENDS", "shm")
+    assert rows(use_store=True).passed == 1
+    monkeypatch.delenv("HEADRACE_CONTRACT_BACKENDS")
+    again = rows(use_store=True)
+    assert (again.passed, again.stored) == (3, 0)
+
+
+def test_a_result_is_stored_for_the_same_tools_and_packages_only(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "TOOLS", tmp_path / "tools")
+    monkeypatch.setattr(store, "DEBIAN_PACKAGES", tmp_path / "status")
+    monkeypatch.setattr(store, "PYTHONS", (tmp_path,))
+    package = tmp_path / "lib" / "python3.9" / "site-packages" / "torch-2.dist-info"
+    for file in (tmp_path / "tools" / "testing" / "x.py", tmp_path / "status", package):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        run(a="pass")
+        assert run(use_store=True, a="pass").stored == 1
+        file.write_text("new")
+        assert run(use_store=True, a="pass").stored == 0
+
+
+def test_a_result_during_which_the_program_changed_is_not_stored(run, tmp_path, monkeypatch):
+    def run_and_change(*arguments):
+        result = run_shard(*arguments)
+        (tmp_path / "unit_x").write_text("changed")
+        return result
+
+    run_shard = gtest.run_shard
+    monkeypatch.setattr(gtest, "run_shard", run_and_change)
+    assert run(a="pass").passed == 1
+    monkeypatch.setattr(gtest, "run_shard", run_shard)
+    assert run(use_store=True, a="pass").stored == 0
+
+
 def test_a_failure_is_not_stored(run):
     run(a="pass", b="fail")
     assert run(use_store=True, a="pass", b="fail").stored == 0
+
+
+@pytest.fixture
+def rows(run, tmp_path):
+    """Runs a suite of two rows that load a plugin each, and returns the stage."""
+    for row in ("shm", "tcp", "other"):
+        (tmp_path / f"{row}.so").write_text(row)
+    cases = {"a/shm": "pass", "b/shm": "skip", "a/tcp": "pass", "c": "pass"}
+
+    def run_rows(label="contract", **more):
+        return run(label=label, loads=sorted(tmp_path.glob("*.so")), **{**cases, **more})
+
+    return run_rows
+
+
+def test_a_change_in_a_plugin_runs_the_rows_again_that_load_it(rows, tmp_path):
+    assert rows(use_store=True).stored == 0
+    again = rows(use_store=True)
+    assert (again.passed, again.stored, len(again.skips)) == (3, 3, 1)
+    (tmp_path / "tcp.so").write_text("changed")
+    again = rows(use_store=True)
+    assert (again.passed, again.stored, len(again.skips)) == (3, 2, 1)
+    (tmp_path / "other.so").write_text("changed")
+    assert rows(use_store=True).stored == 3
+
+
+def test_a_plugin_more_or_less_runs_every_row_again(rows, tmp_path):
+    rows(use_store=True)
+    (tmp_path / "other.so").unlink()
+    assert rows(use_store=True).stored == 0
+
+
+def test_a_row_that_fails_runs_again_and_the_others_do_not(rows):
+    rows(use_store=True, **{"a/tcp": "fail"})
+    again = rows(use_store=True, **{"a/tcp": "fail"})
+    assert (again.stored, failed(again)) == (2, ["unit_x.S.a/tcp"])
+
+
+def test_a_suite_without_rows_is_one_part(rows, tmp_path):
+    rows("unit", use_store=True)
+    assert rows("unit", use_store=True).stored == 3
+    (tmp_path / "tcp.so").write_text("changed")
+    assert rows("unit", use_store=True).stored == 0
+
+
+def test_a_static_program_depends_on_everything(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(seen, "names", lambda folder: set())  # a static program
+    rows(use_store=True)
+    (tmp_path / "other.so").write_text("changed")
+    assert rows(use_store=True).stored == 0
+
+
+def test_programs_count_for_every_result_and_objects_where_they_are_loaded(tmp_path, monkeypatch):
+    """A program, which may be static, need not report that it ran."""
+    monkeypatch.setattr(gtest, "ROOT", tmp_path)
+    build = tmp_path / "build"
+    files = (
+        "bin/headrace", "lib/libheadrace.so.0", "lib/backends/headrace_backend_tcp.so", "lib/data.json",
+        "tests/test_backends/tcp.so", "tests/contract_peer", "tests/plugins/lies.so",
+    )  # fmt: skip
+    for file in (*(build / name for name in files), tmp_path / "tests" / "tsan.supp"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    suite = {"name": "contract", "label": "contract", "program": "tests/contract", "environment": {}}
+    (build / "suites.json").write_text(json.dumps({"suites": [suite]}))
+    (read,) = gtest.read_suites(build)
+    assert {path.name for path in read.loads} == {
+        "libheadrace.so.0", "headrace_backend_tcp.so", "tcp.so"
+    }  # fmt: skip
+    assert {path.name for path in read.data} == {
+        "headrace", "data.json", "contract_peer", "lies.so", "tsan.supp"
+    }  # fmt: skip
 
 
 def test_after_an_interruption_only_the_cases_left_run(run, monkeypatch):
@@ -126,9 +264,10 @@ def test_cases_of_a_process_that_failed_are_not_kept(run):
 
 
 def test_a_slow_case_without_known_times_is_a_shard_of_its_own():
-    suite = gtest.Suite("system", "system", Path("system"), [])
+    suite = gtest.Suite("system", "system", Path("system"), [], [])
     shards = gtest.cut(suite, ["S.a_slow/shm", "S.a_slow/tcp", "S.b", "S.c"])
     assert [shard.cases for shard in shards] == [["S.a_slow/shm"], ["S.a_slow/tcp"], ["S.b", "S.c"]]
+    assert [shard.part for shard in shards] == ["system@shm", "system@tcp", "system"]
 
 
 def test_labels_at_the_end_of_a_suite_or_case_are_filtered():

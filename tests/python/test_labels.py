@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """Labels of ctest and marks of pytest have the same names, and every test that needs a GPU bears one."""
 
 import re

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """`make lint` finds each kind of defect by name, and nothing in a clean repository."""
 
 import shutil

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """headrace.Model: compiled packages, run from Python."""
 
 import importlib.util

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """The pictures of bench/plots show the rows of bench/results. The tests read the pictures and do not draw
 them, because that needs matplotlib."""
 

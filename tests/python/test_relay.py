@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: shm
 """Large reads of a peer's registered memory over shm: the owner copies them into a ring, and attach takes
 over if the owner does not."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """tools/setup.sh: its output while pip works, and its behaviour after an interruption. Stand-ins replace pip
 and apt-get here."""
 

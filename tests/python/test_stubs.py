@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """The checked-in stubs equal the stubs that are generated from the compiled modules.
 
 To write that of headrace._headrace again:  python tests/python/test_stubs.py

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """The test run counts the reports of ctest and pytest, and a test that did not run never counts as passed."""
 
 import re
@@ -115,29 +116,59 @@ def test_a_command_that_outlasts_the_budget_is_killed_and_reported(monkeypatch, 
 
 
 def test_a_stage_waits_for_its_work_that_was_begun_ahead(monkeypatch, empty_root):
+    monkeypatch.setattr(run.Runner, "hurry", lambda runner: None)
     made = empty_root / "made"
     command = ["sh", "-c", f"sleep 1; ps -o ni= -p $$ > {made}"]
-
-    def first(runner, stage):
-        runner.begin_ahead("second", lambda runner, stage: runner.command(stage, command))
-        runner.begin_ahead("never", lambda runner, stage: (empty_root / "never").touch())
-        stage.check(not made.exists(), "the first stage does not wait for it")
-
-    monkeypatch.setitem(run.STAGES, "first", ("", first))
-    monkeypatch.setitem(
-        run.STAGES,
-        "second",
-        ("", lambda runner, stage: stage.check(made.read_text().strip() == "19", "made")),
-    )
-    assert run.run_stages(["first", "second"], None) == 0
+    works = {
+        "second": lambda runner, stage: runner.command(stage, command),
+        "third": lambda runner, stage: stage.check(made.exists(), "one after the other") and made.touch(),
+        "never": lambda runner, stage: (empty_root / "never").touch(),
+    }
+    bodies = {
+        "first": lambda runner, stage: stage.check(not made.exists(), "the first does not wait"),
+        "second": lambda runner, stage: stage.check(made.read_text().strip() == "19", "made"),
+        "third": lambda runner, stage: stage.check(True, "done"),
+    }
+    monkeypatch.setattr(run, "AHEAD", works)
+    for name, body in bodies.items():
+        monkeypatch.setitem(run.STAGES, name, ("", body))
+    assert run.run_stages(list(bodies), None) == 0
     assert not (empty_root / "never").exists()
 
 
+def test_work_ahead_for_which_a_stage_waits_gets_its_priority(monkeypatch, empty_root):
+    asked = []
+    monkeypatch.setattr(stage_module.os, "setpriority", lambda which, who, priority: asked.append(priority))
+    work = ["sleep", "1"]
+    monkeypatch.setattr(run, "AHEAD", {"second": lambda runner, stage: runner.command(stage, work)})
+    for name in ("first", "second"):
+        monkeypatch.setitem(run.STAGES, name, ("", lambda runner, stage: stage.check(not asked, "done")))
+    assert run.run_stages(["first"], 1) == 0
+    assert run.run_stages(["first", "second"], 1) == 1
+    assert set(asked) == {0}
+
+
+def test_a_stage_does_the_work_that_failed_ahead_of_it(monkeypatch, empty_root):
+    def fails(runner, stage):
+        raise ValueError("ahead")
+
+    monkeypatch.setattr(run, "AHEAD", {"second": fails, "third": fails})
+    monkeypatch.setattr("threading.excepthook", lambda arguments: None)
+    for name in ("first", "second", "third"):
+        monkeypatch.setitem(run.STAGES, name, ("", lambda runner, stage: stage.check(True, "done")))
+    assert run.run_stages(["first", "second", "third"], None) == 0
+
+
 def test_work_ahead_of_a_stage_that_does_not_come_is_ended(monkeypatch, empty_root):
+    begun = empty_root / "begun"
+
     def first(runner, stage):
-        runner.begin_ahead("second", lambda runner, stage: runner.command(stage, ["sleep", "600"]))
+        while not begun.exists():
+            time.sleep(0.01)
         raise KeyboardInterrupt
 
+    work = ["sh", "-c", f"touch {begun}; exec sleep 600"]
+    monkeypatch.setattr(run, "AHEAD", {"second": lambda runner, stage: runner.command(stage, work)})
     monkeypatch.setitem(run.STAGES, "first", ("", first))
     monkeypatch.setitem(run.STAGES, "second", ("", lambda runner, stage: None))
     begin = time.monotonic()
@@ -193,7 +224,7 @@ def test_a_tree_that_changes_during_a_long_run_ends_it(long_run, empty_root, cap
     assert long_run(first=passes, second=passes) == (0, ["first", "second"])
 
 
-def test_after_an_interruption_only_the_readers_left_are_fuzzed(monkeypatch, empty_root):
+def test_a_reader_is_fuzzed_again_if_its_program_changed_or_it_was_left(monkeypatch, empty_root):
     folder, ran = empty_root / "fuzz" / "fuzz", empty_root / "ran"
     folder.mkdir(parents=True)
     monkeypatch.setattr(run, "BUILD", empty_root)
@@ -203,13 +234,17 @@ def test_after_an_interruption_only_the_readers_left_are_fuzzed(monkeypatch, emp
         (folder / name).write_text(f"#!/bin/sh\necho {name} >> {ran}\nexit {code}\n")
         (folder / name).chmod(0o755)
 
-    def fuzz(key):
+    def fuzz(key, use_store=False):
         ran.write_text("")
         stage = run.Stage("fuzz-long", "")
-        run.fuzz(run.Runner(None, resume=key), stage, 300, [])
+        run.store._known.clear()  # a run by another process
+        run.fuzz(run.Runner(None, use_store, key), stage, 300, [])
         return sorted(ran.read_text().split()), stage.passed, len(stage.failures)
 
     assert fuzz("one tree") == (["fuzz_bad", "fuzz_good"], 1, 1)
     assert fuzz("one tree") == (["fuzz_bad"], 1, 1)
     assert fuzz("another") == (["fuzz_bad", "fuzz_good"], 1, 1)
     assert fuzz("") == (["fuzz_bad", "fuzz_good"], 1, 1)
+    assert fuzz("", use_store=True) == (["fuzz_bad"], 1, 1)
+    (folder / "fuzz_good").write_text(f"#!/bin/sh\necho fuzz_good >> {ran} # changed\n")
+    assert fuzz("", use_store=True) == (["fuzz_bad", "fuzz_good"], 1, 1)

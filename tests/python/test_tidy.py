@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: none
 """clang-tidy looks again at a source when a file that it depends on has changed, and not otherwise."""
 
 import json

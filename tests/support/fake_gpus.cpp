@@ -2,14 +2,15 @@
 #include "support/fake_gpus.hpp"
 
 #include "backends/cuda_ipc/backend.hpp"
-#include "backends/tcp/backend.hpp"
 #include "backends/tcp/peer_memory_access.hpp"
-#include "gpu/device.hpp"
 #include "local/backend.hpp"
 #include "support/fake_courier.hpp"
 #include "support/fake_kernels.hpp"
-#include "support/faulty_tcp.hpp"
 #include "support/plugin_instance.hpp"
+#include "test_backends/on_gpus.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,53 +24,33 @@ constexpr std::size_t memory_bytes = std::size_t{1} << 30;
 constexpr std::size_t least_piece_bytes = 64 << 10;
 constexpr std::size_t wanted_pieces = 7;  // physical allocations of a segment
 
-/// The driver and the kernels of the fake.
-gpu::GpuSource fake_source() {
-  return {[] { return FakeGpus::of_this_process().driver().load(); },
-          [] { return gpu::KernelLibrary::from_table(cuda::fake_kernels_table(), "the fake library"); }};
+using TestBackend = const headrace_backend_v1* (*)(const char* name, const cuda::DriverTable*,
+                                                   const headrace_kernels_v1*);
+
+/// Of the plugin of tests/test_backends that has forms of tcp.
+const headrace_backend_v1* load_tcp(const char* name, const cuda::DriverTable& driver) {
+  const std::string file = fmt::format("{}/test_backends/tcp.so", HEADRACE_TEST_BIN_DIR);
+  void* const object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) throw std::runtime_error(fmt::format("load {}: {}", file, ::dlerror()));
+  const auto backend = reinterpret_cast<TestBackend>(::dlsym(object, "headrace_test_backend"));
+  if (backend == nullptr)
+    throw std::runtime_error(fmt::format("{} does not export headrace_test_backend", file));
+  return backend(name, &driver, &cuda::fake_kernels_table());
 }
 
-template <class Backend>
-struct OnFakes {
-  static constexpr const char* name = Backend::name;
-  static constexpr const char* version = Backend::version;
-  static constexpr std::uint32_t memory_kinds = Backend::memory_kinds;
-  static constexpr bool maps = Backend::maps;
-  static std::span<const headrace_option_v1> options() { return Backend::options(); }
-};
-
-struct CudaIpcOnFakes : OnFakes<cuda_ipc::CudaIpcBackend> {
-  static Result<std::unique_ptr<cuda_ipc::CudaIpcBackend>> open(plugin::Host host,
-                                                                const plugin::CreateArgs& args) {
-    return cuda_ipc::CudaIpcBackend::open(host, args, fake_source());
-  }
-};
-
-/// The name differs from that of the built tcp, which moves host memory where there is no GPU.
-struct TcpOnFakes : OnFakes<tcp::TcpBackend> {
-  static constexpr const char* name = "tcp_gpu";
-  static Result<std::unique_ptr<tcp::TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
-    return tcp::TcpBackend::open(host, args, {.gpus = fake_source()});
-  }
-};
-
-struct FaultyTcpOnFakes : OnFakes<tcp::TcpBackend> {
-  static constexpr const char* name = "tcp_gpu_faulty";
-  static std::span<const headrace_option_v1> options() { return faulty_tcp_options(); }
-  static Result<std::unique_ptr<tcp::TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
-    HEADRACE_TRY(calls, faulty_sockets(args));
-    return tcp::TcpBackend::open(host, args, {.calls = std::move(calls), .gpus = fake_source()});
-  }
-};
+struct CudaIpcOnGpus : OnGpus<cuda_ipc::CudaIpcBackend> {};
 
 /// The name differs from that of `local` over the machine's own GPUs, which moves host memory without one.
-struct LocalOnFakes : OnFakes<local::LocalBackend> {
+struct LocalOnGpus : OnGpus<local::LocalBackend> {
   static constexpr const char* name = "local_gpu";
-  static Result<std::unique_ptr<local::LocalBackend>> open(plugin::Host host,
-                                                           const plugin::CreateArgs& args) {
-    return local::LocalBackend::open(host, args, fake_source());
-  }
 };
+
+/// A linked-in backend over the GPUs of this process.
+template <class OnGpus>
+const headrace_backend_v1* over(const cuda::DriverTable& driver) {
+  OnGpus::use(driver, cuda::fake_kernels_table());
+  return plugin::table<OnGpus>();
+}
 
 void must(cuda::Outcome outcome, const char* what) {
   if (outcome != cuda::Outcome::success)
@@ -123,12 +104,19 @@ FakeGpus& FakeGpus::of_this_process() {
   return *gpus;
 }
 
-void FakeGpus::link_backends() {
-  link_plugin("cuda_ipc", plugin::table<CudaIpcOnFakes>());
-  link_plugin("tcp_gpu", plugin::table<TcpOnFakes>());
-  link_plugin("tcp_gpu_faulty", plugin::table<FaultyTcpOnFakes>());
-  link_plugin("local_gpu", plugin::table<LocalOnFakes>());
-  link_plugin("local", plugin::table<local::LocalBackend>());
+void FakeGpus::offer_backends() {
+  // Each is given the GPUs once: instances read them at any time.
+  offer_plugin("cuda_ipc", [] {
+    static const headrace_backend_v1* const table = over<CudaIpcOnGpus>(of_this_process().table_);
+    return table;
+  });
+  offer_plugin("local_gpu", [] {
+    static const headrace_backend_v1* const table = over<LocalOnGpus>(of_this_process().table_);
+    return table;
+  });
+  offer_plugin("local", [] { return plugin::table<local::LocalBackend>(); });
+  for (const char* const name : {"tcp_gpu", "tcp_gpu_faulty", "tcp_faulty"})
+    offer_plugin(name, [name] { return load_tcp(name, of_this_process().table_); });
 }
 
 MemorySource::Taken FakeGpus::take_plain(std::size_t length_bytes) {

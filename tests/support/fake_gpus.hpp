@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends cuda_ipc, tcp and local over fake GPUs, linked into test programs, and memory of these GPUs.
+// Fake GPUs of a test program, the backends cuda_ipc, tcp and local over them, and their memory.
 #pragma once
 
 #include "support/fake_cuda.hpp"
@@ -14,9 +14,10 @@ class FakeGpus final : public MemorySource {
  public:
   [[nodiscard]] static FakeGpus& of_this_process();
 
-  /// Makes `load_plugin` return cuda_ipc, tcp ("tcp_gpu", and "tcp_gpu_faulty" with the option of
-  /// faulty_tcp.hpp) and local ("local_gpu") over the fake GPUs, and `local` over this machine's.
-  static void link_backends();
+  /// From now on `load_plugin` returns cuda_ipc, "tcp_gpu" and "local_gpu" over the fake GPUs, `local` over
+  /// this machine's, and "tcp_faulty" and "tcp_gpu_faulty", whose option `faults` is a FaultPlan. tcp is
+  /// loaded from tests/test_backends; the others, into which tests reach, are linked in.
+  static void offer_backends();
 
   [[nodiscard]] cuda::FakeCuda& driver() { return driver_; }
   /// The GPU of all memory that is taken from now on; 0 at first.

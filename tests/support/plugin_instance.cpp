@@ -23,9 +23,9 @@ void must(std::int32_t code, const ErrorText& error, const char* what) {
   throw std::runtime_error(fmt::format("{}: {} ({})", what, error.str(), code_name(static_cast<Code>(code))));
 }
 
-std::map<std::string, const headrace_backend_v1*>& linked_plugins() {
-  static std::map<std::string, const headrace_backend_v1*> tables;
-  return tables;
+std::map<std::string, std::function<const headrace_backend_v1*()>>& offered_plugins() {
+  static std::map<std::string, std::function<const headrace_backend_v1*()>> offered;
+  return offered;
 }
 
 }  // namespace
@@ -35,13 +35,13 @@ std::string plugin_file(const std::string& name) {
   return fmt::format("{}/backends/headrace_backend_{}.so", HEADRACE_TEST_BIN_DIR, name);
 }
 
-void link_plugin(const std::string& name, const headrace_backend_v1* table) {
-  linked_plugins()[name] = table;
+void offer_plugin(const std::string& name, std::function<const headrace_backend_v1*()> load) {
+  offered_plugins()[name] = std::move(load);
 }
 
 const headrace_backend_v1* load_plugin(const std::string& name) {
-  if (const auto linked = linked_plugins().find(name); linked != linked_plugins().end())
-    return linked->second;
+  if (const auto offered = offered_plugins().find(name); offered != offered_plugins().end())
+    return offered->second();
   const std::string file = plugin_file(name);
   void* const object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) throw std::runtime_error(fmt::format("load {}: {}", file, ::dlerror()));

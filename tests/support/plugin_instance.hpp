@@ -27,8 +27,8 @@
 
 namespace headrace::test {
 
-/// From now on `load_plugin(name)` returns a table that is linked into this program.
-void link_plugin(const std::string& name, const headrace_backend_v1* table);
+/// From now on `load_plugin(name)` calls `load` for the table.
+void offer_plugin(const std::string& name, std::function<const headrace_backend_v1*()> load);
 /// Loads `headrace_backend_<name>.so` of the build, or the file itself if `name` contains a slash. It is
 /// never unloaded.
 const headrace_backend_v1* load_plugin(const std::string& name);

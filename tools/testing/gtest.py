@@ -3,6 +3,8 @@
 
 A program's cases are cut into shards; as many shards as there are cores run at once. A case that ends its
 process, or that takes too long, fails by its own name, and the cases behind it run in a new process.
+
+Results are stored by part: a program, or one row of a program whose rows load different plugins.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,13 +23,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testing import store
-from testing.stage import BUILD, REPORTS, ROOT, Runner, Stage, signal_sentence
+from testing import seen, store
+from testing.stage import BUILD, REPORTS, ROOT, Runner, Stage, inherited, signal_sentence
 
 CASE_SECONDS = 120
 SLOW_CASE_SECONDS = 1800
 SHARD_SECONDS = 15  # aimed at, from the times of the last run
 SHARD_CASES = 150  # where no times are known
+
+READ = (
+    "fixtures",
+    "lsan.supp",
+    "tsan.supp",
+    "allowed_skips.txt",
+)  # of tests/, by the programs and by this tool
 
 
 @dataclass
@@ -36,9 +46,35 @@ class Suite:
     name: str
     label: str
     program: Path
-    loads: list[Path]  # what it opens or starts when it runs
+    data: list[Path]  # files that it may read or run; each counts for every result
+    loads: list[Path]  # shared objects that it may load; those that a part loads count for its result
     environment: dict[str, str] = field(default_factory=dict)  # what its sanitizers need
     seconds: dict[str, float] = field(default_factory=dict)  # of each case, in the last run
+
+    def part_of(self, case: str) -> str:
+        """Returns the part to which a case belongs."""
+        by_row = self.label in ("contract", "system") and "/" in case.partition(".")[2]
+        return f"{self.name}@{case.rpartition('/')[2]}" if by_row else self.name
+
+    def loaded(self, names: set[str]) -> list[Path]:
+        """Returns what a process and its children loaded of `loads`; all of it where that is not known."""
+        if self.program.name not in names:
+            return self.loads
+        return [path for path in self.loads if path.name in names]
+
+
+@dataclass
+class Part:
+    """Cases of a suite whose result is stored."""
+
+    name: str
+    suite: Suite
+    cases: list[str]
+    key: str = ""
+    results: list[Result] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.suite, self.cases)
 
 
 @dataclass
@@ -46,6 +82,7 @@ class Shard:
     suite: Suite
     cases: list[str]
     number: int
+    part: str = ""
 
 
 @dataclass
@@ -54,23 +91,26 @@ class Result:
     failed: list[tuple[str, str]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # not run, since the process ended before
+    loaded: list[Path] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 def read_suites(build: Path) -> list[Suite]:
     """Returns the programs of a configured build (cmake/tests.cmake writes suites.json)."""
     listed = json.loads((build / "suites.json").read_text())
-    plugins = store.files_below(build / "lib")
-    helpers = store.files_below(build / "tests" / "plugins")
+    tests = build / "tests"
+    library = store.files_below(build / "lib", tests / "test_backends")
+    loads = [path for path in library if ".so" in path.suffixes]
+    common = [*sorted(set(library) - set(loads)), *store.files_below(build / "bin", tests / "plugins")]
+    common += store.files_below(*(ROOT / "tests" / name for name in READ))
     suites = []
     for row in listed["suites"]:
-        program = build / row["program"]
-        loads = plugins if row["plugins"] else []
-        if row["plugins"]:
-            loads = loads + helpers + sorted(program.parent.glob(f"{row['name']}_*"))
-        if row["command"]:
-            loads = [*loads, build / "bin" / "headrace"]
-        suites.append(Suite(row["name"], row["label"], program, loads, row["environment"]))
+        data = [*common, *sorted(tests.glob(f"{row['name']}_*"))]
+        if row["name"] == "model":
+            data += store.files_below(BUILD / "models")
+        suites.append(
+            Suite(row["name"], row["label"], build / row["program"], data, loads, row["environment"])
+        )
     return suites
 
 
@@ -80,7 +120,7 @@ def list_cases(suite: Suite, wrapper: list[str], filter_text: str) -> list[str]:
     listing = subprocess.run(
         command,
         cwd=suite.program.parent,
-        env={**os.environ, **suite.environment},
+        env={**inherited(), **suite.environment},
         capture_output=True,
         text=True,
         check=True,
@@ -106,20 +146,30 @@ def filter_with(label: str) -> str:
     return f"*_{label}.*:*_{label}:*_{label}/*"
 
 
-def cut(suite: Suite, cases: list[str]) -> list[Shard]:
-    """Returns shards of about SHARD_SECONDS each; cases of one GoogleTest suite stay in order."""
-    shards: list[Shard] = []
-    current: list[str] = []
-    seconds = 0.0
+def parts_of(suite: Suite, cases: list[str]) -> dict[str, list[str]]:
+    """Returns the cases of each part."""
+    parts: dict[str, list[str]] = {}
     for case in cases:
-        current.append(case)
-        unknown = SHARD_SECONDS if case_seconds(case) > CASE_SECONDS else SHARD_SECONDS / SHARD_CASES
-        seconds += suite.seconds.get(case, unknown)
-        if seconds >= SHARD_SECONDS:
-            shards.append(Shard(suite, current, len(shards)))
-            current, seconds = [], 0.0
-    if current:
-        shards.append(Shard(suite, current, len(shards)))
+        parts.setdefault(suite.part_of(case), []).append(case)
+    return parts
+
+
+def cut(suite: Suite, cases: list[str]) -> list[Shard]:
+    """Returns shards of one part and of about SHARD_SECONDS each; cases of one GoogleTest suite stay in
+    order."""
+    shards: list[Shard] = []
+    for part, its_cases in parts_of(suite, cases).items():
+        current: list[str] = []
+        seconds = 0.0
+        for case in its_cases:
+            current.append(case)
+            unknown = SHARD_SECONDS if case_seconds(case) > CASE_SECONDS else SHARD_SECONDS / SHARD_CASES
+            seconds += suite.seconds.get(case, unknown)
+            if seconds >= SHARD_SECONDS:
+                shards.append(Shard(suite, current, len(shards), part))
+                current, seconds = [], 0.0
+        if current:
+            shards.append(Shard(suite, current, len(shards), part))
     return shards
 
 
@@ -157,6 +207,7 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
     base.parent.mkdir(parents=True, exist_ok=True)
     log, report, flags = (base.with_suffix(base.suffix + end) for end in (".log", ".xml", ".flags"))
     report.unlink(missing_ok=True)
+    loads = base.with_suffix(base.suffix + ".loads")
     flags.write_text(f"--gtest_filter={':'.join(shard.cases)}\n")
     command = [
         *wrapper,
@@ -172,13 +223,17 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **shard.suite.environment},
+            env={**inherited(), **shard.suite.environment, **seen.environment(loads)},
         )
         late = watch(runner, process, Log(log))
     text = log.read_text(errors="replace")
     if report.exists() and not late:
-        return read_report(report, text, process.returncode, shard, log)
-    return read_log(text, process.returncode, shard, late)
+        result = read_report(report, text, process.returncode, shard, log)
+    else:
+        result = read_log(text, process.returncode, shard, late)
+    result.loaded = shard.suite.loaded(seen.names(loads))
+    shutil.rmtree(loads)
+    return result
 
 
 def watch(runner: Runner, process: subprocess.Popen[bytes], log: Log) -> bool:
@@ -266,6 +321,13 @@ def output_of(text: str, name: str) -> str:
     return "\n".join(text[begin : end if end > 0 else len(text)].splitlines()[1:][-80:])
 
 
+def key_of(suite: Suite, cases: list[str]) -> str:
+    """Returns the hash of what decides the results of these cases, but for what they load."""
+    names = [str(path) for path in (*suite.data, *suite.loads)]
+    environment = json.dumps(suite.environment, sort_keys=True)
+    return store.hash_of([suite.program, *suite.data], *names, *cases, environment)
+
+
 def run_suites(
     runner: Runner,
     stage: Stage,
@@ -276,29 +338,27 @@ def run_suites(
     without: dict[str, list[str]] | None = None,
     jobs: int,
 ) -> None:
-    """Runs the suites' cases and counts them in the stage. A program that passed before with the same hash is
+    """Runs the suites' cases and counts them in the stage. A part that passed before with the same hash is
     not run again."""
     begin = time.monotonic()
     times_file = BUILD / "passed" / f"{stage.name}.seconds.json"
     known: dict[str, dict[str, float]] = json.loads(times_file.read_text()) if times_file.exists() else {}
     shards: list[Shard] = []
-    keys: dict[str, str] = {}
-    for suite in suites:
-        data = store.files_below(ROOT / "tests" / "fixtures", *suite.loads)
-        filtered = filter_text + "".join(f":{name}" for name in (without or {}).get(suite.name, []))
-        keys[suite.name] = store.hash_of(
-            [suite.program, *data], filtered, json.dumps(suite.environment, sort_keys=True)
-        )
-        if runner.use_store and store.recall(stage, suite.name, keys[suite.name]):
-            continue
-        suite.seconds = known.get(suite.name, {})
-        cases = list_cases(suite, wrapper, filtered)
-        if runner.resume:
-            cases = without_kept(runner, stage, suite, cases, keys[suite.name] + runner.resume)
-        if not cases:
-            continue
-        shards += cut(suite, cases)
-    outcomes: dict[str, list[Result]] = {shard.suite.name: [] for shard in shards}
+    parts: dict[str, Part] = {}
+    before: dict[str, str] = {}  # what the suites may load, as it is now
+
+    def list_suite(suite: Suite) -> list[str]:
+        left_out = "".join(f":{name}" for name in (without or {}).get(suite.name, []))
+        return list_cases(suite, wrapper, filter_text + left_out)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        listings = list(pool.map(list_suite, suites))
+    for suite, cases in zip(suites, listings):
+        suite.seconds = {case: s for case, s in known.get(suite.name, {}).items() if case in set(cases)}
+        before |= store.hashes_of(suite.loads)
+        its_parts = {name: Part(name, suite, its) for name, its in parts_of(suite, cases).items()}
+        parts |= its_parts
+        shards += cut(suite, cases_to_run(runner, stage, its_parts.values()))
     lock = threading.Lock()
 
     def work(shard: Shard) -> None:
@@ -307,50 +367,63 @@ def run_suites(
         while rest:
             result = run_shard(runner, rest, stage.name, wrapper)
             with lock:
-                outcomes[shard.suite.name].append(result)
+                parts[shard.part].results.append(result)
                 if runner.resume and not result.failed:
                     ended = {**dict.fromkeys(result.passed, ""), **dict(result.skipped)}
-                    store.keep_cases(stage, shard.suite.name, keys[shard.suite.name] + runner.resume, ended)
+                    store.keep_cases(stage, shard.part, parts[shard.part].key + runner.resume, ended)
             again += 1
             number = shard.number + 1000 * again
-            rest = Shard(shard.suite, result.left, number) if result.left else None
+            rest = Shard(shard.suite, result.left, number, shard.part) if result.left else None
 
     # The longest first, so that no core waits for a long shard at the end.
     shards.sort(key=lambda s: -sum(s.suite.seconds.get(c, 0.1) for c in s.cases))
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(work, shards))
     for suite in suites:
-        if suite.name in outcomes:
-            count(runner, stage, suite, outcomes[suite.name], keys[suite.name])
-            seconds = {k: v for result in outcomes[suite.name] for k, v in result.seconds.items()}
-            known[suite.name] = {**suite.seconds, **seconds} if runner.resume else seconds
-    times_file.parent.mkdir(parents=True, exist_ok=True)
-    times_file.write_text(json.dumps(known) + "\n")
+        ran = [part for part in parts.values() if part.suite is suite and part.results]
+        for part in ran:
+            count(runner, stage, part, before)
+        if ran:
+            seconds = {k: v for part in ran for r in part.results for k, v in r.seconds.items()}
+            known[suite.name] = {**suite.seconds, **seconds}
+            print(f"  {suite.name}: {len(seconds)} passed, {sum(seconds.values()):.0f} s", flush=True)
+    store.write(times_file.stem, known)
     stage.took("run", begin)
 
 
-def without_kept(runner: Runner, stage: Stage, suite: Suite, cases: list[str], key: str) -> list[str]:
+def cases_to_run(runner: Runner, stage: Stage, parts: Iterable[Part]) -> list[str]:
+    """Counts the results that are stored, and returns the cases of the others."""
+    cases: list[str] = []
+    for part in parts:
+        if runner.use_store and store.recall(stage, part.name, part.key):
+            continue
+        cases += without_kept(runner, stage, part) if runner.resume else part.cases
+    return cases
+
+
+def without_kept(runner: Runner, stage: Stage, part: Part) -> list[str]:
     """Counts the cases that an interrupted run of this tree has kept, and returns the others."""
-    kept = store.recall_cases(stage, suite.name, key)
-    for name, reason in ((name, kept[name]) for name in cases if name in kept):
+    kept = store.recall_cases(stage, part.name, part.key + runner.resume)
+    for name, reason in ((name, kept[name]) for name in part.cases if name in kept):
         if reason:
-            stage.skip(f"{suite.name}.{name}", reason, runner.allowed_skips)
+            stage.skip(f"{part.suite.name}.{name}", reason, runner.allowed_skips)
         else:
             stage.passed += 1
             stage.stored += 1
-    return [name for name in cases if name not in kept]
+    return [name for name in part.cases if name not in kept]
 
 
-def count(runner: Runner, stage: Stage, suite: Suite, results: list[Result], key: str) -> None:
-    failures, skips, passed = len(stage.failures), len(stage.skips), 0
-    for result in results:
+def count(runner: Runner, stage: Stage, part: Part, before: dict[str, str]) -> None:
+    """Counts the results of a part. Stores them if nothing failed, and if no file changed meanwhile."""
+    counted = Stage(stage.name, "")
+    for result in part.results:
         for name, text in result.failed:
-            stage.check(False, f"{suite.name}.{name}", text)
+            counted.check(False, f"{part.suite.name}.{name}", text)
         for name, reason in result.skipped:
-            stage.skip(f"{suite.name}.{name}", reason, runner.allowed_skips)
-        stage.passed += len(result.passed)
-        passed += len(result.passed)
-    seconds = sum(sum(result.seconds.values()) for result in results)
-    print(f"  {suite.name}: {passed} passed, {seconds:.0f} s", flush=True)
-    if len(stage.failures) == failures and passed:
-        store.keep(stage, suite.name, key, passed, stage.skips[skips:])
+            counted.skip(f"{part.suite.name}.{name}", reason, runner.allowed_skips)
+        counted.passed += len(result.passed)
+    files = {str(path): before[str(path)] for result in part.results for path in result.loaded}
+    same = part.key == key_of(part.suite, part.cases) and store.unchanged(files)
+    if same and not counted.failures and not runner.resume:
+        store.keep(stage, part.name, part.key, counted.passed, counted.skips, files)
+    stage.add(counted)

@@ -8,11 +8,12 @@ import copy
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,18 @@ SHARED_CACHE = {
     "CCACHE_BASEDIR": str(ROOT),
     "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
 }
+
+# Terminals and `make` set these. No command gets them, so that they are no inputs of its result.
+OF_TERMINALS = {
+    "_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TERM",
+    "TMUX", "TMUX_PANE", "WINDOWID", "XDG_SESSION_ID", "MAKEFLAGS", "MAKELEVEL", "MAKE_TERMERR",
+    "MAKE_TERMOUT", "MFLAGS",
+}  # fmt: skip
+
+
+def inherited() -> dict[str, str]:
+    """Returns the variables of this process that its commands get."""
+    return {name: value for name, value in os.environ.items() if name not in OF_TERMINALS}
 
 
 class OutOfTime(Exception):
@@ -50,6 +63,7 @@ class Stage:
     name: str
     sentence: str
     minutes: float = 0.0
+    cpu_seconds: float = 0.0  # of this stage's processes, and of work ahead of later stages meanwhile
     passed: int = 0
     stored: int = 0  # of those passed: not run again
     failures: list[Case] = field(default_factory=list)
@@ -74,6 +88,14 @@ class Stage:
             else:
                 text = f"skipped for a reason that tests/allowed_skips.txt does not have: {reason}"
                 self.failures.append(Case(name, text))
+
+    def add(self, other: Stage) -> None:
+        """Adds the counts of a part of this stage."""
+        with self.lock:
+            self.passed += other.passed
+            self.stored += other.stored
+            self.failures += other.failures
+            self.skips += other.skips
 
     def took(self, step: str, since: float) -> None:
         """Adds the time since `since` (time.monotonic) to a step."""
@@ -103,8 +125,8 @@ class Runner:
         self.begin_budget()
         self.background = False  # its commands run at the lowest priority, and show nothing
         self.process: subprocess.Popen[bytes] | None = None  # of the command that runs
-        self.coming: list[str] = []  # the stages of this run
-        self.works_ahead: dict[str, tuple[threading.Thread, Runner]] = {}  # by stage
+        self.ahead: dict[str, threading.Event] = {}  # set when the work ahead of a stage has ended
+        self.worker: tuple[threading.Thread, Runner] | None = None  # what does this work
         self.stages: list[Stage] = []
         self.allowed_skips = read_allowed_skips()
         self.venv_ready = False
@@ -123,34 +145,52 @@ class Runner:
             raise OutOfTime
         return left
 
-    def begin_ahead(self, name: str, work: Callable[[Runner, Stage], object]) -> None:
-        """Begins the work of a later stage, if that stage is to come: at the lowest priority, where the tests
-        of the present stage leave a core idle. The later stage waits for it and does the work again, which
-        finds nothing left to do, or shows the error."""
-        if name not in self.coming or name in self.works_ahead:
-            return
+    def begin_ahead(self, works: Mapping[str, Callable[[Runner, Stage], object]]) -> None:
+        """Begins the work of later stages, one after the other: at the lowest priority, where the tests of
+        the present stage leave a core idle. A stage waits for its own and does it again, which finds nothing
+        left to do, or shows the error."""
         background = copy.copy(self)
         background.background = True
+        self.ahead = {name: threading.Event() for name in works}
+        for name in works:
+            (REPORTS / f"{name}.ahead.log").unlink(missing_ok=True)
 
         def run() -> None:
             try:
-                work(background, Stage(f"{name}.ahead", ""))
+                for name, work in works.items():
+                    work(background, Stage(f"{name}.ahead", ""))
+                    self.ahead[name].set()
             except OutOfTime:
-                return  # the runner finds this out by itself
+                pass  # the runner finds this out by itself
+            finally:
+                for event in self.ahead.values():
+                    event.set()
 
-        (REPORTS / f"{name}.ahead.log").unlink(missing_ok=True)
         thread = threading.Thread(target=run, daemon=True)
-        self.works_ahead[name] = (thread, background)
+        self.worker = (thread, background)
         thread.start()
+
+    def hurry(self) -> None:
+        """Gives the work ahead the priority of a stage, since a stage waits for it: where the system allows
+        that. The processes of others may use both cores."""
+        process = self.worker[1].process if self.worker else None
+        if process is not None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, process.pid, 0)
+                Path(f"/proc/{process.pid}/autogroup").write_text("0")
 
     def end_ahead(self) -> None:
         """Ends what still runs for later stages that do not come."""
-        for thread, background in self.works_ahead.values():
-            background.deadline = time.monotonic()  # ends a command that is about to begin
-            if thread.is_alive() and background.process is not None:
+        if self.worker is None:
+            return
+        thread, background = self.worker
+        background.deadline = time.monotonic()  # ends the commands that are about to begin
+        while thread.is_alive():
+            process = background.process
+            if process is not None and process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(background.process.pid, signal.SIGKILL)
-            thread.join()
+                    os.killpg(process.pid, signal.SIGKILL)
+            thread.join(0.1)
 
     def command(
         self,
@@ -161,8 +201,19 @@ class Runner:
         quiet: bool = False,
         log_name: str = "",
     ) -> bool:
-        """Runs one command into the stage's log. Returns True if it succeeded; if not, its last lines are
-        shown."""
+        """Runs one command into the stage's log. Returns True if it succeeded."""
+        return self.exit_code(stage, command, environment=environment, quiet=quiet, log_name=log_name) == 0
+
+    def exit_code(
+        self,
+        stage: Stage,
+        command: list[str],
+        *,
+        environment: dict[str, str] | None = None,
+        quiet: bool = False,
+        log_name: str = "",
+    ) -> int:
+        """Runs one command into the stage's log. If it fails its last lines are shown."""
         if self.background:
             command, quiet = ["nice", "-n", "19", *command], True
         shown = " ".join(part if len(part) < 80 else part[:60] + "..." for part in command)
@@ -180,7 +231,7 @@ class Runner:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **SHARED_CACHE, **(environment or {})},
+                env={**inherited(), **SHARED_CACHE, **(environment or {})},
             )
             if self.background:
                 # Linux shares the cores between sessions first, and looks at `nice` within a session.
@@ -193,7 +244,7 @@ class Runner:
                 for line in text.read().decode(errors="replace").splitlines()[-TAIL_LINES:]:
                     print(f"    {line}")
             print(f"  {signal_sentence(code)}: {shown}\n  all output: {log.relative_to(ROOT)}", flush=True)
-        return code == 0
+        return code
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         try:
@@ -211,17 +262,25 @@ class Runner:
         self.stages.append(stage)
         (REPORTS / f"{name}.log").unlink(missing_ok=True)
         print(f"== {name}: {sentence}", flush=True)
-        start = time.monotonic()
+        start, cpu_start = time.monotonic(), cpu_seconds_of_children()
         try:
-            if name in self.works_ahead:
-                self.works_ahead[name][0].join()
+            if name in self.ahead:
+                while not self.ahead[name].wait(0.2):
+                    self.hurry()
                 stage.took("build", start)
             body(self, stage)
         finally:
             stage.minutes = (time.monotonic() - start) / 60
+            stage.cpu_seconds = cpu_seconds_of_children() - cpu_start
             write_times(stage)
             print_stage(stage)
         return stage
+
+
+def cpu_seconds_of_children() -> float:
+    """Returns the CPU time of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def print_stage(stage: Stage) -> None:
@@ -241,5 +300,5 @@ def print_stage(stage: Stage) -> None:
 
 def write_times(stage: Stage) -> None:
     """Keeps the stage's steps for `tools/test.py --timings`."""
-    steps = {**stage.steps, "all": stage.minutes * 60}
+    steps = {**stage.steps, "all": stage.minutes * 60, "cpu": stage.cpu_seconds}
     (REPORTS / f"{stage.name}.times.json").write_text(json.dumps(steps) + "\n")

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of test programs that passed, kept under the hash of their inputs.
+"""Results of tests that passed, kept under the hash of their inputs.
 
-A program whose hash is known is not run again by `make test`. The hash covers the program, the files that it
-loads, its data, its arguments and its environment. Continuous integration does not read the store. An
-interrupted `make test-long` reads what it kept itself, under the hash of the whole tree.
+A part of the tests, for example a program or a row of the contract suite, is not run again by `make test`
+while its inputs are the same. These are a key, the hash of what is known before it runs (program, data,
+arguments), the files that its processes loaded, each with its hash, and what every result depends on:
+`surroundings`. Continuous integration does not read the store. An interrupted `make test-long` reads what it
+kept itself, under the hash of the whole tree.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from testing.stage import BUILD, Case, Stage
+from testing.stage import BUILD, ROOT, Case, Stage, inherited
 
 STORE = BUILD / "passed"
+TOOLS = Path(__file__).resolve().parents[1]
+PYTHONS = (ROOT / ".venv", BUILD / "nixl-venv")
+DEBIAN_PACKAGES = Path("/var/lib/dpkg/status")  # the system's compilers, libraries and programs
 
 _known: dict[tuple[str, int, int], str] = {}
 
@@ -56,13 +62,42 @@ def hash_of(files: Iterable[Path], *texts: str) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
+def surroundings() -> str:
+    """Returns the hash of what every result depends on: the environment, the tools that judge it, the
+    packages of the system and of Python."""
+    files = [*files_below(TOOLS / "testing", TOOLS / "test.py"), *filter(Path.exists, [DEBIAN_PACKAGES])]
+    python = [
+        place for home in PYTHONS for place in sorted(home.glob("lib/python3*/site-packages/*.dist-info"))
+    ]
+    return hash_of(files, *map(str, python), json.dumps(inherited(), sort_keys=True))
+
+
+def content_hash(path: Path) -> str:
+    """Returns the hash of a file, or of all files in a folder and their names."""
+    if path.is_file():
+        return file_hash(path)
+    files = files_below(path)
+    return hash_of(files, *map(str, files))
+
+
+def hashes_of(paths: Iterable[Path]) -> dict[str, str]:
+    return {str(path): content_hash(path) for path in paths}
+
+
+def unchanged(hashes: Mapping[str, str]) -> bool:
+    """Returns True if each of these files and folders is there and has its hash."""
+    return all(Path(name).exists() and content_hash(Path(name)) == known for name, known in hashes.items())
+
+
 def recall(stage: Stage, name: str, key: str) -> bool:
-    """Counts the stored result of `name` if it was reached with this key."""
+    """Counts the stored result of `name` if it was reached with this key and with all its files as they
+    are."""
     try:
         stored = json.loads((STORE / f"{stage.name}.{name}.json").read_text())
-    except (OSError, ValueError):
-        return False
-    if stored["key"] != key:
+        if stored["key"] != [key, surroundings()] or not unchanged(stored["files"]):
+            return False
+    except (OSError, ValueError, KeyError):
         return False
     stage.passed += stored["passed"]
     stage.stored += stored["passed"]
@@ -70,11 +105,20 @@ def recall(stage: Stage, name: str, key: str) -> bool:
     return True
 
 
-def keep(stage: Stage, name: str, key: str, passed: int, skips: list[Case]) -> None:
-    """Stores a result in which nothing failed."""
+def keep(
+    stage: Stage, name: str, key: str, passed: int, skips: list[Case], files: Mapping[str, str] | None = None
+) -> None:
+    """Stores a result in which nothing failed. `files`: what was loaded, each file with its hash."""
+    texts = [[case.name, case.text] for case in skips]
+    content = {"files": dict(files or {}), "passed": passed, "skips": texts}
+    write(f"{stage.name}.{name}", {"key": [key, surroundings()], **content})
+
+
+def write(name: str, content: object) -> None:
     STORE.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"key": key, "passed": passed, "skips": [[case.name, case.text] for case in skips]})
-    (STORE / f"{stage.name}.{name}.json").write_text(text + "\n")
+    file = STORE / f"{name}.json"
+    file.with_suffix(".new").write_text(json.dumps(content) + "\n")
+    file.with_suffix(".new").replace(file)  # an interruption leaves the old one
 
 
 def recall_cases(stage: Stage, name: str, key: str) -> dict[str, str]:
@@ -83,13 +127,10 @@ def recall_cases(stage: Stage, name: str, key: str) -> dict[str, str]:
         stored = json.loads((STORE / f"{stage.name}.{name}.cases.json").read_text())
     except (OSError, ValueError):
         return {}
-    return dict(stored["cases"]) if stored["key"] == key else {}
+    return dict(stored["cases"]) if stored["key"] == [key, surroundings()] else {}
 
 
 def keep_cases(stage: Stage, name: str, key: str, cases: dict[str, str]) -> None:
     """Keeps cases of a program beside those kept before with this key."""
-    STORE.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"key": key, "cases": {**recall_cases(stage, name, key), **cases}})
-    file = STORE / f"{stage.name}.{name}.cases.json"
-    file.with_suffix(".new").write_text(text + "\n")
-    file.with_suffix(".new").replace(file)  # an interruption leaves the old one
+    content = {"key": [key, surroundings()], "cases": {**recall_cases(stage, name, key), **cases}}
+    write(f"{stage.name}.{name}.cases", content)

@@ -20,6 +20,7 @@ from testing import store
 from testing.stage import JOBS, REPORTS, ROOT, Runner, Stage
 
 TIDY = "clang-tidy-16"
+HEADER_FOLDERS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")  # clang reads these variables
 
 
 def read_commands(folder: Path) -> dict[str, list[str]]:
@@ -70,7 +71,8 @@ class Looks:
         self.version = subprocess.run([TIDY, "--version"], capture_output=True, text=True, check=True).stdout
 
     def key(self, name: str, commands: list[str]) -> str:
-        return store.hash_of(settings_of(name), self.version, name, *sorted(commands))
+        folders = [os.environ.get(variable, "") for variable in HEADER_FOLDERS]
+        return store.hash_of(settings_of(name), self.version, name, *sorted(commands), *folders)
 
     def look(self, name: str, key: str) -> bool:
         """Runs clang-tidy on one source, counts the result, and keeps it."""
@@ -110,7 +112,8 @@ def run(
     todo = [name for name in files if not (use_kept and recall(name, keys[name]))]
     stage.passed += len(files) - len(todo)
     stage.stored += len(files) - len(todo)
-    print(f"  {TIDY} on {len(todo)} files; {len(files) - len(todo)} had no finding before", flush=True)
+    if not runner.background:
+        print(f"  {TIDY} on {len(todo)} files; {len(files) - len(todo)} had no finding before", flush=True)
     stop_at = time.monotonic() + minutes * 60 if minutes else None
 
     def work(name: str) -> None:

@@ -29,7 +29,7 @@ def kind_of(output: str) -> str:
 
 
 def stage_table() -> list[str]:
-    lines = [f"{'stage':<14}{'configure':>10}{'build':>8}{'run':>8}{'all':>8}  seconds on the wall"]
+    lines = [f"{'stage':<14}{'configure':>10}{'build':>8}{'run':>8}{'all':>8}{'CPU':>8}  seconds"]
     for file in sorted(REPORTS.glob("*.times.json"), key=lambda path: path.stat().st_mtime):
         steps = json.loads(file.read_text())
         cells = "".join(f"{steps.get(step, 0):>{width}.0f}" for step, width in COLUMNS)
@@ -37,7 +37,7 @@ def stage_table() -> list[str]:
     return lines
 
 
-COLUMNS = (("configure", 10), ("build", 8), ("run", 8), ("all", 8))
+COLUMNS = (("configure", 10), ("build", 8), ("run", 8), ("all", 8), ("cpu", 8))
 
 
 def build_tables() -> list[str]:

@@ -4,7 +4,6 @@
 #include "base/hash.hpp"
 #include "contract/peer_protocol.hpp"
 #include "support/fake_gpus.hpp"
-#include "support/faulty_tcp.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <poll.h>
@@ -176,7 +175,6 @@ void use_fake_gpus() {
   FakeGpus& gpus = FakeGpus::of_this_process();
   gpus.choose(1);
   MemorySource::use(&gpus);
-  FakeGpus::link_backends();
 }
 
 int run(int argc, char** argv) {
@@ -196,7 +194,7 @@ int run(int argc, char** argv) {
     const auto equals = setting.find('=');
     settings.emplace(setting.substr(0, equals), setting.substr(equals + 1));
   }
-  link_faulty_tcp();
+  FakeGpus::offer_backends();
   ControlLine line(peer_control_fd);
   std::unique_ptr<Peer> peer;
   try {

@@ -33,7 +33,7 @@ inline void add_linked(Engine& engine, const headrace_backend_v1& table,
 /// An engine with the backend cuda_ipc over fake GPUs of this process.
 inline std::shared_ptr<Engine> open_on_gpus(const std::string& name, const test::TemporaryFolder& folder,
                                             Logger& logger) {
-  test::FakeGpus::link_backends();
+  test::FakeGpus::offer_backends();
   auto engine = Engine::open({.name = name, .runtime_dir = folder.path()}, logger).value();
   add_linked(*engine, *test::load_plugin("cuda_ipc"));
   return engine;
