@@ -23,28 +23,30 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
     HEADRACE_TRY(opened, metadata::open_store(store, options, Logger::process_default()));
     exchange->store_ = std::move(opened);
   }
-  if (!listen.empty()) {
-    metadata::MetadataHandlers handlers;
-    handlers.fetch = [self = exchange.get()](const std::string& label,
-                                             std::uint64_t since) -> Result<std::string> {
-      if (!label.empty())
-        return make_error(
-            Code::not_found,
-            "this agent has no metadata with label {}: only stores have labels, ask without one", label);
-      ExportOptions update;
-      update.since_version = since;
-      return self->export_bytes(update);
-    };
-    handlers.send = [self = exchange.get()](std::string_view bytes) -> Result<void> {
-      HEADRACE_TRY_VOID(self->import_bytes(bytes));
-      return {};
-    };
-    metadata::MetadataServerOptions options{listen, exchange->identity_, handshake};
-    HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers),
-                                                        Logger::process_default()));
-    exchange->server_ = std::move(server);
-  }
+  if (!listen.empty()) HEADRACE_TRY_VOID(exchange->serve(listen, handshake));
   return exchange;
+}
+
+Result<void> Exchange::serve(const std::string& listen, std::chrono::nanoseconds handshake) {
+  metadata::MetadataHandlers handlers;
+  handlers.fetch = [this](const std::string& label, std::uint64_t since) -> Result<std::string> {
+    if (!label.empty())
+      return make_error(Code::not_found,
+                        "this agent has no metadata with label {}: only stores have labels, ask without one",
+                        label);
+    ExportOptions update;
+    update.since_version = since;
+    return export_bytes(update);
+  };
+  handlers.send = [this](std::string_view bytes) -> Result<void> {
+    HEADRACE_TRY_VOID(import_bytes(bytes));
+    return {};
+  };
+  metadata::MetadataServerOptions options{listen, identity_, handshake};
+  HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers),
+                                                      Logger::process_default()));
+  server_ = std::move(server);
+  return {};
 }
 
 Exchange::~Exchange() {

@@ -32,6 +32,7 @@ class Exchange {
   Exchange(engine::Engine& engine, metadata::SocketIdentity identity, std::chrono::nanoseconds ttl)
       : engine_(engine), identity_(std::move(identity)), ttl_(ttl) {}
 
+  Result<void> serve(const std::string& listen, std::chrono::nanoseconds handshake);
   Result<std::string> export_bytes(const ExportOptions& options) const;
   Result<ImportReport> import_bytes(std::string_view bytes);
   Result<void> need_store() const;

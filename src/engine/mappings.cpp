@@ -83,6 +83,29 @@ Result<std::shared_ptr<Mapping::State>> Mappings::map(std::string_view name, Reg
                                                       int device) {
   const Call call(calls_);
   HEADRACE_TRY_VOID(call.admitted());
+  HEADRACE_TRY(wanted, find_wanted(name, region, timeout, device));
+  Refusals refusals;
+  for (BackendInstance* backend : backends_.all()) {
+    if (!backend->can(HEADRACE_MAP) || !backend->takes_remote(wanted.row.kind)) continue;
+    if (device < 0 && backend->can(HEADRACE_NEEDS_VRAM)) {  // it would open a link between GPUs for nothing
+      refusals.add(backend->name() + ": it maps memory for GPUs, not for the CPU");
+      continue;
+    }
+    auto link = links_.to(wanted.life, *backend);
+    if (!link) {
+      // A link that cannot be made decides nothing, unless the peer is lost.
+      link.code() == Code::peer_lost ? refusals.add(link.error()) : refusals.add(link.error().message);
+      continue;
+    }
+    auto mapped = map_over(*backend, *link, wanted);
+    if (mapped || mapped.code() == Code::timed_out || mapped.code() == Code::canceled) return mapped;
+    refusals.add(mapped.error());
+  }
+  return refusals.whole(wanted);
+}
+
+Result<Mappings::Wanted> Mappings::find_wanted(std::string_view name, RegionId region, Timeout timeout,
+                                               int device) const {
   HEADRACE_TRY(life, peers_.find(name));
   Wanted wanted{life, region.value, {}, device, progress_.deadline_in(timeout)};
   {
@@ -96,24 +119,7 @@ Result<std::shared_ptr<Mapping::State>> Mappings::map(std::string_view name, Reg
     wanted.row = *found;
   }
   HEADRACE_TRY_VOID(check_user(wanted.row, region.value, name, device));
-  Refusals refusals;
-  for (BackendInstance* backend : backends_.all()) {
-    if (!backend->can(HEADRACE_MAP) || !backend->takes_remote(wanted.row.kind)) continue;
-    if (device < 0 && backend->can(HEADRACE_NEEDS_VRAM)) {  // it would open a link between GPUs for nothing
-      refusals.add(backend->name() + ": it maps memory for GPUs, not for the CPU");
-      continue;
-    }
-    auto link = links_.to(life, *backend);
-    if (!link) {
-      // A link that cannot be made decides nothing, unless the peer is lost.
-      link.code() == Code::peer_lost ? refusals.add(link.error()) : refusals.add(link.error().message);
-      continue;
-    }
-    auto mapped = map_over(*backend, *link, wanted);
-    if (mapped || mapped.code() == Code::timed_out || mapped.code() == Code::canceled) return mapped;
-    refusals.add(mapped.error());
-  }
-  return refusals.whole(wanted);
+  return wanted;
 }
 
 /// timed_out, canceled: no other backend need be asked.

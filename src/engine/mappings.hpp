@@ -52,6 +52,7 @@ class Mappings final : public LinkWatcher {
  private:
   class Refusals;
   struct Wanted;
+  Result<Wanted> find_wanted(std::string_view name, RegionId region, Timeout timeout, int device) const;
   Result<std::shared_ptr<Mapping::State>> map_over(BackendInstance& backend,
                                                    const std::shared_ptr<Link>& link, const Wanted& wanted);
   Result<void> ask_until(Mapping::State& mapping, const Wanted& wanted) const;

@@ -24,32 +24,34 @@ Result<void> Notifications::send(std::string_view name, std::string_view payload
   std::string refusals;
   Code code = Code::peer_lost;
   for (BackendInstance* backend : ways_to(*life)) {
-    auto link = links_.to(life, *backend);
-    if (!link) {
-      refusals += "\n  " + link.error().message;
-      continue;
-    }
-    // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
-    if (life->out_of_reach.load() && (*link)->state() != LinkState::ready) {
-      refusals += fmt::format("\n  {} (a new connection is being tried: send again once it is there)",
-                              life->detail_text());
-      continue;
-    }
-    const GatePass pass((*link)->gate());
-    if (!pass) continue;
-    const Status status = (*link)->send(HEADRACE_CHANNEL_USER, bytes);
-    if (status.ok()) {
-      counters_.notifications_sent.add();
-      return {};
-    }
-    if (status.code == Code::would_block)
-      return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again", name);
-    code = status.code;
-    const std::string why = (*link)->lost_text();
-    refusals += fmt::format("\n  {}: {}", backend->name(), why.empty() ? code_sentence(status.code) : why);
+    auto sent = send_over(life, *backend, bytes);
+    if (sent || sent.code() == Code::would_block) return sent;
+    if (sent.code() != Code::peer_lost) code = sent.code();
+    refusals += "\n  " + sent.error().message;
   }
   return make_error(code, "no way to notify peer {}:{}", name,
                     refusals.empty() ? " no backend that both have carries messages" : refusals);
+}
+
+Result<void> Notifications::send_over(const std::shared_ptr<PeerLife>& life, BackendInstance& backend,
+                                      std::string_view bytes) {
+  auto link = links_.to(life, backend);
+  if (!link) return make_error(Code::peer_lost, "{}", link.error().message);
+  // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
+  if (life->out_of_reach.load() && (*link)->state() != LinkState::ready)
+    return make_error(Code::peer_lost, "{} (a new connection is being tried: send again once it is there)",
+                      life->detail_text());
+  const GatePass pass((*link)->gate());
+  const Status status = pass ? (*link)->send(HEADRACE_CHANNEL_USER, bytes) : Status{Code::peer_lost};
+  if (status.ok()) {
+    counters_.notifications_sent.add();
+    return {};
+  }
+  if (status.code == Code::would_block)
+    return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again",
+                      life->name);
+  const std::string why = (*link)->lost_text();
+  return make_error(status.code, "{}: {}", backend.name(), why.empty() ? code_sentence(status.code) : why);
 }
 
 /// The backends that carry messages, in the order in which they are tried.

@@ -96,6 +96,12 @@ struct PathChoice::Candidate {
   double guess_ns;
 };
 
+/// A request on a path, and the estimate with what is known by now of the memory at its two ends.
+struct PathChoice::Prepared {
+  Path path;
+  headrace_cost_v1 cost;
+};
+
 /// A line for each backend that does not carry the request, and what the caller can do if none does.
 class PathChoice::Reasons {
  public:
@@ -146,33 +152,34 @@ Result<PathChoice::Choice> PathChoice::choose(const RequestPlan& plan, std::span
   headrace_prepare_v1 args = prepare_args(plan, sides);
   const auto candidates = ranked(plan, without, args, reasons);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    Path empty;
-    empty.backend = candidates[i].backend;
-    BackendInstance& backend = *empty.backend;
-    if (plan.remote->life) {
-      auto link = links_.to(plan.remote->life, backend);
-      if (!link) {
-        reasons.add(backend, link.error());
-        continue;
-      }
-      empty.link = std::move(*link);
-    }
-    const Held held(regions_, empty.link.get());
-    auto path = prepare_on(std::move(empty), held, plan, args, sides);
-    if (!path) {
-      reasons.add(backend, path.error());
+    BackendInstance& backend = *candidates[i].backend;
+    auto prepared = prepare_over(backend, plan, args, sides);
+    if (!prepared) {
+      reasons.add(backend, prepared.error());
       continue;
     }
-    const headrace_cost_v1 cost = backend.cost(args);  // by now it is known what lies at the two ends
     for (std::size_t j = i + 1; j < candidates.size(); ++j)
       reasons.add(*candidates[j].backend,
                   fmt::format("slower, about {}", human_time(candidates[j].guess_ns)));
     const std::string_view why = candidates.size() == 1 ? "the only path"
                                  : i == 0               ? "the cheapest by estimate"
                                                         : "those before it refused";
-    return Choice{*std::move(path), explained(plan, backend, cost, why) + reasons.text()};
+    return Choice{std::move(prepared->path), explained(plan, backend, prepared->cost, why) + reasons.text()};
   }
   return reasons.no_path(plan);
+}
+
+Result<PathChoice::Prepared> PathChoice::prepare_over(BackendInstance& backend, const RequestPlan& plan,
+                                                      headrace_prepare_v1& args, Sides& sides) const {
+  Path empty;
+  empty.backend = &backend;
+  if (plan.remote->life) {
+    HEADRACE_TRY(link, links_.to(plan.remote->life, backend));
+    empty.link = std::move(link);
+  }
+  const Held held(regions_, empty.link.get());
+  HEADRACE_TRY(path, prepare_on(std::move(empty), held, plan, args, sides));
+  return Prepared{std::move(path), backend.cost(args)};
 }
 
 /// The backends that can carry the plan: those asked for first, then the cheapest by estimate. Makes no link.

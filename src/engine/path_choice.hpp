@@ -53,10 +53,13 @@ class PathChoice {
 
  private:
   struct Candidate;
+  struct Prepared;
   class Reasons;
   class Held;
   std::vector<Candidate> ranked(const RequestPlan& plan, std::span<const FailedPath> without,
                                 const headrace_prepare_v1& args, Reasons& reasons) const;
+  Result<Prepared> prepare_over(BackendInstance& backend, const RequestPlan& plan, headrace_prepare_v1& args,
+                                Sides& sides) const;
   Result<Path> prepare_on(Path path, const Held& held, const RequestPlan& plan, headrace_prepare_v1& args,
                           Sides& sides) const;
 

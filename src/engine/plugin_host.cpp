@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/plugin_host.hpp"
 
-#include "base/clock.hpp"
 #include "base/errors.hpp"
-#include "base/hash.hpp"
-#include "base/unique_fd.hpp"
+#include "engine/plugin_trial.hpp"
 
 #include <dlfcn.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
@@ -24,7 +19,6 @@ namespace {
 
 constexpr std::string_view file_prefix = "headrace_backend_";
 constexpr std::string_view file_suffix = ".so";
-constexpr auto probe_timeout = std::chrono::seconds(10);
 
 bool name_ok(std::string_view name) {
   return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
@@ -39,11 +33,6 @@ fs::path own_folder() {
     return {};
   std::error_code ignored;
   return fs::canonical(info.dli_fname, ignored).parent_path();
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 /// The required entries of the table, for the sentence that names the missing one.
@@ -83,6 +72,27 @@ Result<void> check_entries(const headrace_backend_v1& t) {
                       t.option_count, t.option_size, sizeof(headrace_option_v1));
   }
   return {};
+}
+
+/// The table that a plugin's one function returns; it stays loaded to the end of the process.
+Result<const headrace_backend_v1*> open_plugin(const std::string& path) {
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    const char* const why = ::dlerror();
+    return make_error(Code::not_supported, "{}", why != nullptr ? why : "dlopen gave no reason");
+  }
+  const auto function =
+      reinterpret_cast<headrace_backend_v1_function>(::dlsym(library, HEADRACE_BACKEND_SYMBOL));
+  if (function == nullptr)
+    return make_error(Code::not_supported, "it does not export {}: is it a Headrace plugin?",
+                      HEADRACE_BACKEND_SYMBOL);
+  try {
+    return function();
+  } catch (const std::exception& e) {
+    return make_error(Code::not_supported, "{} threw: {}", HEADRACE_BACKEND_SYMBOL, e.what());
+  } catch (...) {
+    return make_error(Code::not_supported, "{} threw", HEADRACE_BACKEND_SYMBOL);
+  }
 }
 
 }  // namespace
@@ -191,105 +201,24 @@ std::vector<FoundBackend> PluginHost::find_all() {
 
 FoundBackend PluginHost::load(const std::string& name, const std::string& path, bool own) {
   FoundBackend found{name, path, nullptr, {}};
-  const auto refuse = [&](const std::string& why) {
-    found.refusal = fmt::format("plugin {} refused: {}", path, why);
+  auto table = checked_table(name, path, own);
+  if (table) {
+    found.table = *table;
+    log_.debug("loaded backend {} {} from {}", name, found.table->version, path);
+  } else {
+    found.refusal = fmt::format("plugin {} refused: {}", path, table.error().message);
     log_.warn("{}", found.refusal);
-    return found;
-  };
-  if (!name_ok(name)) return refuse("its name is not [a-z0-9_]+");
-  if (!own) {
-    if (auto probed = probe(path); !probed) return refuse(probed.error().message);
   }
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library == nullptr) {
-    const char* why = ::dlerror();
-    return refuse(why != nullptr ? why : "dlopen gave no reason");
-  }
-  const auto function =
-      reinterpret_cast<headrace_backend_v1_function>(::dlsym(library, HEADRACE_BACKEND_SYMBOL));
-  if (function == nullptr)
-    return refuse(fmt::format("it does not export {}: is it a Headrace plugin?", HEADRACE_BACKEND_SYMBOL));
-  const headrace_backend_v1* table = nullptr;
-  try {
-    table = function();
-  } catch (const std::exception& e) {
-    return refuse(fmt::format("{} threw: {}", HEADRACE_BACKEND_SYMBOL, e.what()));
-  } catch (...) {
-    return refuse(fmt::format("{} threw", HEADRACE_BACKEND_SYMBOL));
-  }
-  if (auto checked = check_table(table, name); !checked) return refuse(checked.error().message);
-  found.table = table;
-  log_.debug("loaded backend {} {} from {}", name, table->version, path);
   return found;
 }
 
-/// Lets a child process load and open the plugin, so that a crash or a hang ends only the child.
-Result<void> PluginHost::probe(const std::string& path) {
-  const std::string content = read_file(path);
-  if (content.empty())
-    return make_error(Code::not_found, "it cannot be read: look at the file's permissions");
-  const std::uint64_t digest = hash64(std::as_bytes(std::span(content)));
-  const fs::path verdict_file =
-      paths_.cache_folder.empty()
-          ? fs::path()
-          : fs::path(paths_.cache_folder) /
-                fmt::format("{:016x}-{}.{}", digest, HEADRACE_BACKEND_ABI_MAJOR, HEADRACE_BACKEND_ABI_MINOR);
-  if (!verdict_file.empty() && fs::exists(verdict_file)) {
-    const std::string verdict = read_file(verdict_file);
-    if (verdict == "ok") return {};
-    return make_error(Code::not_supported, "{} (remembered in {}; delete that file to try again)", verdict,
-                      verdict_file.string());
-  }
-
-  int out[2];
-  if (::pipe2(out, O_CLOEXEC) != 0) return os_error(errno, "make a pipe for the trial");
-  UniqueFd read_end(out[0]), write_end(out[1]);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, write_end.get(), 1);
-  char* const arguments[] = {const_cast<char*>(paths_.probe_program.c_str()), const_cast<char*>(path.c_str()),
-                             nullptr};
-  pid_t child = -1;
-  const int failed =
-      ::posix_spawn(&child, paths_.probe_program.c_str(), &actions, nullptr, arguments, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) return os_error(failed, "start {} to try it in a child process", paths_.probe_program);
-  write_end.reset();
-
-  int status = 0;
-  const Deadline deadline = Deadline::after(probe_timeout);
-  while (::waitpid(child, &status, WNOHANG) == 0) {
-    if (deadline.expired()) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, &status, 0);
-      return make_error(
-          Code::timed_out,
-          "it did not finish its trial in a child process within 10 s: its create() may not wait, and the "
-          "machine may be busy");  // not remembered: the machine may have been busy
-    }
-    ::usleep(2000);
-  }
-  std::string said(512, '\0');
-  const ssize_t length = ::read(read_end.get(), said.data(), said.size());
-  said.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-  std::string verdict = "ok";
-  if (WIFSIGNALED(status)) {
-    verdict = fmt::format("it ended its trial in a child process with signal {} ({})", WTERMSIG(status),
-                          ::strsignal(WTERMSIG(status)));
-  } else if (WEXITSTATUS(status) != 0) {
-    verdict = said.empty()
-                  ? fmt::format("its trial in a child process ended with exit status {}", WEXITSTATUS(status))
-                  : said;
-  }
-  if (!verdict_file.empty()) {
-    std::error_code ignored;
-    fs::create_directories(verdict_file.parent_path(), ignored);
-    const fs::path fresh = verdict_file.string() + fmt::format(".{}", ::getpid());
-    std::ofstream(fresh) << verdict;
-    fs::rename(fresh, verdict_file, ignored);
-  }
-  if (verdict != "ok") return make_error(Code::not_supported, "{}", verdict);
-  return {};
+Result<const headrace_backend_v1*> PluginHost::checked_table(const std::string& name, const std::string& path,
+                                                             bool own) const {
+  if (!name_ok(name)) return make_error(Code::not_supported, "its name is not [a-z0-9_]+");
+  if (!own) HEADRACE_TRY_VOID(try_in_child(path, paths_.probe_program, paths_.cache_folder));
+  HEADRACE_TRY(table, open_plugin(path));
+  HEADRACE_TRY_VOID(check_table(table, name));
+  return table;
 }
 
 }  // namespace headrace::engine

@@ -57,7 +57,8 @@ class PluginHost {
 
  private:
   FoundBackend load(const std::string& name, const std::string& path, bool own);
-  Result<void> probe(const std::string& path);
+  Result<const headrace_backend_v1*> checked_table(const std::string& name, const std::string& path,
+                                                   bool own) const;
   std::map<std::string, std::pair<std::string, bool>> files() const;
 
   const PluginPaths paths_;

@@ -255,27 +255,33 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
     return {Outcome::failed, {Code::not_supported}, "this path carries no immediates"};
   if (link != nullptr && link->state() == LinkState::connecting)
     if (auto waits = wait_for(*link)) return *std::move(waits);
-  headrace_post_v1 args{};
-  args.struct_size = sizeof args;
-  args.token = slot_.begin();
-  args.post_number = life_.post();
-  args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
-  const bool carries_message = has_message_ && link != nullptr;  // one to ourselves stays here until the end
-  args.has_message = carries_message ? 1 : 0;
-  args.channel = HEADRACE_CHANNEL_USER;
-  args.message = {message_.data(), carries_message ? message_.size() : 0};
-  args.stream = stream_;
-  if (immediate_ && link != nullptr) {  // one to ourselves is counted at the end
-    args.has_immediate = 1;
-    args.immediate = immediate_->value;
-    args.scope = immediate_->scope;
-  }
+  const headrace_post_v1 args = post_args(link);
   const Status status = path_.backend->post(path_.request, args);
   // A backend that refuses a post and completes it all the same has ended it.
   if (!status.ok()) return slot_.withdraw(args.token) ? Attempt{Outcome::failed, status} : over(status);
   // A cancel that came before the backend had the request has to be repeated.
   if (canceled()) path_.backend->cancel(path_.request);
   return over(status);
+}
+
+/// What a request to ourselves carries stays here until the end.
+headrace_post_v1 RequestCore::post_args(const Link* link) {
+  headrace_post_v1 args{};
+  args.struct_size = sizeof args;
+  args.token = slot_.begin();
+  args.post_number = life_.post();
+  args.deadline_ns = deadline_ns_.load(std::memory_order_relaxed);
+  args.channel = HEADRACE_CHANNEL_USER;
+  args.stream = stream_;
+  if (link == nullptr) return args;
+  args.has_message = has_message_ ? 1 : 0;
+  if (has_message_) args.message = {message_.data(), message_.size()};
+  if (immediate_) {
+    args.has_immediate = 1;
+    args.immediate = immediate_->value;
+    args.scope = immediate_->scope;
+  }
+  return args;
 }
 
 /// The path's queue is full, and what has begun elsewhere cannot be taken back: the post waits until there is

@@ -113,6 +113,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   Attempt try_path();
   std::optional<Attempt> wait_for(Link& link);
   Attempt hand_over(Link* link);
+  headrace_post_v1 post_args(const Link* link);
   static std::string why_not_on_stream(const Attempt& attempt);
   Status end_unbound(const Error& error);
   Status start_later();
