@@ -21,15 +21,19 @@ constexpr std::uint64_t longest_turn_ns = 1'000'000'000;
 constexpr std::uint64_t check_ns = 1'000'000;
 constexpr std::uint64_t give_up_ns = 100'000'000;  // a reader that takes nothing out: stopped, or dead
 
-// Our threads change the memory that we copy when the peer has told them, by way of its own process, that it
-// has its bytes. The thread sanitizer does not see that order, as it does not see what attach reads.
+/// Copies what a peer asked for, and fetches `next` meanwhile. Our threads change that memory when the peer
+/// has told them, by way of its own process, that it has its bytes. The thread sanitizer does not see that
+/// order, as it does not see what attach reads. (A fault ends its ignoring as well.)
+void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes,
+                   std::span<const std::byte> next) noexcept {
 #if defined(HEADRACE_THREAD_SANITIZER)
-void begin_unseen_reads() noexcept { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
-void end_unseen_reads() noexcept { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  copy_and_fetch(to, from, bytes, next);
+  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 #else
-void begin_unseen_reads() noexcept {}
-void end_unseen_reads() noexcept {}
+  copy_and_fetch(to, from, bytes, next);
 #endif
+}
 
 }  // namespace
 
@@ -63,7 +67,6 @@ void LaneServer::move_chunks() {
 /// A copy has faulted: the program has unmapped memory of the region. No reader gets at it through a lane any
 /// more; attach tells the reader the page.
 LaneServer::Step LaneServer::lost() {
-  end_unseen_reads();
   regions_.withdraw(at_.region_id);
   lane_.words().refused_region.store(at_.region_id, std::memory_order_release);
   return Step::refused;
@@ -81,10 +84,8 @@ LaneServer::Step LaneServer::step() {
   }
   const LocalRegion* const region = hold(at_.region_id);
   if (region == nullptr) return Step::refused;
-  begin_unseen_reads();
-  copy_and_fetch(lane_.ring(given_), region->base + at_.offset, bytes,
-                 bytes == at_.bytes ? bytes_to_come(0) : std::span<const std::byte>());
-  end_unseen_reads();
+  copy_for_peer(lane_.ring(given_), region->base + at_.offset, bytes,
+                bytes == at_.bytes ? bytes_to_come(0) : std::span<const std::byte>());
   at_.offset += bytes;
   at_.bytes -= bytes;
   given_ += bytes;
