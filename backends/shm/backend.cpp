@@ -58,7 +58,6 @@ Result<LocalRegion*> ShmBackend::register_region(const headrace_region_v1& regio
   local->region_id = region.region_id;
   local->base = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(region.address));
   local->length_bytes = region.length;
-  if (region.memory_fd >= 0) local->readable = LocalRegion::Readable::yes;  // a file that cannot shrink
   SharedMemory memory;
   if (region.memory_fd >= 0 && instance_->settings.map) {
     UniqueFd file(::fcntl(region.memory_fd, F_DUPFD_CLOEXEC, 0));

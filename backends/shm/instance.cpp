@@ -54,6 +54,16 @@ std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixS
   return std::make_shared<Link>(*this, side, std::move(socket), std::move(process));
 }
 
+bool Instance::serves_lanes() {
+  if (!settings.relay) return false;
+  if (FaultGuard::in_place()) return true;
+  if (!told_of_guard_.exchange(true))
+    host.log(HEADRACE_LOG_WARN,
+             "this process serves no lanes, and peers read its registered memory by attach: handlers of "
+             "SIGSEGV or SIGBUS were installed after those of the first lane");
+  return false;
+}
+
 void Instance::serve(Link& link, LaneMemory& lane) {
   LaneServer(served, lane).serve([&] {
     return link.usable() && !closing_.load(std::memory_order_acquire) &&

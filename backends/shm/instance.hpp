@@ -46,6 +46,8 @@ class Instance final : public host_link::Site {
 
   /// Our memory that peers read through lanes.
   ServedRegions served;
+  /// Whether option and fault guard allow it. Logs once if the guard does not.
+  [[nodiscard]] bool serves_lanes();
   /// Copies out of our memory what the peer asks for, for as long as it goes on asking.
   void serve(Link& link, LaneMemory& lane);
 
@@ -64,6 +66,7 @@ class Instance final : public host_link::Site {
 
   const std::unique_ptr<const std::uint64_t> nonce_;
   std::atomic<bool> closing_{false};
+  std::atomic<bool> told_of_guard_{false};
   std::vector<SharedMemory> shared_memory_;  // changes within with_links
 };
 

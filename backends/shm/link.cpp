@@ -144,7 +144,7 @@ Result<void> Link::on_serve_lane(const ServeLane& lane) {
     return make_error(Code::corrupt, "it asks for lane {}, which it has not opened", lane.lane_id);
   LaneMemory* const memory = at->second.get();
   if (memory == nullptr) return {};
-  if (!instance_.settings.relay) {
+  if (!instance_.serves_lanes()) {
     memory->words().state.store(LaneState::refused);
     return {};
   }

@@ -33,8 +33,6 @@ struct LocalRegion {
   bool shared = false;  ///< its memory file was sent to the peers
 
   // For ServedRegions (lanes/served_regions.hpp).
-  enum class Readable : std::uint8_t { unknown, yes, no };
-  Readable readable = Readable::unknown;        ///< with the lock of the table
   std::atomic<bool> gone{false};                ///< being deregistered
   std::atomic<std::uint32_t> copied_out_of{0};  ///< threads that serve lanes
 };

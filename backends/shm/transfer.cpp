@@ -130,7 +130,9 @@ class Batch {
     const std::uint64_t page = page_of(*transfer_.request, run, into);
     const Code code = result.os_error == ENOMEM ? Code::exhausted : Code::backend_failed;
     const char* const advice =
-        result.os_error == EFAULT ? "; has the owner unmapped memory that it registered, or have we?" : "";
+        result.os_error == EFAULT
+            ? "; has the owner unmapped memory that it registered, or have we? Deregister before unmapping"
+            : "";
     return {{code, result.os_error, page},
             fmt::format("page {}: cross-memory attach to region {} of peer {} (process {}) at {:#x}: {}{}",
                         page, remote_of(run).region_id(), link.peer_name(), link.process().pid(),

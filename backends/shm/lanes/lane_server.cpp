@@ -18,11 +18,12 @@ namespace {
 constexpr std::uint64_t linger_ns = 50'000;   // for the next runs of a request
 constexpr std::uint64_t turn_ns = 5'000'000;  // then the pool's other tasks get the thread
 constexpr std::uint64_t longest_turn_ns = 1'000'000'000;
+constexpr std::uint64_t check_ns = 1'000'000;
 constexpr std::uint64_t give_up_ns = 100'000'000;  // a reader that takes nothing out: stopped, or dead
 
 /// Copies what a peer asked for, and fetches `next` meanwhile. Our threads change that memory when the peer
 /// has told them, by way of its own process, that it has its bytes. The thread sanitizer does not see that
-/// order, as it does not see what attach reads.
+/// order, as it does not see what attach reads. (A fault ends its ignoring as well.)
 void copy_for_peer(std::byte* to, const std::byte* from, std::size_t bytes,
                    std::span<const std::byte> next) noexcept {
 #if defined(HEADRACE_THREAD_SANITIZER)
@@ -46,8 +47,29 @@ bool LaneServer::begin() {
   if (given_ - consumed_ > lane_ring_bytes)
     consumed_ = given_ - lane_ring_bytes;  // a lie: refused when the ring has no room
   asked_ = taken_;
-  begun_ns_ = now_ns();
+  begun_ns_ = checked_ns_ = now_ns();
   return true;
+}
+
+/// Copies chunks until one side has to wait, or it is time for a look.
+LaneServer::Step LaneServer::move() {
+  const bool whole = guard_.run([](void* self) { static_cast<LaneServer*>(self)->move_chunks(); }, this);
+  return whole ? last_ : lost();
+}
+
+/// For the guard: no object of this function or of those that it calls has a destructor while bytes are
+/// copied.
+void LaneServer::move_chunks() {
+  do last_ = step();
+  while (last_ == Step::moved && ++moved_ % chunks_a_look != 0);
+}
+
+/// A copy has faulted: the program has unmapped memory of the region. No reader gets at it through a lane any
+/// more; attach tells the reader the page.
+LaneServer::Step LaneServer::lost() {
+  regions_.withdraw(at_.region_id);
+  lane_.words().refused_region.store(at_.region_id, std::memory_order_release);
+  return Step::refused;
 }
 
 /// Copies one chunk.
@@ -82,6 +104,7 @@ LaneServer::Step LaneServer::next_run() {
       at_.bytes > region->length_bytes - at_.offset) {
     return Step::refused;
   }
+  guard_.watch({region->base + at_.offset, at_.bytes});
   prefetch_translation(bytes_to_come(1));
   return Step::moved;
 }
@@ -163,8 +186,14 @@ void LaneServer::leave() {
   (void)lane_.words().state.compare_exchange_strong(served, LaneState::idle);
 }
 
-/// Longer than any request takes: the reader asks without end.
-bool LaneServer::takes_too_long() const { return now_ns() - begun_ns_ > longest_turn_ns; }
+/// False: the reader asks without end, or the program has replaced our handlers.
+bool LaneServer::may_go_on() {
+  const std::uint64_t now = now_ns();
+  if (now - begun_ns_ > longest_turn_ns) return false;  // no request takes so long
+  if (now - checked_ns_ < check_ns) return true;
+  checked_ns_ = now;
+  return FaultGuard::in_place();
+}
 
 void LaneServer::refuse() {
   let_go();

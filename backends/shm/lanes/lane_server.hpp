@@ -3,6 +3,7 @@
 // ring.
 #pragma once
 
+#include "backends/shm/lanes/fault_guard.hpp"
 #include "backends/shm/lanes/lane.hpp"
 #include "backends/shm/lanes/patience.hpp"
 #include "backends/shm/lanes/served_regions.hpp"
@@ -23,13 +24,11 @@ class LaneServer {
   template <class KeepOn>
   void serve(const KeepOn& keep_on) {
     if (!begin()) return;
-    for (bool more = true; more;) {
-      switch (step()) {
+    for (bool more = FaultGuard::in_place(); more;) {
+      switch (move()) {
         case Step::moved:
-          if (++moved_ % chunks_a_look == 0) {
-            let_go();  // a thread that deregisters waits no longer than this
-            more = keep_on() && !takes_too_long();
-          }
+          let_go();  // a thread that deregisters waits no longer than this
+          more = keep_on() && may_go_on();
           break;
         case Step::waits:
           more = wait() && keep_on();
@@ -37,6 +36,7 @@ class LaneServer {
         case Step::idle:
           more = keep_on();
           if (more && !linger()) return leave();
+          more = more && FaultGuard::in_place();
           break;
         case Step::refused:
           more = false;
@@ -57,6 +57,8 @@ class LaneServer {
   };
 
   bool begin();
+  Step move();
+  void move_chunks();
   Step step();
   Step next_run();
   Step read_ahead();
@@ -64,7 +66,8 @@ class LaneServer {
   bool linger();
   void leave();
   void refuse();
-  [[nodiscard]] bool takes_too_long() const;
+  [[nodiscard]] bool may_go_on();
+  Step lost();
   void publish();
   [[nodiscard]] const LocalRegion* hold(std::uint32_t region_id);
   void let_go();
@@ -72,7 +75,10 @@ class LaneServer {
 
   ServedRegions& regions_;
   LaneMemory& lane_;
+  FaultGuard guard_;
+  Step last_ = Step::moved;
   std::uint64_t begun_ns_ = 0;
+  std::uint64_t checked_ns_ = 0;   // that the guard is in place
   std::uint64_t taken_ = 0;        // runs
   std::uint64_t given_ = 0;        // bytes in the ring
   std::uint64_t published_ = 0;    // of these

@@ -5,12 +5,16 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace headrace::shm {
@@ -262,25 +266,67 @@ TEST_F(Lane, a_region_that_its_owner_calls_gone_is_not_found_though_it_is_served
   reader.reset();  // the server gives up
 }
 
-TEST_F(Lane, memory_of_a_file_or_gone_is_not_read) {
-  const auto length = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) * 4;
-  void* const mine = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(mine, MAP_FAILED);
-  auto* const bytes = static_cast<std::byte*>(mine);
-  EXPECT_EQ(can_be_read(bytes + 5, length - 5), true);
-  EXPECT_TRUE(is_mapped(bytes + 5, length - 5));
-  ASSERT_EQ(::mprotect(bytes + length / 2, length / 4, PROT_NONE), 0);
-  EXPECT_EQ(can_be_read(bytes, length), false);
-  EXPECT_EQ(can_be_read(bytes, length / 2), true);
-  ASSERT_EQ(::munmap(bytes + length / 2, length / 4), 0);
-  EXPECT_FALSE(is_mapped(bytes, length));
-  EXPECT_TRUE(is_mapped(bytes, length / 2));
-  EXPECT_EQ(can_be_read(bytes, length), false);
-  ::munmap(mine, length);
-  void* const of_file = ::mmap(nullptr, room / 4, PROT_READ, MAP_SHARED, file.get(), 0);
-  ASSERT_NE(of_file, MAP_FAILED);
-  EXPECT_EQ(can_be_read(static_cast<std::byte*>(of_file), 4096), false);
-  ::munmap(of_file, room / 4);
+/// Takes memory away from under the registration of theirs[0].
+class LostMemory : public Lane, public testing::WithParamInterface<const char*> {
+ protected:
+  LostMemory() {
+    file_ = UniqueFd(::memfd_create("lost", MFD_CLOEXEC));
+    EXPECT_EQ(::ftruncate(file_.get(), room), 0);
+    const bool of_file = GetParam() == std::string_view("truncated");
+    at_ = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, of_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS,
+                 of_file ? file_.get() : -1, 0);
+    EXPECT_NE(at_, MAP_FAILED);
+    std::memcpy(at_, owned[0].data(), room);
+    theirs[0].base = static_cast<std::byte*>(at_);
+  }
+  ~LostMemory() override {
+    join();
+    ::munmap(at_, room);
+  }
+  void lose() {
+    if (GetParam() == std::string_view("unmapped")) {
+      EXPECT_EQ(::munmap(at_, room), 0);
+    } else if (GetParam() == std::string_view("protected")) {
+      EXPECT_EQ(::mprotect(at_, room, PROT_NONE), 0);
+    } else {
+      EXPECT_EQ(::ftruncate(file_.get(), 0), 0);
+    }
+  }
+
+ private:
+  UniqueFd file_;
+  void* at_ = nullptr;
+};
+INSTANTIATE_TEST_SUITE_P(Ways, LostMemory, testing::Values("unmapped", "protected", "truncated"),
+                         [](const auto& way) { return std::string(way.param); });
+
+TEST_P(LostMemory, under_a_server_ends_the_part_and_no_reader_gets_the_region_any_more) {
+  const Pages pages(2000, 2000, 2048, random);
+  const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
+  bool lost = false;
+  // The server asks this when the ring is full or after some pages, in any case before the last page.
+  const auto lose_once = [&] {
+    if (!std::exchange(lost, true)) lose();
+    return true;
+  };
+  const LaneEnd end = reader->read(transfer, {0, 0}, {2000, 0}, [&] {
+    servers.emplace_back([&] { LaneServer(regions, *served).serve(lose_once); });
+  });
+  join();
+  EXPECT_FALSE(end.complete);
+  EXPECT_TRUE(end.outcome.status.ok()) << end.outcome.text;
+  EXPECT_EQ(end.refused_region, theirs[0].region_id);
+  EXPECT_EQ(reader->state(), LaneReader::State::spoiled);
+  ASSERT_GT(end.reached.page, 0U);
+  ASSERT_LT(end.reached.page, 2000U);
+  for (std::size_t i = 0; i < end.reached.page; ++i)
+    ASSERT_EQ(std::memcmp(target.data() + pages.local_offsets[i],
+                          owned[pages.remote_regions[i]].data() + pages.remote_offsets[i], pages.lengths[i]),
+              0)
+        << "page " << i;
+  EXPECT_EQ(regions.pin(theirs[0].region_id).get(), nullptr);
+  EXPECT_EQ(regions.pin(theirs[1].region_id).get(), &theirs[1]);
+  EXPECT_EQ(theirs[0].copied_out_of, 0U) << "nobody may wait for it when it is deregistered";
 }
 
 TEST_F(Lane, a_stopped_part_ends_canceled) {

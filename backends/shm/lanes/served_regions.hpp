@@ -4,10 +4,8 @@
 
 #include "backends/shm/regions.hpp"
 
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -20,6 +18,9 @@ class ServedRegions {
   void add(LocalRegion& region);
   /// When this returns, no thread copies out of the region.
   void remove(LocalRegion& region);
+
+  /// No reader gets the region any more: a read of its memory has faulted.
+  void withdraw(std::uint32_t region_id);
 
   /// A region that a thread copies out of: `remove` waits for it.
   class Pin {
@@ -43,18 +44,12 @@ class ServedRegions {
    private:
     LocalRegion* region_ = nullptr;
   };
-  /// None: it is not registered, or a read of its memory could fault (see `can_be_read`).
+  /// None: it is not registered, or was withdrawn.
   [[nodiscard]] Pin pin(std::uint32_t region_id);
 
  private:
   std::mutex mutex_;
   std::unordered_map<std::uint32_t, LocalRegion*> by_id_;
 };
-
-/// All of it is mapped for reading, and no file backs it, which could be truncated. Reads the list of this
-/// process's mappings; none: the list could not be read.
-[[nodiscard]] std::optional<bool> can_be_read(const std::byte* begin, std::uint64_t length_bytes);
-/// All of it is still mapped: a short system call.
-[[nodiscard]] bool is_mapped(const std::byte* begin, std::uint64_t length_bytes);
 
 }  // namespace headrace::shm

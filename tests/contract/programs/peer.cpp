@@ -7,10 +7,12 @@
 #include "support/plugin_instance.hpp"
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <algorithm>
 
+#include <csetjmp>
 #include <csignal>
 #include <cstdio>
 #include <optional>
@@ -20,9 +22,57 @@ namespace {
 
 using namespace headrace::test;  // NOLINT: the program is written in the harness's words
 
+/// Whole pages of the system that fault while this object lives, as if they were unmapped. No other mapping
+/// gets their place.
+class LostPages {
+ public:
+  explicit LostPages(std::span<std::byte> bytes) {
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
+    const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) / page * page;
+    at_ = reinterpret_cast<void*>(begin);
+    length_ = end - begin;
+    if (::mprotect(at_, length_, PROT_NONE) != 0) throw std::runtime_error("mprotect fails");
+  }
+  ~LostPages() { ::mprotect(at_, length_, PROT_READ | PROT_WRITE); }
+  LostPages(const LostPages&) = delete;
+  LostPages& operator=(const LostPages&) = delete;
+
+ private:
+  void* at_ = nullptr;
+  std::size_t length_ = 0;
+};
+
+/// Faults of this process that come to a handler of its own, as programs have one.
+class OwnFaults {
+ public:
+  static void handle() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      ++count_;
+      siglongjmp(after_, 1);
+    };
+    ::sigaction(SIGSEGV, &action, nullptr);
+  }
+  /// How many came to the handler, after one more.
+  static int count_another() {
+    if (sigsetjmp(after_, 1) == 0) fault();
+    return count_;
+  }
+
+ private:
+  __attribute__((noinline, no_sanitize("address", "thread"))) static void fault() {
+    void* const hole = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)*static_cast<const volatile char*>(hole);
+  }
+  static inline sigjmp_buf after_;
+  static inline int count_ = 0;
+};
+
 struct Owned {
   std::unique_ptr<Memory> memory;
   std::unique_ptr<Region> region;
+  std::unique_ptr<LostPages> lost;
 };
 
 class Peer {
@@ -104,6 +154,13 @@ class Peer {
       owned.memory = std::make_unique<Memory>(Memory::Kind::plain, length, number(2));
       return std::to_string(owned.memory->address());
     }
+    if (verb == "lose") {  // ID OFFSET: the pages from there on fault from now on
+      Owned& owned = regions_.at(static_cast<std::uint32_t>(number(1)));
+      owned.lost = std::make_unique<LostPages>(owned.memory->bytes().subspan(number(2)));
+      return "";
+    }
+    if (verb == "handle") return OwnFaults::handle(), "";
+    if (verb == "fault") return std::to_string(OwnFaults::count_another());
     if (verb == "fork") {  // a child that holds on to all that is open until the test lets go of us
       const pid_t child = ::fork();
       if (child == 0) {
