@@ -3,7 +3,10 @@
 #include "contract/fixture.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace headrace::contract {
 namespace {
@@ -190,6 +193,27 @@ TEST_P(Links, refuse_or_keep_what_comes_before_they_are_ready) {
   expected.emplace_back("last");
   ASSERT_TRUE(world.until([&] { return !heard().empty() && heard().back() == "last"; })) << world.describe();
   EXPECT_EQ(heard(), expected);
+}
+
+TEST_P(Links, that_come_in_are_ready_before_the_host_answers) {
+  const auto a = open("a"), b = open("b");
+  const Memory source(Memory::Kind::plain, 4000, 1), target(Memory::Kind::plain, 4000, 2);
+  const Region mine(*b, source), theirs(*a, target);
+  std::optional<Link> ba;
+  std::optional<Remote> remote;
+  std::optional<Request> request;
+  b->host().on_accepted = [&](const HostLink& link) {
+    ba.emplace(*b, link.connection, link.token);
+    remote.emplace(*ba, theirs.facts());
+    request.emplace(*b, HEADRACE_WRITE, &*ba, uniform_side(mine.handle(), 0, 400, 400),
+                    uniform_side(remote->handle(), 0, 400, 400), 10);
+    EXPECT_TRUE(request->try_post().ok());
+    EXPECT_TRUE(ba->notify(HEADRACE_CHANNEL_USER, "message").ok());
+  };
+  const Link ab = a->connect(*b);
+  ASSERT_TRUE(world.until([&] { return ab.ready() && a->host().message_count() == 1; })) << world.describe();
+  ASSERT_TRUE(request->wait().status.ok());
+  EXPECT_TRUE(same_bytes(source.bytes(), target.bytes()));
 }
 
 TEST_P(Links, between_many_agents_do_not_mix) {
