@@ -217,6 +217,30 @@ function(headrace_add_tests)
       add_dependencies(${user} test_plugin_${name})
     endforeach()
   endforeach()
+  headrace_add_example_plugins()
+endfunction()
+
+# examples/plugins/transport_<name>.c -> tests/plugins/examples/headrace_backend_<name>.so, on the plugin header alone: a row of the
+# contract suite.
+function(headrace_add_example_plugins)
+  headrace_glob(sources examples/plugins/transport_*.c)
+  if(NOT TARGET contract)
+    return()
+  endif()
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    string(REPLACE "transport_" "headrace_backend_" output ${name})
+    add_library(example_plugin_${name} MODULE ${source})
+    target_link_libraries(example_plugin_${name} PRIVATE headrace_options)
+    set_target_properties(
+      example_plugin_${name}
+      PROPERTIES PREFIX ""
+                 OUTPUT_NAME ${output}
+                 C_STANDARD 11
+                 C_STANDARD_REQUIRED ON
+                 LIBRARY_OUTPUT_DIRECTORY ${headrace_tests_dir}/plugins/examples)
+    add_dependencies(contract example_plugin_${name})
+  endforeach()
 endfunction()
 
 # headrace_add_c_program(<source> <variable>): tests/c/x.c -> c_x, compiled as C on libheadrace.so. The variable gets x.

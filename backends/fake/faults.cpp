@@ -5,6 +5,7 @@
 #include "base/options.hpp"
 #include "base/text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <string>
@@ -60,44 +61,42 @@ Result<std::uint64_t> value_of(const Row& row, std::string_view text, std::strin
   return static_cast<std::uint64_t>(wait->count());
 }
 
+/// "3", "4..6" or "9..": for the first to the last time.
+Result<void> read_times(std::string_view text, std::string_view whole, Fault& fault) {
+  const auto dots = text.find("..");
+  HEADRACE_TRY(first, number(trim(text.substr(0, dots)), whole));
+  fault.first = fault.last = first;
+  if (dots != std::string_view::npos) {
+    const std::string_view last = trim(text.substr(dots + 2));
+    HEADRACE_TRY(end, last.empty() ? UINT64_MAX : number(last, whole));
+    fault.last = end;
+  }
+  if (fault.first == 0 || fault.last < fault.first)
+    return make_error(Code::invalid_argument,
+                      "faults: \"{}\": counting begins at 1 and the last does not come before the first",
+                      whole);
+  return {};
+}
+
 Result<Fault> parse_one(std::string_view whole) {
-  std::string_view rest = whole;
   Fault fault;
-  if (const auto at = rest.find('@'); at != std::string_view::npos) {
-    const std::string_view which = rest.substr(at + 1);
-    rest = rest.substr(0, at);
-    const auto dots = which.find("..");
-    HEADRACE_TRY(first, number(trim(which.substr(0, dots)), whole));
-    fault.first = fault.last = first;
-    if (dots != std::string_view::npos) {
-      const std::string_view last = trim(which.substr(dots + 2));
-      fault.last = UINT64_MAX;
-      if (!last.empty()) {
-        HEADRACE_TRY(end, number(last, whole));
-        fault.last = end;
-      }
-    }
-    if (fault.first == 0 || fault.last < fault.first)
-      return make_error(Code::invalid_argument,
-                        "faults: \"{}\": counting begins at 1 and the last does not come before the first",
-                        whole);
-  }
-  const auto colon = rest.find(':');
-  const std::string_view name = trim(rest.substr(0, colon));
-  for (const Row& row : rows) {
-    if (row.name != name) continue;
-    HEADRACE_TRY(
-        value,
-        value_of(row, colon == std::string_view::npos ? std::string_view() : trim(rest.substr(colon + 1)),
-                 whole));
-    fault.kind = row.kind;
-    fault.value = value;
-    return fault;
-  }
-  return make_error(Code::invalid_argument,
-                    "faults: \"{}\": there is no fault \"{}\", only drop, delay, duplicate, reorder, kill, "
-                    "partial and deny",
-                    whole, name);
+  const auto at = std::min(whole.find('@'), whole.size());
+  if (at < whole.size()) HEADRACE_TRY_VOID(read_times(whole.substr(at + 1), whole, fault));
+  const std::string_view what = whole.substr(0, at);
+  const auto colon = std::min(what.find(':'), what.size());
+  const std::string_view name = trim(what.substr(0, colon));
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& known) { return known.name == name; });
+  if (row == rows.end())
+    return make_error(Code::invalid_argument,
+                      "faults: \"{}\": there is no fault \"{}\", only drop, delay, duplicate, reorder, kill, "
+                      "partial and deny",
+                      whole, name);
+  const std::string_view value_text = colon < what.size() ? trim(what.substr(colon + 1)) : "";
+  HEADRACE_TRY(value, value_of(*row, value_text, whole));
+  fault.kind = row->kind;
+  fault.value = value;
+  return fault;
 }
 
 }  // namespace
@@ -132,28 +131,12 @@ Mishap FaultScript::next_action() {
   Mishap mishap;
   for (const Fault& fault : faults_) {
     if (actions_ < fault.first || actions_ > fault.last) continue;
-    switch (fault.kind) {
-      case FaultKind::drop:
-        mishap.drop = true;
-        break;
-      case FaultKind::delay:
-        mishap.delay_ns += fault.value;
-        break;
-      case FaultKind::duplicate:
-        mishap.duplicate = true;
-        break;
-      case FaultKind::reorder:
-        mishap.reorder = true;
-        break;
-      case FaultKind::kill:
-        mishap.kill_page = fault.value;
-        break;
-      case FaultKind::partial:
-        mishap.partial_bytes = fault.value;
-        break;
-      case FaultKind::deny:
-        break;
-    }
+    mishap.drop |= fault.kind == FaultKind::drop;
+    mishap.duplicate |= fault.kind == FaultKind::duplicate;
+    mishap.reorder |= fault.kind == FaultKind::reorder;
+    if (fault.kind == FaultKind::delay) mishap.delay_ns += fault.value;
+    if (fault.kind == FaultKind::kill) mishap.kill_page = fault.value;
+    if (fault.kind == FaultKind::partial) mishap.partial_bytes = fault.value;
   }
   return mishap;
 }

@@ -21,12 +21,14 @@
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { MAX_MESSAGE = 65536 + 16, FRAME = 65536, MAX_QUEUED = 1 << 20, MAX_POSTS = 256, MAX_OUT = 4 << 20 };
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* the table says what the entries take */
+
+enum { MAX_MESSAGE = 65536 + 16, CHANNELS = 32, FRAME = 65536 };
+enum { MAX_QUEUED = 1 << 20, MAX_POSTS = 256, MAX_OUT = 4 << 20 };
 enum { HELLO = 1, WELCOME, WRITE, END, ACK, READ, DATA, MESSAGE, COUNT };
-enum { CONNECTING, GREETING, READY, LOST };
+enum { CONNECTING, GREETING, GREETED, READY, LOST };
 static const uint64_t HANDSHAKE_NS = 5000000000u, CANCEL_NS = 500000000u;
 
 typedef struct Header {
@@ -48,10 +50,6 @@ typedef struct Region {
   uint64_t length;
 } Region;
 
-typedef struct Remote {
-  uint32_t region;
-} Remote;
-
 typedef struct Text {
   struct Text* next; /* a message that waits to be sent */
   uint32_t channel;
@@ -62,32 +60,30 @@ typedef struct Text {
 
 typedef struct Request {
   headrace_prepare_v1 args;
+  headrace_post_v1 post; /* its message is in `message` */
   struct Link* link;
   struct Request* next; /* in the link's queue */
-  int posted, started, ended_sending, canceling;
-  uint64_t token, number, page, done; /* the next byte: in `page`, behind `done` */
-  char* target;                       /* of the DATA that is awaited; NULL: none */
+  int posted, ended_sending, canceling;
+  uint64_t number;     /* of the post on its link; 0: nothing of it has been sent */
+  uint64_t page, done; /* the next byte: in `page`, behind `done` */
+  char* target;        /* of the DATA that is awaited; NULL: none */
   uint64_t target_bytes;
   Text* message;
-  int has_immediate;
-  uint32_t immediate, scope;
 } Request;
 
 typedef struct Link {
   struct Link* next;
   struct Instance* instance;
   uint64_t serial, token, deadline_ns;
-  int fd, pidfd, state, wants_out, closed;
+  int fd, pidfd, state, wants_out;
   int busy; /* host functions that run, or will run, with the token */
   char peer[256];
-  uint64_t expected;
   /* sending */
   char* out;
   size_t out_at, out_end, out_room;
   const char* payload; /* of the WRITE whose header has left */
-  uint64_t payload_left;
-  Request *first, *last; /* posts; the first one moves */
-  unsigned posts;
+  size_t payload_left;
+  Request* first; /* posts; the first one moves */
   uint64_t posts_ever;
   Text *texts, **texts_end;
   size_t text_bytes;
@@ -111,11 +107,6 @@ typedef struct Call {
   uint32_t scope, immediate;
 } Call;
 
-typedef struct Calls {
-  Call* at;
-  size_t count, room;
-} Calls;
-
 typedef struct Instance {
   const headrace_host_v1* host;
   pthread_mutex_t mutex;
@@ -126,32 +117,28 @@ typedef struct Instance {
   Region* regions;
   Link* links;
   uint64_t serials;
+  Call* calls; /* to be made by the thread that has the mutex, when it gives it back */
+  size_t call_count;
 } Instance;
 
 /* ------------------------------------------------------------------ small things */
 
-static uint64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+static uint64_t now_ns(const Instance* self) { return self->host->now_ns(self->host->context); }
 
-static headrace_status_v1 status_of(int32_t code, uint64_t page) {
-  headrace_status_v1 status = {code, 0, page};
-  return status;
+static headrace_status_v1 at_page(int32_t code, uint64_t page) {
+  return (headrace_status_v1){.code = code, .page = page};
 }
+static headrace_status_v1 status_of(int32_t code) { return at_page(code, HEADRACE_NO_PAGE); }
 
 static int32_t fail(headrace_text_v1* out, int32_t code, const char* format, ...) {
-  char text[256];
+  char text[256] = "";
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(text, sizeof text, format, args);
+  vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  if (out != NULL && n >= 0) {
-    out->length = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    if (out->length > out->capacity) out->length = out->capacity;
-    memcpy(out->data, text, out->length);
-  }
+  if (out == NULL) return code;
+  out->length = strlen(text) < out->capacity ? strlen(text) : out->capacity;
+  memcpy(out->data, text, out->length);
   return code;
 }
 
@@ -161,51 +148,50 @@ static void* grown(void* at, size_t bytes) {
   return more;
 }
 
+static Text* new_text(uint32_t channel, size_t length, int state) {
+  Text* text = grown(NULL, sizeof(Text) + length);
+  *text = (Text){.channel = channel, .length = length, .state = state};
+  return text;
+}
+
 /* ------------------------------------------------------------------ what the host is told */
 
-static Call* add_call(Calls* calls, int kind, Link* link) {
-  if (calls->count == calls->room)
-    calls->at = grown(calls->at, (calls->room = 2 * calls->room + 8) * sizeof(Call));
-  Call* call = memset(&calls->at[calls->count++], 0, sizeof(Call));
-  call->kind = kind;
-  call->link = link;
-  call->token = link->token;
+static Call* add_call(Link* link, int kind) {
+  Instance* self = link->instance;
+  self->calls = grown(self->calls, (self->call_count + 1) * sizeof(Call));
+  Call* call = &self->calls[self->call_count++];
+  *call = (Call){.kind = kind, .link = link, .token = link->token};
   ++link->busy;
   return call;
 }
 
-/* Without the mutex. Tells what was collected, in its order. */
-static void tell(Instance* self, Calls* calls) {
-  const headrace_host_v1* host = self->host;
-  for (size_t i = 0; i < calls->count; ++i) {
-    Call* c = &calls->at[i];
-    if (c->kind == COMPLETED) host->completed(host->context, c->token, c->status, c->text, strlen(c->text));
-    if (c->kind == EVENT)
-      host->link_event(host->context, c->token, c->event, c->status, c->text, strlen(c->text));
-    if (c->kind == RECEIVED)
-      host->received(host->context, c->token, c->message->channel, c->message->bytes, c->message->length);
-    if (c->kind == COUNTED) host->counted(host->context, c->token, c->scope, c->immediate, 1);
-    free(c->message);
-  }
+static void make_call(const headrace_host_v1* host, const Call* c) {
+  if (c->kind == COMPLETED) host->completed(host->context, c->token, c->status, c->text, strlen(c->text));
+  if (c->kind == EVENT)
+    host->link_event(host->context, c->token, c->event, c->status, c->text, strlen(c->text));
+  if (c->kind == RECEIVED)
+    host->received(host->context, c->token, c->message->channel, c->message->bytes, c->message->length);
+  if (c->kind == COUNTED) host->counted(host->context, c->token, c->scope, c->immediate, 1);
+  free(c->message);
+}
+
+/* Gives the mutex back, and tells what has been collected since it was taken, in its order. */
+static void leave(Instance* self) {
+  Call* calls = self->calls;
+  const size_t count = self->call_count;
+  self->calls = NULL;
+  self->call_count = 0;
+  pthread_mutex_unlock(&self->mutex);
+  if (count == 0) return;
+  for (size_t i = 0; i < count; ++i) make_call(self->host, &calls[i]);
   pthread_mutex_lock(&self->mutex);
-  for (size_t i = 0; i < calls->count; ++i) --calls->at[i].link->busy;
+  for (size_t i = 0; i < count; ++i) --calls[i].link->busy;
   pthread_cond_broadcast(&self->quiet);
   pthread_mutex_unlock(&self->mutex);
-  free(calls->at);
-  memset(calls, 0, sizeof *calls);
+  free(calls);
 }
 
-/* ------------------------------------------------------------------ sending; with the mutex */
-
-static void lose(Link* link, Calls* calls, int32_t code, const char* text);
-
-static void watch(Link* link) {
-  const int wants = link->out_at < link->out_end || link->payload_left > 0;
-  if (wants == link->wants_out) return;
-  link->wants_out = wants;
-  struct epoll_event e = {wants ? EPOLLIN | EPOLLOUT : EPOLLIN, {.u64 = link->serial << 1}};
-  epoll_ctl(link->instance->epoll, EPOLL_CTL_MOD, link->fd, &e);
-}
+/* ------------------------------------------------------------------ what is to be sent; with the mutex */
 
 static void put(Link* link, const void* bytes, size_t n) {
   if (link->out_at == link->out_end) link->out_at = link->out_end = 0;
@@ -217,75 +203,72 @@ static void put(Link* link, const void* bytes, size_t n) {
 
 static void put_header(Link* link, Header h) { put(link, &h, sizeof h); }
 
-static uint64_t at_index(const headrace_columns_v1* c, uint64_t i) {
-  return c->indices != NULL ? c->indices[i] : i;
-}
-static void* region_at(const headrace_side_v1* side, uint64_t i) {
+typedef struct Page {
+  void* region; /* its handle */
+  uint64_t offset, length;
+} Page;
+
+static Page page_at(const headrace_side_v1* side, uint64_t i) {
   const headrace_columns_v1* c = &side->columns;
-  return side->regions[c->region_of != NULL ? c->region_of[at_index(c, i)] : 0];
-}
-static uint64_t offset_at(const headrace_side_v1* side, uint64_t i) {
-  const headrace_columns_v1* c = &side->columns;
-  const uint64_t k = at_index(c, i);
-  return c->offsets != NULL ? c->offsets[k] : c->base_offset + k * c->stride_bytes;
-}
-static uint64_t length_at(const headrace_side_v1* side, uint64_t i) {
-  const headrace_columns_v1* c = &side->columns;
-  return c->lengths != NULL ? c->lengths[at_index(c, i)] : c->page_bytes;
+  const uint64_t k = c->indices != NULL ? c->indices[i] : i;
+  return (Page){side->regions[c->region_of != NULL ? c->region_of[k] : 0],
+                c->offsets != NULL ? c->offsets[k] : c->base_offset + k * c->stride_bytes,
+                c->lengths != NULL ? c->lengths[k] : c->page_bytes};
 }
 
-/* The first post of the link ends. */
-static void end_post(Link* link, Calls* calls, headrace_status_v1 status, const char* text) {
-  Request* request = link->first;
-  link->first = request->next;
-  if (link->first == NULL) link->last = NULL;
-  --link->posts;
-  request->posted = 0;
-  if (request->message != NULL) request->message->state = status.code == HEADRACE_OK ? SENDABLE : DROPPED;
-  if (request->has_immediate && status.code == HEADRACE_OK && link->state == READY) {
-    Header h = {.type = COUNT, .region = request->immediate, .channel = request->scope};
-    put_header(link, h);
-  }
-  Call* call = add_call(calls, COMPLETED, link);
-  call->token = request->token;
+/* The post ends. Its memory is quiet. */
+static void end_post(Request* r, headrace_status_v1 status, const char* text) {
+  Link* link = r->link;
+  Request** at = &link->first;
+  while (*at != r) at = &(*at)->next;
+  *at = r->next;
+  r->posted = 0;
+  if (r->message != NULL) r->message->state = status.code == HEADRACE_OK ? SENDABLE : DROPPED;
+  if (r->post.has_immediate && status.code == HEADRACE_OK && link->state == READY)
+    put_header(link, (Header){.type = COUNT, .region = r->post.immediate, .channel = r->post.scope});
+  Call* call = add_call(link, COMPLETED);
+  call->token = r->post.token;
   call->status = status;
   snprintf(call->text, sizeof call->text, "%s", text);
 }
 
+/* All that was sent of the post has been answered, and the peer has refused nothing. */
+static void end_answered(Request* r) {
+  const int all = r->page >= r->args.count;
+  end_post(r, status_of(all ? HEADRACE_OK : HEADRACE_CANCELED), all ? "" : "canceled on the way");
+}
+
+/* A WRITE, whose payload follows from the user's memory, or a READ, which DATA answers. */
+static void put_piece(Link* link, Request* r) {
+  const Page local = page_at(r->args.local, r->page), remote = page_at(r->args.remote, r->page);
+  const int writes = r->args.op == HEADRACE_WRITE;
+  const uint64_t left = local.length - r->done, bytes = left < FRAME ? left : FRAME;
+  char* mine = ((Region*)local.region)->base + local.offset + r->done;
+  Header h = {.type = writes ? WRITE : READ, .number = r->number, .page = r->page, .length = bytes};
+  h.region = *(uint32_t*)remote.region;
+  h.offset = remote.offset + r->done;
+  put_header(link, h);
+  link->payload = mine;
+  link->payload_left = writes ? bytes : 0;
+  r->target = writes ? NULL : mine;
+  r->target_bytes = bytes;
+  r->done += bytes;
+}
+
 /* Puts the next frame of the first post, if it has one. */
-static int put_frame(Link* link, Calls* calls) {
+static int put_frame(Link* link) {
   Request* r = link->first;
   if (r == NULL || r->ended_sending || r->target != NULL) return 0;
-  const headrace_side_v1 *local = r->args.local, *remote = r->args.remote;
-  const int writes = r->args.op == HEADRACE_WRITE;
-  if (!r->started) r->number = ++link->posts_ever;
-  r->started = 1;
-  while (r->page < r->args.count && r->done == length_at(local, r->page)) ++r->page, r->done = 0;
-  Header h = {.type = END, .number = r->number, .page = r->page};
-  if (r->page >= r->args.count || r->canceling) {
-    if (!writes) {
-      end_post(link, calls, status_of(r->canceling ? HEADRACE_CANCELED : HEADRACE_OK, HEADRACE_NO_PAGE), "");
-      return 1;
-    }
-    put_header(link, h);
+  if (r->number == 0) r->number = ++link->posts_ever;
+  while (r->page < r->args.count && r->done == page_at(r->args.local, r->page).length) ++r->page, r->done = 0;
+  if (r->page < r->args.count && !r->canceling) {
+    put_piece(link, r);
+  } else if (r->args.op == HEADRACE_WRITE) {
+    put_header(link, (Header){.type = END, .number = r->number});
     r->ended_sending = 1;
-    return 1;
-  }
-  const uint64_t left = length_at(local, r->page) - r->done;
-  char* mine = ((Region*)region_at(local, r->page))->base + offset_at(local, r->page) + r->done;
-  h.type = writes ? WRITE : READ;
-  h.region = ((Remote*)region_at(remote, r->page))->region;
-  h.offset = offset_at(remote, r->page) + r->done;
-  h.length = left < FRAME ? left : FRAME;
-  put_header(link, h);
-  if (writes) {
-    link->payload = mine;
-    link->payload_left = h.length;
   } else {
-    r->target = mine;
-    r->target_bytes = h.length;
+    end_answered(r);
   }
-  r->done += h.length;
   return 1;
 }
 
@@ -301,8 +284,7 @@ static int put_texts(Link* link) {
       continue;
     }
     if (text->state == SENDABLE) {
-      Header h = {.type = MESSAGE, .channel = text->channel, .length = text->length};
-      put_header(link, h);
+      put_header(link, (Header){.type = MESSAGE, .channel = text->channel, .length = text->length});
       put(link, text->bytes, text->length);
       any = 1;
     }
@@ -312,27 +294,6 @@ static int put_texts(Link* link) {
     free(text);
   }
   return any;
-}
-
-/* Sends what there is, as long as the socket takes it. */
-static void pump(Link* link, Calls* calls) {
-  while (link->state == READY || (link->state != LOST && link->out_at < link->out_end)) {
-    ssize_t n = 0;
-    if (link->out_at < link->out_end) {
-      n = send(link->fd, link->out + link->out_at, link->out_end - link->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n > 0) link->out_at += (size_t)n;
-    } else if (link->payload_left > 0) {
-      n = send(link->fd, link->payload, link->payload_left, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n > 0) link->payload += n, link->payload_left -= (uint64_t)n;
-    } else if (!put_texts(link) && !put_frame(link, calls)) {
-      break;
-    }
-    if (n >= 0 || errno == EINTR) continue;
-    if (errno == EFAULT) return lose(link, calls, HEADRACE_BACKEND_FAILED, "local memory cannot be read");
-    if (errno != EAGAIN) return; /* the receiving side sees what happened, after all that came before */
-    break;
-  }
-  if (link->state != LOST) watch(link);
 }
 
 /* ------------------------------------------------------------------ life of a link; with the mutex */
@@ -350,6 +311,11 @@ static void close_socket(Link* link) {
   link->fd = link->pidfd = -1;
 }
 
+static int add_watch(Instance* self, int fd, uint64_t key) {
+  struct epoll_event e = {EPOLLIN, {.u64 = key}};
+  return epoll_ctl(self->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
 static Link* new_link(Instance* self, int fd, int state) {
   Link* link = calloc(1, sizeof(Link));
   if (link == NULL) abort();
@@ -359,19 +325,17 @@ static Link* new_link(Instance* self, int fd, int state) {
   link->pidfd = -1;
   link->state = state;
   link->texts_end = &link->texts;
-  link->write_status = status_of(HEADRACE_OK, HEADRACE_NO_PAGE);
-  link->deadline_ns = now_ns() + HANDSHAKE_NS;
+  link->write_status = status_of(HEADRACE_OK);
+  link->deadline_ns = now_ns(self) + HANDSHAKE_NS;
   link->next = self->links;
   self->links = link;
-  struct epoll_event e = {EPOLLIN, {.u64 = link->serial << 1}};
-  epoll_ctl(self->epoll, EPOLL_CTL_ADD, fd, &e);
+  add_watch(self, fd, link->serial << 1);
   /* A child of the peer may keep the socket open after its death. */
   struct ucred peer;
   socklen_t size = sizeof peer;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid > 0 && peer.pid != getpid()) {
     link->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
-    e.data.u64 = link->serial << 1 | 1;
-    if (link->pidfd >= 0) epoll_ctl(self->epoll, EPOLL_CTL_ADD, link->pidfd, &e);
+    if (link->pidfd >= 0) add_watch(self, link->pidfd, link->serial << 1 | 1);
   }
   set_timer(self, 1);
   return link;
@@ -392,38 +356,61 @@ static void free_link(Link* link) {
   free(link);
 }
 
-static void end_posts(Link* link, Calls* calls, int32_t code, const char* text) {
+static void shut(Link* link, int32_t code, const char* text) {
+  link->state = LOST;
   link->payload_left = 0;
-  while (link->first != NULL)
-    end_post(link, calls, status_of(link->first->canceling ? HEADRACE_CANCELED : code, HEADRACE_NO_PAGE),
-             text);
+  close_socket(link);
+  while (link->first != NULL) {
+    Request* r = link->first;
+    end_post(r, status_of(r->canceling ? HEADRACE_CANCELED : code), text);
+  }
 }
 
-static void lose(Link* link, Calls* calls, int32_t code, const char* text) {
+static void lose(Link* link, int32_t code, const char* text) {
   if (link->state == LOST) return;
   const int known = link->token != 0;
-  link->state = LOST;
-  close_socket(link);
-  end_posts(link, calls, code == HEADRACE_CANCELED ? HEADRACE_BACKEND_FAILED : HEADRACE_PEER_LOST, text);
+  shut(link, code == HEADRACE_CANCELED ? HEADRACE_BACKEND_FAILED : HEADRACE_PEER_LOST, text);
   if (!known) return;
-  Call* call = add_call(calls, EVENT, link);
+  Call* call = add_call(link, EVENT);
   call->event = HEADRACE_LINK_LOST;
-  call->status = status_of(code, HEADRACE_NO_PAGE);
+  call->status = status_of(code);
   snprintf(call->text, sizeof call->text, "peer %s: %s", link->peer, text);
 }
 
-/* ------------------------------------------------------------------ receiving; with the mutex, in progress
- */
+/* ------------------------------------------------------------------ the socket; with the mutex */
 
-static Region* find_region(Instance* self, uint32_t id) {
-  Region* region = self->regions;
-  while (region != NULL && region->id != id) region = region->next;
-  return region;
+static void watch(Link* link) {
+  const int wants = link->out_at < link->out_end || link->payload_left > 0;
+  if (wants == link->wants_out) return;
+  link->wants_out = wants;
+  struct epoll_event e = {wants ? EPOLLIN | EPOLLOUT : EPOLLIN, {.u64 = link->serial << 1}};
+  epoll_ctl(link->instance->epoll, EPOLL_CTL_MOD, link->fd, &e);
+}
+
+/* Sends what there is, as long as the socket takes it. */
+static void pump(Link* link) {
+  while (link->state == READY || (link->state != LOST && link->out_at < link->out_end)) {
+    const int frames = link->out_at < link->out_end;
+    const char* from = frames ? link->out + link->out_at : link->payload;
+    const size_t bytes = frames ? link->out_end - link->out_at : link->payload_left;
+    if (bytes == 0) {
+      if (put_texts(link) || put_frame(link)) continue;
+      break;
+    }
+    const ssize_t n = send(link->fd, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0 && frames) link->out_at += (size_t)n;
+    if (n > 0 && !frames) link->payload += n, link->payload_left -= (size_t)n;
+    if (n >= 0 || errno == EINTR) continue;
+    if (errno == EFAULT) lose(link, HEADRACE_BACKEND_FAILED, "local memory cannot be read");
+    break; /* of any other error the receiving side sees what happened, after all that came before */
+  }
+  if (link->state != LOST) watch(link);
 }
 
 /* Where a range that a peer names lies; NULL, with the code, if it may not have it. */
 static char* check_range(Instance* self, const Header* h, int writes, int32_t* code) {
-  const Region* region = find_region(self, h->region);
+  const Region* region = self->regions;
+  while (region != NULL && region->id != h->region) region = region->next;
   *code = HEADRACE_NOT_FOUND;
   if (region == NULL) return NULL;
   *code = HEADRACE_INVALID_ARGUMENT;
@@ -434,95 +421,108 @@ static char* check_range(Instance* self, const Header* h, int writes, int32_t* c
   return region->base + h->offset;
 }
 
-static void end_refused(Link* link, Calls* calls, uint32_t code, uint64_t page) {
+/* The owner refused the post at a page, with the code of check_range. */
+static void end_refused(Request* r, uint32_t code, uint64_t page) {
   char text[400];
   const char* why = code == HEADRACE_NOT_FOUND       ? "the region is not registered"
                     : code == HEADRACE_NOT_SUPPORTED ? "the region is registered read-only"
                                                      : "the range cannot be reached";
-  snprintf(text, sizeof text, "peer %s refused page %llu: %s", link->peer, (unsigned long long)page, why);
-  const int32_t told = code == HEADRACE_NOT_FOUND        ? HEADRACE_NOT_FOUND
-                       : code == HEADRACE_BACKEND_FAILED ? HEADRACE_BACKEND_FAILED
-                                                         : HEADRACE_INVALID_ARGUMENT;
-  end_post(link, calls, status_of(told, page), text);
+  snprintf(text, sizeof text, "peer %s refused page %llu: %s", r->link->peer, (unsigned long long)page, why);
+  const int known = code == HEADRACE_NOT_FOUND || code == HEADRACE_BACKEND_FAILED;
+  end_post(r, at_page(known ? (int32_t)code : HEADRACE_INVALID_ARGUMENT, page), text);
 }
 
-/* A header is here. Returns 0 if the peer broke the protocol. */
-static int on_header(Link* link, Calls* calls) {
-  Header* h = &link->in;
+/* The handlers of a header return 0 if the peer broke the protocol. */
+
+static int on_welcome(Link* link) {
+  link->state = READY;
+  Call* call = add_call(link, EVENT);
+  call->event = HEADRACE_LINK_READY;
+  snprintf(call->text, sizeof call->text, "connected to peer %s", link->peer);
+  return 1;
+}
+
+static int on_end(Link* link) {
+  put_header(link, (Header){.type = ACK,
+                            .number = link->in.number,
+                            .code = (uint32_t)link->write_status.code,
+                            .page = link->write_status.page});
+  link->write_status = status_of(HEADRACE_OK);
+  return 1;
+}
+
+static int on_ack(Link* link) {
+  const Header* h = &link->in;
   Request* r = link->first;
+  if (r == NULL || !r->ended_sending || r->number != h->number) return 0;
+  if (h->code != HEADRACE_OK)
+    end_refused(r, h->code, h->page < r->args.count ? h->page : HEADRACE_NO_PAGE);
+  else
+    end_answered(r);
+  return 1;
+}
+
+static int on_read(Link* link) {
+  Header data = link->in;
   int32_t code = 0;
-  link->in_left = h->length;
-  link->in_payload = 1;
+  const char* from = check_range(link->instance, &data, 0, &code);
+  data.type = DATA;
+  data.code = (uint32_t)code;
+  if (from == NULL) data.length = 0;
+  put_header(link, data);
+  if (from != NULL) put(link, from, data.length);
+  link->in_left = 0; /* the length was that of the answer */
+  return 1;
+}
+
+static int on_data(Link* link) {
+  const Header* h = &link->in;
+  Request* r = link->first;
+  if (r == NULL || r->target == NULL || r->number != h->number) return 0;
+  if (h->code == HEADRACE_OK) return h->length == r->target_bytes;
+  r->target = NULL;
+  end_refused(r, h->code, r->page);
+  return h->length == 0;
+}
+
+static int on_message(Link* link) {
+  link->in_text = new_text(link->in.channel, link->in.length, WAITING);
+  return 1;
+}
+
+static int on_count(Link* link) {
+  Call* call = add_call(link, COUNTED);
+  call->immediate = link->in.region;
+  call->scope = link->in.channel;
+  return 1;
+}
+
+static int on_header(Link* link) {
+  const Header* h = &link->in;
+  const int empty = h->length == 0;
   if ((link->state == READY) == (h->type == HELLO || h->type == WELCOME)) return 0;
   switch (h->type) {
     case HELLO:
-      if (link->state != GREETING || h->length == 0 || h->length > 255) return 0;
-      break;
-    case WELCOME: {
-      if (link->state != CONNECTING || h->length != 0) return 0;
-      link->state = READY;
-      Call* call = add_call(calls, EVENT, link);
-      call->event = HEADRACE_LINK_READY;
-      snprintf(call->text, sizeof call->text, "connected to peer %s", link->peer);
-      return 1;
-    }
+      return link->state == GREETING && !empty && h->length < sizeof link->peer;
+    case WELCOME:
+      return link->state == CONNECTING && empty && on_welcome(link);
     case WRITE:
-      return h->length > 0 && h->length <= FRAME;
-    case END: {
-      Header ack = {.type = ACK, .number = h->number};
-      ack.code = (uint32_t)link->write_status.code;
-      ack.page = link->write_status.page;
-      put_header(link, ack);
-      link->write_status = status_of(HEADRACE_OK, HEADRACE_NO_PAGE);
-      return h->length == 0;
-    }
-    case READ: {
-      if (h->length == 0 || h->length > FRAME) return 0;
-      Header data = *h;
-      data.type = DATA;
-      link->in_left = 0;
-      const char* from = check_range(link->instance, h, 0, &code);
-      data.code = (uint32_t)code;
-      if (from == NULL) data.length = 0;
-      put_header(link, data);
-      if (from != NULL) put(link, from, h->length);
-      return 1;
-    }
+      return !empty && h->length <= FRAME;
+    case END:
+      return empty && on_end(link);
     case ACK:
-      if (r == NULL || !r->ended_sending || r->number != h->number || h->length != 0) return 0;
-      if (h->code != HEADRACE_OK)
-        end_refused(link, calls, h->code, h->page < r->args.count ? h->page : HEADRACE_NO_PAGE);
-      else
-        end_post(link, calls,
-                 status_of(r->canceling && r->page < r->args.count ? HEADRACE_CANCELED : HEADRACE_OK,
-                           HEADRACE_NO_PAGE),
-                 "");
-      return 1;
+      return empty && on_ack(link);
+    case READ:
+      return !empty && h->length <= FRAME && on_read(link);
     case DATA:
-      if (r == NULL || r->target == NULL || r->number != h->number) return 0;
-      if (h->code != HEADRACE_OK) {
-        r->target = NULL;
-        end_refused(link, calls, h->code, r->page);
-        return h->length == 0;
-      }
-      return h->length == r->target_bytes;
+      return on_data(link);
     case MESSAGE:
-      if (h->length > MAX_MESSAGE || h->channel > 31) return 0;
-      break;
-    case COUNT: {
-      if (h->length != 0) return 0;
-      Call* call = add_call(calls, COUNTED, link);
-      call->immediate = h->region;
-      call->scope = h->channel;
-      return 1;
-    }
+      return h->length <= MAX_MESSAGE && h->channel < CHANNELS && on_message(link);
+    case COUNT:
+      return empty && on_count(link);
     default:
       return 0;
   }
-  link->in_text = grown(NULL, sizeof(Text) + h->length);
-  link->in_text->channel = h->channel;
-  link->in_text->length = h->length;
-  return 1;
 }
 
 /* Where the next bytes of the payload go, and how many; `scratch`: nowhere. */
@@ -531,63 +531,63 @@ static char* payload_target(Link* link, char* scratch, size_t* room) {
   const uint64_t skip = h->length - link->in_left;
   int32_t code = 0;
   *room = (size_t)link->in_left;
-  if (link->in_text != NULL) return link->in_text->bytes + skip;
+  if (h->type == HELLO) return link->peer + skip;
+  if (h->type == MESSAGE) return link->in_text->bytes + skip;
   if (h->type == DATA) return link->first->target + skip;
   /* The region is looked up for each call, so a deregistered one is not touched any more. */
   char* to = link->write_status.code == HEADRACE_OK ? check_range(link->instance, h, 1, &code) : NULL;
   if (to != NULL) return to + skip;
-  if (link->write_status.code == HEADRACE_OK) link->write_status = status_of(code, h->page);
+  if (link->write_status.code == HEADRACE_OK) link->write_status = at_page(code, h->page);
   return scratch;
 }
 
-static void on_payload_end(Link* link, Calls* calls) {
+static void on_payload_end(Link* link) {
+  if (link->in.type == HELLO) link->state = GREETED;
   if (link->in.type == DATA && link->in.code == HEADRACE_OK) link->first->target = NULL;
   if (link->in.type != MESSAGE) return;
-  add_call(calls, RECEIVED, link)->message = link->in_text;
+  add_call(link, RECEIVED)->message = link->in_text;
   link->in_text = NULL;
 }
 
-/* Takes what the socket has. Returns the number of steps; *greeted: a HELLO is whole, and the host is to be
- * asked. */
-static uint32_t take_in(Link* link, Calls* calls, int* greeted) {
+/* Receives a piece of a header or of a payload. Returns 0 if there is none now, or the link is lost. */
+static int receive_piece(Link* link) {
   static __thread char scratch[FRAME];
+  char* to = (char*)&link->in + link->in_have;
+  size_t room = sizeof(Header) - link->in_have;
+  if (link->in_payload) to = payload_target(link, scratch, &room);
+  const ssize_t n = recv(link->fd, to, room, MSG_DONTWAIT);
+  if (n < 0 && errno == EAGAIN) return 0;
+  if (n < 0 && errno == EFAULT && link->in_payload && link->in.type == WRITE) {
+    link->write_status = at_page(HEADRACE_BACKEND_FAILED, link->in.page); /* the rest goes to `scratch` */
+  } else if (n == 0 || (n < 0 && errno != EINTR)) {
+    lose(link, HEADRACE_PEER_LOST, "it has closed the link, or died");
+    return 0;
+  } else if (link->in_payload) {
+    link->in_left -= n > 0 ? (uint64_t)n : 0;
+  } else {
+    link->in_have += n > 0 ? (size_t)n : 0;
+  }
+  return 1;
+}
+
+/* Takes what the socket has, up to a whole HELLO. Returns the number of steps. */
+static uint32_t take_in(Link* link) {
   uint32_t steps = 0;
-  while (link->state != LOST && steps < 64 && link->out_end - link->out_at < MAX_OUT) {
-    char* to = (char*)&link->in + link->in_have;
-    size_t room = sizeof(Header) - link->in_have;
-    if (link->in_payload) to = payload_target(link, scratch, &room);
-    ssize_t n = 0;
-    if (room > 0) {
-      n = recv(link->fd, to, room, MSG_DONTWAIT);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EAGAIN) break;
-      if (n < 0 && errno == EFAULT && link->in.type == WRITE) {
-        link->write_status = status_of(HEADRACE_BACKEND_FAILED, link->in.page);
-        continue; /* into the scratch memory */
-      }
-      if (n <= 0) {
-        lose(link, calls, HEADRACE_PEER_LOST, "it has closed the link, or died");
-        break;
-      }
-      ++steps;
-    }
+  for (; steps < 64 && link->out_end - link->out_at < MAX_OUT && receive_piece(link); ++steps) {
     if (!link->in_payload) {
-      if ((link->in_have += (size_t)n) < sizeof(Header)) continue;
+      if (link->in_have < sizeof(Header)) continue;
       link->in_have = 0;
-      if (!on_header(link, calls)) {
-        lose(link, calls, HEADRACE_CORRUPT, "it sent a frame that makes no sense");
+      link->in_left = link->in.length;
+      link->in_payload = 1;
+      if (!on_header(link)) {
+        lose(link, HEADRACE_CORRUPT, "it sent a frame that makes no sense");
         break;
       }
-    } else {
-      link->in_left -= (uint64_t)n;
     }
     if (link->in_left > 0) continue;
     link->in_payload = 0;
-    if (link->in.type == HELLO) {
-      *greeted = 1;
-      break;
-    }
-    on_payload_end(link, calls);
+    on_payload_end(link);
+    if (link->state == GREETED) return steps + 1;
   }
   return steps;
 }
@@ -595,73 +595,59 @@ static uint32_t take_in(Link* link, Calls* calls, int* greeted) {
 /* ------------------------------------------------------------------ progress */
 
 /* Asks the host about a link that came in. The mutex is held, and let go of meanwhile. */
-static void greet(Link* link, Calls* calls) {
+static void greet(Link* link) {
   Instance* self = link->instance;
   const headrace_host_v1* host = self->host;
-  memcpy(link->peer, link->in_text->bytes, link->in_text->length);
-  free(link->in_text);
-  link->in_text = NULL;
   uint64_t token = 0;
   if (link->in.page == 0 || link->in.page == host->incarnation) {
-    Header welcome = {.type = WELCOME};
-    put_header(link, welcome); /* before anything that the host may send */
+    put_header(link, (Header){.type = WELCOME}); /* before anything that the host may send */
     link->state = READY;
     ++link->busy;
-    pthread_mutex_unlock(&self->mutex);
-    tell(self, calls);
+    leave(self);
     token = host->accepted(host->context, link, link->peer, link->in.number);
     pthread_mutex_lock(&self->mutex);
     --link->busy;
     pthread_cond_broadcast(&self->quiet);
   }
   link->token = token;
-  if (token != 0 && !link->closed) return pump(link, calls);
-  if (!link->closed) free_link(link); /* refused: no `disconnect` follows */
+  if (token != 0)
+    pump(link);
+  else
+    free_link(link); /* refused: no `disconnect` follows */
 }
 
-static Link* link_of(Instance* self, uint64_t serial) {
+static uint32_t serve(Instance* self, uint64_t key) {
   Link* link = self->links;
-  while (link != NULL && link->serial != serial) link = link->next;
-  return link != NULL && !link->closed && link->state != LOST ? link : NULL;
-}
-
-static uint32_t serve(Instance* self, uint64_t key, Calls* calls) {
-  Link* link = link_of(self, key >> 1);
-  if (link == NULL) return 0;
-  int greeted = 0;
-  uint32_t steps = take_in(link, calls, &greeted);
-  if (greeted) {
-    greet(link, calls);
-    return steps + 1;
-  }
-  if ((key & 1) != 0 && steps == 0) lose(link, calls, HEADRACE_PEER_LOST, "its process has ended");
-  pump(link, calls);
+  while (link != NULL && link->serial != key >> 1) link = link->next;
+  if (link == NULL || link->state == LOST) return 0;
+  const uint32_t steps = take_in(link);
+  if (link->state == GREETED) return greet(link), steps + 1;
+  if ((key & 1) != 0 && steps == 0) lose(link, HEADRACE_PEER_LOST, "its process has ended");
+  pump(link);
   if (link->state == LOST && link->token == 0 && link->busy == 0) free_link(link);
   return steps + 1;
 }
 
-static void accept_all(Instance* self) {
-  for (;;) {
-    const int fd = accept4(self->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) return;
-    (void)new_link(self, fd, GREETING);
-  }
+static uint32_t accept_all(Instance* self) {
+  int fd = -1;
+  while ((fd = accept4(self->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
+    new_link(self, fd, GREETING);
+  return 1;
 }
 
-static uint32_t tick(Instance* self, Calls* calls) {
+static uint32_t tick(Instance* self) {
   uint64_t ignored = 0;
   if (read(self->timer, &ignored, sizeof ignored) < 0) return 0;
   int needed = 0;
   for (Link *link = self->links, *next = NULL; link != NULL; link = next) {
     next = link->next;
-    if (link->state == LOST || link->closed || link->deadline_ns == 0) continue;
+    if (link->state == LOST) continue;
     const int shaking = link->state != READY;
     int canceling = 0;
     for (Request* r = link->first; r != NULL; r = r->next) canceling |= r->canceling;
-    if (!shaking && !canceling) link->deadline_ns = 0;
     needed |= shaking | canceling;
-    if (link->deadline_ns == 0 || now_ns() < link->deadline_ns) continue;
-    lose(link, calls, shaking ? HEADRACE_TIMED_OUT : HEADRACE_CANCELED,
+    if ((!shaking && !canceling) || now_ns(self) < link->deadline_ns) continue;
+    lose(link, shaking ? HEADRACE_TIMED_OUT : HEADRACE_CANCELED,
          shaking ? "it did not answer in time" : "closed to end a canceled post");
     if (link->token == 0 && link->busy == 0) free_link(link);
   }
@@ -672,32 +658,20 @@ static uint32_t tick(Instance* self, Calls* calls) {
 static uint32_t progress(void* instance) {
   Instance* self = instance;
   struct epoll_event events[16];
-  Calls calls = {0};
   uint32_t steps = 0;
   const int n = epoll_wait(self->epoll, events, 16, 0);
   pthread_mutex_lock(&self->mutex);
   for (int i = 0; i < n; ++i) {
     const uint64_t key = events[i].data.u64;
-    if (key == 0)
-      accept_all(self), ++steps;
-    else if (key == 1)
-      steps += tick(self, &calls);
-    else
-      steps += serve(self, key, &calls);
+    steps += key == 0 ? accept_all(self) : key == 1 ? tick(self) : serve(self, key);
   }
-  pthread_mutex_unlock(&self->mutex);
-  tell(self, &calls);
+  leave(self);
   return steps;
 }
 
 static int32_t descriptor(void* instance) { return ((Instance*)instance)->epoll; }
 
 /* ------------------------------------------------------------------ the instance */
-
-static int add_watch(int epoll, int fd, uint64_t key) {
-  struct epoll_event e = {EPOLLIN, {.u64 = key}};
-  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e);
-}
 
 static void destroy(void* instance) {
   Instance* self = instance;
@@ -711,27 +685,33 @@ static void destroy(void* instance) {
   free(self);
 }
 
-static int32_t create(const headrace_host_v1* host, const headrace_create_v1* args, void** instance,
-                      headrace_text_v1* error) {
+/* Returns -1 with errno. */
+static int open_sockets(Instance* self) {
   static uint32_t serial;
-  Instance* self = calloc(1, sizeof *self);
-  if (self == NULL) return fail(error, HEADRACE_EXHAUSTED, "no memory for an instance");
-  self->host = host;
-  pthread_mutex_init(&self->mutex, NULL);
-  pthread_cond_init(&self->quiet, NULL);
-  self->address.sun_family = AF_UNIX;
-  snprintf(self->runtime_dir, sizeof self->runtime_dir, "%s", args->runtime_dir);
-  const int length =
-      snprintf(self->address.sun_path, sizeof self->address.sun_path, "%s/minimal-%d-%u.sock",
-               args->runtime_dir, (int)getpid(), __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED));
+  struct sockaddr_un* at = &self->address;
+  at->sun_family = AF_UNIX;
+  const int length = snprintf(at->sun_path, sizeof at->sun_path, "%s/minimal-%d-%u.sock", self->runtime_dir,
+                              (int)getpid(), __atomic_add_fetch(&serial, 1, __ATOMIC_RELAXED));
+  if (length < 0 || (size_t)length >= sizeof at->sun_path) return errno = ENAMETOOLONG, -1;
   self->epoll = epoll_create1(EPOLL_CLOEXEC);
   self->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   self->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  unlink(self->address.sun_path); /* of a process that had this id and died */
-  if (length < 0 || (size_t)length >= sizeof self->address.sun_path || self->epoll < 0 || self->timer < 0 ||
-      bind(self->listener, (struct sockaddr*)&self->address, sizeof self->address) < 0 ||
-      listen(self->listener, 128) < 0 || add_watch(self->epoll, self->listener, 0) < 0 ||
-      add_watch(self->epoll, self->timer, 1) < 0) {
+  unlink(at->sun_path); /* of a process that had this id and died */
+  if (bind(self->listener, (struct sockaddr*)at, sizeof *at) < 0) return -1;
+  if (listen(self->listener, 128) < 0 || add_watch(self, self->listener, 0) < 0) return -1;
+  return add_watch(self, self->timer, 1);
+}
+
+static int32_t create(const headrace_host_v1* host, const headrace_create_v1* args, void** instance,
+                      headrace_text_v1* error) {
+  Instance* self = calloc(1, sizeof *self);
+  if (self == NULL) return fail(error, HEADRACE_EXHAUSTED, "no memory for an instance");
+  self->host = host;
+  self->epoll = self->timer = self->listener = -1;
+  pthread_mutex_init(&self->mutex, NULL);
+  pthread_cond_init(&self->quiet, NULL);
+  snprintf(self->runtime_dir, sizeof self->runtime_dir, "%s", args->runtime_dir);
+  if (open_sockets(self) < 0) {
     const int32_t code =
         fail(error, HEADRACE_BACKEND_FAILED, "listen in %s: %s", args->runtime_dir, strerror(errno));
     destroy(self);
@@ -743,7 +723,6 @@ static int32_t create(const headrace_host_v1* host, const headrace_create_v1* ar
 }
 
 static void info(void* instance, headrace_info_v1* out) {
-  (void)instance;
   headrace_info_v1 all = {0};
   all.struct_size = out->struct_size;
   all.abilities = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE | HEADRACE_COUNT;
@@ -753,7 +732,6 @@ static void info(void* instance, headrace_info_v1* out) {
 }
 
 static int32_t connection_info(void* instance, const headrace_sink_v1* out, headrace_text_v1* error) {
-  (void)error;
   const Instance* self = instance;
   out->append(out->context, self->address.sun_path, strlen(self->address.sun_path));
   return HEADRACE_OK;
@@ -761,19 +739,26 @@ static int32_t connection_info(void* instance, const headrace_sink_v1* out, head
 
 /* ------------------------------------------------------------------ links */
 
+/* The peer's socket, if it is one in our runtime directory. */
+static int32_t read_address(const Instance* self, const headrace_connect_v1* args, struct sockaddr_un* to,
+                            headrace_text_v1* error) {
+  const headrace_bytes_v1 path = args->connection_info;
+  if (path.length == 0 || path.length >= sizeof to->sun_path || memchr(path.data, 0, path.length) != NULL)
+    return fail(error, HEADRACE_INVALID_ARGUMENT, "connection information of %zu bytes for %s is no socket",
+                path.length, args->peer_name);
+  memcpy(to->sun_path, path.data, path.length);
+  if (strncmp(to->sun_path, self->runtime_dir, strlen(self->runtime_dir)) != 0)
+    return fail(error, HEADRACE_NOT_SUPPORTED, "%s is not in %s: another host, or another runtime directory",
+                args->peer_name, self->runtime_dir);
+  return HEADRACE_OK;
+}
+
 static int32_t connect_to(void* instance, const headrace_connect_v1* args, void** connection,
                           headrace_text_v1* error) {
   Instance* self = instance;
   struct sockaddr_un to = {.sun_family = AF_UNIX};
-  const size_t length = args->connection_info.length;
-  if (length == 0 || length >= sizeof to.sun_path || memchr(args->connection_info.data, 0, length) != NULL)
-    return fail(error, HEADRACE_INVALID_ARGUMENT, "connection information of %zu bytes for %s is no socket",
-                length, args->peer_name);
-  memcpy(to.sun_path, args->connection_info.data, length);
-  const size_t folder = strlen(self->runtime_dir);
-  if (strncmp(to.sun_path, self->runtime_dir, folder) != 0)
-    return fail(error, HEADRACE_NOT_SUPPORTED, "%s is not in %s: another host, or another runtime directory",
-                args->peer_name, self->runtime_dir);
+  const int32_t refused = read_address(self, args, &to, error);
+  if (refused != HEADRACE_OK) return refused;
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return fail(error, HEADRACE_EXHAUSTED, "a socket: %s", strerror(errno));
   if (connect(fd, (struct sockaddr*)&to, sizeof to) < 0) {
@@ -781,19 +766,16 @@ static int32_t connect_to(void* instance, const headrace_connect_v1* args, void*
     close(fd);
     return code;
   }
-  Calls calls = {0};
   pthread_mutex_lock(&self->mutex);
   Link* link = new_link(self, fd, CONNECTING);
   link->token = args->link_token;
   snprintf(link->peer, sizeof link->peer, "%s", args->peer_name);
-  const size_t mine = strlen(self->host->agent_name);
-  Header hello = {
-      .type = HELLO, .number = self->host->incarnation, .page = args->peer_incarnation, .length = mine};
-  put_header(link, hello);
-  put(link, self->host->agent_name, mine);
-  pump(link, &calls);
-  pthread_mutex_unlock(&self->mutex);
-  tell(self, &calls);
+  const uint64_t us = self->host->incarnation, peer = args->peer_incarnation;
+  const size_t length = strlen(self->host->agent_name);
+  put_header(link, (Header){.type = HELLO, .number = us, .page = peer, .length = length});
+  put(link, self->host->agent_name, length);
+  pump(link);
+  leave(self);
   *connection = link;
   return HEADRACE_OK;
 }
@@ -801,14 +783,9 @@ static int32_t connect_to(void* instance, const headrace_connect_v1* args, void*
 static void disconnect(void* instance, void* connection) {
   Instance* self = instance;
   Link* link = connection;
-  Calls calls = {0};
   pthread_mutex_lock(&self->mutex);
-  link->closed = 1;
-  link->state = LOST;
-  close_socket(link);
-  end_posts(link, &calls, HEADRACE_CANCELED, "the link was closed");
-  pthread_mutex_unlock(&self->mutex);
-  tell(self, &calls);
+  shut(link, HEADRACE_CANCELED, "the link was closed");
+  leave(self);
   pthread_mutex_lock(&self->mutex);
   while (link->busy > 0) pthread_cond_wait(&self->quiet, &self->mutex);
   free_link(link);
@@ -851,29 +828,24 @@ static void deregister_region(void* instance, void* handle) {
 
 static int32_t export_region(void* instance, void* handle, const headrace_sink_v1* out,
                              headrace_text_v1* error) {
-  (void)instance, (void)handle, (void)out, (void)error; /* the id is all that a peer needs */
+  /* the id is all that a peer needs */
   return HEADRACE_OK;
 }
 
 static int32_t load_local(void* instance, void* handle, void** remote, headrace_text_v1* error) {
-  (void)instance, (void)handle, (void)remote;
   return fail(error, HEADRACE_NOT_SUPPORTED, "minimal moves nothing inside one agent");
 }
 
 static int32_t load_remote(void* instance, void* connection, const headrace_remote_region_v1* args,
                            void** handle, headrace_text_v1* error) {
-  (void)instance, (void)connection;
-  Remote* remote = calloc(1, sizeof *remote);
+  uint32_t* remote = malloc(sizeof *remote); /* the id is all that we need */
   if (remote == NULL) return fail(error, HEADRACE_EXHAUSTED, "no memory for region %u", args->region_id);
-  remote->region = args->region_id;
+  *remote = args->region_id;
   *handle = remote;
   return HEADRACE_OK;
 }
 
-static void unload(void* instance, void* remote) {
-  (void)instance;
-  free(remote);
-}
+static void free_handle(void* instance, void* handle) { free(handle); }
 
 /* ------------------------------------------------------------------ requests and messages */
 
@@ -897,160 +869,130 @@ static int32_t prepare(void* instance, const headrace_prepare_v1* args, void** h
   return HEADRACE_OK;
 }
 
-/* A place for a message in the order of its channel; NULL: the code says why. */
+/* Whether the link takes posts and messages. */
+static int32_t usable(const Link* link) {
+  return link->state == READY ? HEADRACE_OK : link->state == LOST ? HEADRACE_PEER_LOST : HEADRACE_WOULD_BLOCK;
+}
+
+/* A place for a message in the order of its channel; NULL: *code says why. */
 static Text* add_text(Link* link, uint32_t channel, const void* bytes, size_t length, int state,
                       int32_t* code) {
-  *code = HEADRACE_INVALID_ARGUMENT;
-  if (length > MAX_MESSAGE || channel > 31) return NULL;
-  *code = HEADRACE_WOULD_BLOCK;
-  if (link->text_bytes + length + sizeof(Text) > MAX_QUEUED) return NULL;
-  Text* text = grown(NULL, sizeof(Text) + length);
-  text->next = NULL;
-  text->channel = channel;
-  text->state = state;
-  text->length = length;
+  const size_t room = sizeof(Text) + length;
+  if (length > MAX_MESSAGE || channel >= CHANNELS)
+    *code = HEADRACE_INVALID_ARGUMENT;
+  else if (link->text_bytes + room > MAX_QUEUED)
+    *code = HEADRACE_WOULD_BLOCK;
+  if (*code != HEADRACE_OK) return NULL;
+  Text* text = new_text(channel, length, state);
   if (length > 0) memcpy(text->bytes, bytes, length);
-  link->text_bytes += length + sizeof(Text);
+  link->text_bytes += room;
   *link->texts_end = text;
   link->texts_end = &text->next;
   return text;
 }
 
-/* With the mutex. */
+/* With the mutex. What is refused leaves nothing behind. */
 static int32_t take_post(Link* link, Request* r, const headrace_post_v1* args) {
-  int32_t code = HEADRACE_OK;
-  if (r->posted) return HEADRACE_INVALID_ARGUMENT;
-  if (link->state == LOST) return HEADRACE_PEER_LOST;
-  if (link->posts == MAX_POSTS) return HEADRACE_WOULD_BLOCK;
+  unsigned posts = 0;
+  Request** end = &link->first;
+  for (; *end != NULL; end = &(*end)->next) ++posts;
+  int32_t code = usable(link);
+  if (code == HEADRACE_OK && r->posted) code = HEADRACE_INVALID_ARGUMENT;
+  if (code == HEADRACE_OK && posts == MAX_POSTS) code = HEADRACE_WOULD_BLOCK;
+  if (code != HEADRACE_OK) return code;
   r->message = NULL;
   if (args->has_message != 0) {
     r->message = add_text(link, args->channel, args->message.data, args->message.length, WAITING, &code);
     if (r->message == NULL) return code;
   }
-  r->has_immediate = args->has_immediate;
-  r->immediate = args->immediate;
-  r->scope = args->scope;
-  r->token = args->token;
-  r->page = r->done = 0;
-  r->started = r->ended_sending = r->canceling = 0;
+  r->post = *args;
+  r->number = r->page = r->done = 0;
+  r->ended_sending = r->canceling = 0;
   r->target = NULL;
   r->next = NULL;
   r->posted = 1;
-  if (link->last != NULL)
-    link->last->next = r;
-  else
-    link->first = r;
-  link->last = r;
-  ++link->posts;
+  *end = r;
   return HEADRACE_OK;
 }
 
 static headrace_status_v1 post(void* instance, void* handle, const headrace_post_v1* args) {
   Instance* self = instance;
   Request* request = handle;
-  Calls calls = {0};
   pthread_mutex_lock(&self->mutex);
   const int32_t code = take_post(request->link, request, args);
-  if (code == HEADRACE_OK) pump(request->link, &calls);
-  pthread_mutex_unlock(&self->mutex);
-  tell(self, &calls);
-  return status_of(code, HEADRACE_NO_PAGE);
+  if (code == HEADRACE_OK) pump(request->link);
+  leave(self);
+  return status_of(code);
 }
 
-static int32_t poll_request(void* instance, void* handle) {
-  (void)instance, (void)handle;
-  return 0; /* `progress` does it all */
-}
+static int32_t poll_request(void* instance, void* handle) { return 0; /* `progress` does it all */ }
 
 /* A post that has sent nothing ends at once. Another one sends its END, and has half a second. */
 static void cancel(void* instance, void* handle) {
   Instance* self = instance;
   Request* r = handle;
-  Calls calls = {0};
   pthread_mutex_lock(&self->mutex);
   if (r->posted && !r->canceling) {
-    Link* link = r->link;
     r->canceling = 1;
-    if (r->started) {
-      link->deadline_ns = now_ns() + CANCEL_NS;
-      set_timer(self, 1);
-      pump(link, &calls);
+    if (r->number == 0) {
+      end_post(r, status_of(HEADRACE_CANCELED), "canceled before it began");
     } else {
-      if (r != link->first) { /* to the front, for end_post */
-        Request* before = link->first;
-        while (before->next != r) before = before->next;
-        before->next = r->next;
-        if (link->last == r) link->last = before;
-        r->next = link->first;
-        link->first = r;
-      }
-      end_post(link, &calls, status_of(HEADRACE_CANCELED, HEADRACE_NO_PAGE), "canceled before it began");
-      pump(link, &calls);
+      r->link->deadline_ns = now_ns(self) + CANCEL_NS;
+      set_timer(self, 1);
     }
+    pump(r->link);
   }
-  pthread_mutex_unlock(&self->mutex);
-  tell(self, &calls);
-}
-
-static void release(void* instance, void* request) {
-  (void)instance;
-  free(request);
+  leave(self);
 }
 
 static headrace_status_v1 notify(void* instance, void* connection, uint32_t channel, const void* bytes,
                                  size_t length) {
   Instance* self = instance;
   Link* link = connection;
-  Calls calls = {0};
-  int32_t code = HEADRACE_PEER_LOST;
   pthread_mutex_lock(&self->mutex);
-  if (link->state != LOST && add_text(link, channel, bytes, length, SENDABLE, &code) != NULL) {
-    code = HEADRACE_OK;
-    pump(link, &calls);
-  }
-  pthread_mutex_unlock(&self->mutex);
-  tell(self, &calls);
-  return status_of(code, HEADRACE_NO_PAGE);
+  int32_t code = usable(link);
+  if (code == HEADRACE_OK && add_text(link, channel, bytes, length, SENDABLE, &code) != NULL) pump(link);
+  leave(self);
+  return status_of(code);
 }
 
 static int32_t cost(void* instance, const headrace_prepare_v1* args, headrace_cost_v1* out) {
-  (void)instance, (void)args;
   headrace_cost_v1 all = {out->struct_size, 50000, 1000, 5e8, 1, "constant"};
   memcpy(out, &all, out->struct_size < sizeof all ? out->struct_size : sizeof all);
   return HEADRACE_OK;
 }
 
-__attribute__((visibility("default"))) const headrace_backend_v1* headrace_backend_v1_table(void);
-const headrace_backend_v1* headrace_backend_v1_table(void) {
-  static const headrace_backend_v1 table = {
-      .struct_size = sizeof(headrace_backend_v1),
-      .abi_major = HEADRACE_BACKEND_ABI_MAJOR,
-      .abi_minor = HEADRACE_BACKEND_ABI_MINOR,
-      .name = "minimal",
-      .version = "1.0",
-      .option_size = sizeof(headrace_option_v1),
-      .memory_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM),
-      .create = create,
-      .destroy = destroy,
-      .info = info,
-      .connection_info = connection_info,
-      .connect = connect_to,
-      .disconnect = disconnect,
-      .register_region = register_region,
-      .deregister_region = deregister_region,
-      .export_region = export_region,
-      .load_local = load_local,
-      .load_remote = load_remote,
-      .unload = unload,
-      .prepare = prepare,
-      .post = post,
-      .poll = poll_request,
-      .cancel = cancel,
-      .release = release,
-      .notify = notify,
-      .progress = progress,
-      .descriptor = descriptor,
-      .cost = cost,
-  };
+static const headrace_backend_v1 table = {
+    .struct_size = sizeof(headrace_backend_v1),
+    .abi_major = HEADRACE_BACKEND_ABI_MAJOR,
+    .abi_minor = HEADRACE_BACKEND_ABI_MINOR,
+    .name = "minimal",
+    .version = "1.0",
+    .option_size = sizeof(headrace_option_v1),
+    .memory_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM),
+    .create = create,
+    .destroy = destroy,
+    .info = info,
+    .connection_info = connection_info,
+    .connect = connect_to,
+    .disconnect = disconnect,
+    .register_region = register_region,
+    .deregister_region = deregister_region,
+    .export_region = export_region,
+    .load_local = load_local,
+    .load_remote = load_remote,
+    .unload = free_handle,
+    .prepare = prepare,
+    .post = post,
+    .poll = poll_request,
+    .cancel = cancel,
+    .release = free_handle,
+    .notify = notify,
+    .progress = progress,
+    .descriptor = descriptor,
+    .cost = cost,
+};
+
+__attribute__((visibility("default"))) const headrace_backend_v1* headrace_backend_v1_table(void) {
   return &table;
 }

@@ -30,6 +30,8 @@ constexpr std::uint32_t of_fake =
     to_peers | HEADRACE_LOCAL | HEADRACE_MAP | HEADRACE_REVOKE_SAFE | HEADRACE_QUERY;
 constexpr std::uint32_t of_posix = HEADRACE_LOCAL | HEADRACE_QUERY | HEADRACE_GRID;
 constexpr std::uint32_t of_tcp = to_peers | HEADRACE_REVOKE_SAFE;
+constexpr std::uint32_t of_minimal =
+    HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_REVOKE_SAFE | HEADRACE_COUNT;
 constexpr std::uint32_t of_cuda_ipc =
     to_peers | HEADRACE_MAP | HEADRACE_NEEDS_VRAM | HEADRACE_STREAM | HEADRACE_CAPTURE;
 
@@ -177,6 +179,10 @@ const std::vector<BackendCase>& rows() {
        .abilities = of_tcp,
        .posts_succeed = false,
        .whole_suite = false},
+      {.backend = HEADRACE_TEST_BIN_DIR "/plugins/examples/headrace_backend_minimal.so",
+       .variant = "",
+       .settings = {},
+       .abilities = of_minimal},
   };
   return all;
 }
@@ -198,6 +204,14 @@ std::optional<std::uint32_t> abilities_of(const BackendCase& which) {
   return found->second;
 }
 
+/// Of a path, what stands for <name> in headrace_backend_<name>.so.
+std::string backend_name(const BackendCase& which) {
+  if (which.backend.find('/') == std::string::npos) return which.backend;
+  std::string text = std::filesystem::path(which.backend).stem();
+  constexpr std::string_view prefix = "headrace_backend_";
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
+
 std::string& flag() {
   static std::string text;
   return text;
@@ -206,7 +220,7 @@ std::string& flag() {
 }  // namespace
 
 std::string BackendCase::name() const {
-  std::string text = backend.substr(backend.rfind('/') + 1);
+  std::string text = backend_name(*this);
   if (!variant.empty()) text += "_" + variant;
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
@@ -242,7 +256,7 @@ std::vector<BackendCase> backend_cases() {
   for (const std::string_view name : split_list(wanted)) {
     const std::size_t before = cases.size();
     for (const BackendCase& row : rows())
-      if (row.backend == name) cases.push_back(row);
+      if (backend_name(row) == name) cases.push_back(row);
     if (cases.size() == before)
       cases.push_back(
           {.backend = std::string(name), .variant = "", .settings = {}, .carried_out = CarriedOut::unknown});

@@ -3,8 +3,10 @@
 #include "contract/fixture.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
-#include <functional>
+#include <optional>
+#include <utility>
 
 namespace headrace::contract {
 namespace {
@@ -152,8 +154,7 @@ TEST_P(Links, may_be_given_up_before_they_are_ready) {
   ASSERT_TRUE(world.until([&] { return ab.ready(); })) << world.describe();
 }
 
-/// A refused one counts for nothing: tried again until it is taken, it arrives once.
-TEST_P(Links, refuse_messages_and_posts_until_they_are_ready) {
+TEST_P(Links, refuse_what_comes_before_they_are_ready) {
   const auto a = open("a"), b = open("b");
   const Memory source(Memory::Kind::plain, 4000, 1), target(Memory::Kind::plain, 4000, 2);
   const Region mine(*a, source), theirs(*b, target);
@@ -161,26 +162,54 @@ TEST_P(Links, refuse_messages_and_posts_until_they_are_ready) {
   const Remote remote(ab, theirs.facts());
   Request request(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, 400, 400),
                   uniform_side(remote.handle(), 0, 400, 400), 10);
-  const auto taken = [&](const std::function<Status()>& send) {
-    const bool was_ready = ab.ready();
-    const Status sent = send();
-    EXPECT_TRUE(sent.ok() || (!was_ready && sent.code == Code::would_block)) << code_name(sent.code);
-    return sent.code != Code::would_block;
+  std::vector<std::string> expected, refused;
+  const auto give = [&](const std::string& text) {
+    const Status status = text == "post" ? request.try_post(&text) : ab.notify(HEADRACE_CHANNEL_USER, text);
+    EXPECT_TRUE(one_of(status.code, {Code::ok, Code::would_block}));
+    if (status.ok()) EXPECT_FALSE(b->host().accepted_links().empty()) << text;
+    (status.ok() ? expected : refused).push_back(text);
   };
-  const std::string second = "second";
-  const std::vector<std::function<Status()>> sends = {
-      [&] { return ab.notify(HEADRACE_CHANNEL_USER, "first"); },
-      [&] { return request.try_post(&second); },
-      [&] { return ab.notify(HEADRACE_CHANNEL_USER, "third"); },
-  };
-  for (const auto& send : sends) ASSERT_TRUE(world.until([&] { return taken(send); })) << world.describe();
-  ASSERT_TRUE(request.wait().status.ok());
+  for (const char* text : {"before", "post", "after"}) give(text);
+  ASSERT_TRUE(world.until([&] { return ab.ready(); })) << world.describe();
+
+  // What was refused has left nothing behind, and is taken now.
+  for (const std::string& text : std::exchange(refused, {})) give(text);
+  EXPECT_EQ(refused, std::vector<std::string>{});
+  const PostEnd end = request.wait();
+  ASSERT_TRUE(end.status.ok()) << end.text;
+  EXPECT_EQ(request.ends(), 1U);
   EXPECT_TRUE(same_bytes(source.bytes(), target.bytes()));
-  ASSERT_TRUE(world.until([&] { return b->host().message_count() == 3; })) << world.describe();
-  const auto messages = b->host().messages();
-  EXPECT_EQ(messages[0].bytes, "first");
-  EXPECT_EQ(messages[1].bytes, "second");
-  EXPECT_EQ(messages[2].bytes, "third");
+  const auto heard = [&] {
+    std::vector<std::string> texts;
+    for (const HostMessage& message : b->host().messages()) texts.push_back(message.bytes);
+    return texts;
+  };
+  ASSERT_TRUE(world.until([&] { return heard().size() >= 3; })) << world.describe();
+  ab.send(world, HEADRACE_CHANNEL_USER, "last");  // behind anything that would come twice
+  expected.emplace_back("last");
+  ASSERT_TRUE(world.until([&] { return !heard().empty() && heard().back() == "last"; })) << world.describe();
+  EXPECT_EQ(heard(), expected);
+}
+
+TEST_P(Links, that_come_in_are_ready_before_the_host_answers) {
+  const auto a = open("a"), b = open("b");
+  const Memory source(Memory::Kind::plain, 4000, 1), target(Memory::Kind::plain, 4000, 2);
+  const Region mine(*b, source), theirs(*a, target);
+  std::optional<Link> ba;
+  std::optional<Remote> remote;
+  std::optional<Request> request;
+  b->host().on_accepted = [&](const HostLink& link) {
+    ba.emplace(*b, link.connection, link.token);
+    remote.emplace(*ba, theirs.facts());
+    request.emplace(*b, HEADRACE_WRITE, &*ba, uniform_side(mine.handle(), 0, 400, 400),
+                    uniform_side(remote->handle(), 0, 400, 400), 10);
+    EXPECT_TRUE(request->try_post().ok());
+    EXPECT_TRUE(ba->notify(HEADRACE_CHANNEL_USER, "message").ok());
+  };
+  const Link ab = a->connect(*b);
+  ASSERT_TRUE(world.until([&] { return ab.ready() && a->host().message_count() == 1; })) << world.describe();
+  ASSERT_TRUE(request->wait().status.ok());
+  EXPECT_TRUE(same_bytes(source.bytes(), target.bytes()));
 }
 
 TEST_P(Links, between_many_agents_do_not_mix) {

@@ -178,11 +178,14 @@ TEST_P(Table, abilities_kinds_and_entries_agree) {
       << "kinds that the table does not announce";
 }
 
-TEST_P(TableWithoutCapture, says_so_where_the_entries_are_there_all_the_same) {
+TEST_P(TableWithoutCapture, has_no_entry_for_it_or_says_so_in_each) {
   const auto a = open();
   ASSERT_FALSE(a->can(HEADRACE_CAPTURE));
-  if (!HEADRACE_HAS(table, check) || table->capture == nullptr)
-    GTEST_SKIP() << "the table has no entries for captures";
+  if (!HEADRACE_HAS(table, check)) return;
+  if (table->capture == nullptr) {
+    EXPECT_TRUE(table->end_capture == nullptr && table->set_indices == nullptr && table->check == nullptr);
+    return;
+  }
   int request = 0;  // never looked at
   const auto refused = [](auto&& call) {
     ErrorText error;

@@ -488,8 +488,8 @@ typedef struct headrace_backend_v1 {
                      headrace_text_v1* error);
   /* Starts the request. Never waits; may carry out a small request itself. ok: accepted, and `completed`
    * follows exactly once (perhaps before this returns). Any other code: not accepted, and no `completed`
-   * follows. would_block: a queue is full, or the link is not ready. not_supported, here or in `completed`:
-   * nothing was moved, and the host uses its next path. */
+   * follows. would_block: a queue is full, or the link is not ready. not_supported, here or in
+   * `completed`: nothing was moved, and the host uses its next path. */
   headrace_status_v1 (*post)(void* instance, void* request, const headrace_post_v1* args);
   /* Lets this posted request use the caller's thread for one step (about 100 us at most). Returns 1 if the
    * caller should ask again at once instead of sleeping (more work is likely, or the end is near), else 0.
@@ -506,7 +506,7 @@ typedef struct headrace_backend_v1 {
    * link was disconnected, and after the regions of the request were unloaded or deregistered. */
   void (*release)(void* instance, void* request);
 
-  /* Sends a message without a request. would_block: too many messages wait, or the link is not ready. */
+  /* Sends a message without a request. would_block: too many wait, or the link is not ready. */
   headrace_status_v1 (*notify)(void* instance, void* connection, uint32_t channel, const void* bytes,
                                size_t length);
 
