@@ -134,7 +134,7 @@ function(headrace_add_backend name)
     message(FATAL_ERROR "backends/${name} has no plugin.cpp, the file with HEADRACE_EXPORT_BACKEND.")
   endif()
   list(REMOVE_ITEM sources ${entry})
-  headrace_existing(rooms headrace_rail headrace_gpu headrace_memory headrace_host_link headrace_vendor headrace_wire headrace_base)
+  headrace_existing(rooms headrace_rail headrace_transport headrace_gpu headrace_memory headrace_host_link headrace_vendor headrace_wire headrace_base)
 
   add_library(headrace_backend_${name}_static STATIC ${sources})
   target_include_directories(headrace_backend_${name}_static PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)

@@ -2,10 +2,10 @@
 // What the parts of a channel share: its socket, and what receiver and sender leave for one another.
 #pragma once
 
-#include "backends/tcp/chunk.hpp"
 #include "backends/tcp/frame.hpp"
 #include "backends/tcp/io_thread.hpp"
 #include "base/unique_fd.hpp"
+#include "transport/chunk.hpp"
 
 #include <headrace/result.hpp>
 
@@ -43,7 +43,7 @@ struct Answer {
 struct Unanswered {
   RemoteRequest* request = nullptr;  // null: abandoned
   std::uint64_t wire_id = 0;
-  Chunk chunk;
+  transport::Chunk chunk;
   std::uint32_t ranges = 0;
 };
 

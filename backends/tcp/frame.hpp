@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/errors.hpp"
+#include "transport/message.hpp"
 
 #include <array>
 #include <bit>
@@ -12,6 +13,10 @@
 #include <span>
 
 namespace headrace::tcp {
+
+using transport::count_channel;
+using transport::CountedImmediate;
+using transport::max_message_bytes;
 
 enum class FrameType : std::uint8_t {
   write = 1,
@@ -30,24 +35,11 @@ inline constexpr std::uint8_t flag_bound = 1U << 1;    ///< write: a message is 
 inline constexpr std::uint8_t flag_uniform = 1U << 2;  ///< all ranges have one length
 inline constexpr std::uint8_t flag_counted = 1U << 3;  ///< message: begins with an immediate to be counted
 
-// Limits of docs/wire.md. Whoever goes beyond them ends the link.
+// Limits of docs/wire.md, besides those of messages. A peer that goes beyond them ends the link.
 inline constexpr std::uint32_t max_ranges = 4096;
-inline constexpr std::uint64_t max_message_bytes = 64 * 1024 + 16;
 inline constexpr std::uint64_t max_unknown_payload = 1 << 20;
 inline constexpr std::size_t max_unanswered_frames = 1024;            ///< writes and reads each, a channel
 inline constexpr std::size_t max_unanswered_read_ranges = 64 * 1024;  ///< a channel
-inline constexpr std::size_t max_unacknowledged_messages = 1024;      ///< a channel of messages
-inline constexpr std::uint64_t max_unacknowledged_message_bytes = 4 << 20;
-inline constexpr std::size_t max_message_channels = 16;
-/// The message channel of a frame that has an immediate and no message.
-inline constexpr std::uint16_t count_channel = UINT16_MAX;
-
-/// What stands before the message of a frame with flag_counted.
-struct CountedImmediate {
-  std::uint32_t scope = 0;
-  std::uint32_t immediate = 0;
-};
-static_assert(sizeof(CountedImmediate) == 8);
 
 struct FrameHeader {
   FrameType type = FrameType::ping;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_reader.hpp"
 
-#include "backends/tcp/peer_memory_access.hpp"
 #include "memory/faultless_copy.hpp"
+#include "memory/peer_memory_access.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -108,7 +108,8 @@ bool GpuSender::stage_write(HostCalls& calls) {
                    state_.writes.size() + staged_.size() < max_unanswered_frames;
   RemoteRequest* const request = state_.link->next_work(false, may, false);
   if (request == nullptr || !request->of_gpu()) return false;
-  Chunk chunk = cut_chunk(request->args, request->next, state_.link->limits_of(*request));
+  transport::Chunk chunk =
+      transport::cut_chunk(request->args, request->next, state_.link->limits_of(*request));
   part_.clear();
   PageCursor cursor(request->args, chunk.from, chunk.to);
   for (PageRun run; cursor.next(run);)

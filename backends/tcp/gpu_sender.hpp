@@ -50,7 +50,7 @@ class GpuSender {
   struct Staged {
     GpuPart* part = nullptr;           // null: a refusal
     RemoteRequest* request = nullptr;  // a write: its chunk; null: an answer
-    Chunk chunk;
+    transport::Chunk chunk;
     FrameHeader header;              // an answer: of the read
     bool first = true, last = true;  // part of the answer
     Code code = Code::ok;            // of a refusal

@@ -131,14 +131,15 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
     if (args.has_message != 0 || args.has_immediate != 0) {
       if (!outbox_.knows(message_channel)) return {Code::invalid_argument};
       if (!outbox_.has_room(message_channel, message.size())) return {Code::would_block};
-      request.message = outbox_.add(message_channel, std::move(message), OutMessage::State::waiting);
+      request.message =
+          outbox_.add(message_channel, std::move(message), transport::OutMessage::State::waiting);
       request.message->counted = args.has_immediate != 0;
     }
     request.posted = true;
     request.token = args.token;
     request.canceling = false;
     request.wire_id = next_wire_id_++;
-    request.next = skip_empty_pages(request.args, {0, 0});
+    request.next = transport::skip_empty_pages(request.args, {0, 0});
     request.chunks = 0;
     request.unanswered = 0;
     request.status = {};
@@ -221,7 +222,7 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
     const auto number = static_cast<std::uint16_t>(channel);
     if (!outbox_.knows(number)) return {Code::invalid_argument};
     if (!outbox_.has_room(number, bytes.size())) return {Code::would_block};
-    outbox_.add(number, std::string(bytes), OutMessage::State::ready);
+    outbox_.add(number, std::string(bytes), transport::OutMessage::State::ready);
     if (channels_[0] != nullptr && channels_[0]->claim()) first = channels_[0];
   }
   if (first != nullptr) first->pump(calls, Driver::caller);
@@ -264,8 +265,8 @@ std::uint64_t Link::window_now() const {
   return std::min(context_.settings.window_bytes, std::max(least_window_bytes, uncut_bytes_ / attached_));
 }
 
-ChunkLimits Link::limits_of(const RemoteRequest& request) const {
-  ChunkLimits limits = limits_;
+transport::ChunkLimits Link::limits_of(const RemoteRequest& request) const {
+  transport::ChunkLimits limits = limits_;
   limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, uncut_bytes_ / attached_ / 4));
   if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
   return limits;
@@ -278,13 +279,13 @@ RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) {
   return writes ? writes_.front() : nullptr;
 }
 
-void Link::took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel) {
+void Link::took_chunk(RemoteRequest& request, const transport::Chunk& chunk, unsigned channel) {
   ++request.chunks;
   ++request.unanswered;
   uncut_bytes_ -= chunk.bytes;
   request.uncut_bytes -= chunk.bytes;
   request.last_channel = channel;
-  request.next = skip_empty_pages(request.args, chunk.to);
+  request.next = transport::skip_empty_pages(request.args, chunk.to);
   auto& queue = request.is_write() ? writes_ : reads_;
   queue.pop_front();
   if (request.next.page < request.args.count) {
@@ -295,7 +296,7 @@ void Link::took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned chann
   if (request.is_write() && request.message != nullptr) {
     request.message->request = request.wire_id;
     request.message->chunks = request.chunks;
-    request.message->state = OutMessage::State::ready;
+    request.message->state = transport::OutMessage::State::ready;
     messages_changed();
   }
 }
@@ -338,7 +339,7 @@ void Link::refuse(RemoteRequest& request, HostCalls& calls, Status status, std::
 
 /// A chunk has been answered: by the peer, or, with a reason, by what became of it here.
 void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
-                    const Chunk& chunk, std::string_view why) {
+                    const transport::Chunk& chunk, std::string_view why) {
   --request.unanswered;
   if (!status.ok() && (request.status.ok() || request.canceling)) {
     if (good_bytes < chunk.bytes) status.page = position_at_byte(request.args, good_bytes, chunk.from).page;
@@ -367,9 +368,9 @@ void Link::end(RemoteRequest& request, HostCalls& calls, Status status, std::str
         message->request = request.wire_id;
         message->chunks = request.chunks;
       }
-      message->state = OutMessage::State::dropped;
+      message->state = transport::OutMessage::State::dropped;
     } else {
-      message->state = OutMessage::State::ready;
+      message->state = transport::OutMessage::State::ready;
     }
     messages_changed();
   }
@@ -386,7 +387,7 @@ void Link::messages_changed() {
 }
 
 /// Tells the host what a message frame brought.
-void Link::tell(const InMessage& message) const {
+void Link::tell(const transport::InMessage& message) const {
   std::string_view bytes = message.bytes;
   if (message.counted) {
     CountedImmediate counted;

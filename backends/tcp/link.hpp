@@ -4,10 +4,10 @@
 
 #include "backends/tcp/channel.hpp"
 #include "backends/tcp/context.hpp"
-#include "backends/tcp/message_inbox.hpp"
-#include "backends/tcp/message_outbox.hpp"
-#include "backends/tcp/patient_mutex.hpp"
 #include "backends/tcp/request.hpp"
+#include "transport/message_inbox.hpp"
+#include "transport/message_outbox.hpp"
+#include "transport/patient_mutex.hpp"
 
 #include <deque>
 #include <memory>
@@ -62,7 +62,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
   void deliver();
-  void tell(const InMessage& message) const;
+  void tell(const transport::InMessage& message) const;
   void end_all(HostCalls& calls, Status status, const std::string& text);
 
   // With mutex_ held.
@@ -70,11 +70,11 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] std::shared_ptr<Channel> claim_awake();
   /// How much a socket may have under way, and how long its next chunk may be.
   [[nodiscard]] std::uint64_t window_now() const;
-  [[nodiscard]] ChunkLimits limits_of(const RemoteRequest& request) const;
+  [[nodiscard]] transport::ChunkLimits limits_of(const RemoteRequest& request) const;
   [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
-  void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
+  void took_chunk(RemoteRequest& request, const transport::Chunk& chunk, unsigned channel);
   void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
-                const Chunk& chunk, std::string_view why = {});
+                const transport::Chunk& chunk, std::string_view why = {});
   void refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
   void end_if_done(RemoteRequest& request, HostCalls& calls);
   void end(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
@@ -88,11 +88,11 @@ class Link : public std::enable_shared_from_this<Link> {
   const std::uint64_t peer_incarnation_;
   const std::uint64_t id_;
   const unsigned sockets_;
-  const ChunkLimits limits_;
+  const transport::ChunkLimits limits_;
   std::atomic<std::uint64_t> token_;
   std::atomic<unsigned> inside_{0};  // HostCalls alive
 
-  mutable PatientMutex mutex_;
+  mutable transport::PatientMutex mutex_;
   State state_;
   std::vector<std::shared_ptr<Channel>> channels_;  // by index; null: not there
   std::unordered_set<RemoteRequest*> posted_;
@@ -104,9 +104,9 @@ class Link : public std::enable_shared_from_this<Link> {
   unsigned next_channel_ = 0;  // where the next request is tried first
   unsigned last_small_ = 0;    // the channel of the last small one
   unsigned canceling_ = 0;     // posts that wait for the peer to confirm
-  MessageOutbox outbox_;
-  MessageInbox inbox_;
-  std::deque<MessageInbox::Acknowledgement> message_acks_;
+  transport::MessageOutbox outbox_;
+  transport::MessageInbox inbox_;
+  std::deque<transport::MessageInbox::Acknowledgement> message_acks_;
   bool delivering_ = false;
 };
 

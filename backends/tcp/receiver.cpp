@@ -330,8 +330,11 @@ Result<void> Receiver::end_message(const FrameHeader& header, std::span<const st
   if (state_.index != 0)
     return make_error(Code::corrupt, "a message came over socket {}; they go over socket 0", state_.index);
   const std::scoped_lock lock(state_.link->mutex_);
-  HEADRACE_TRY_VOID(
-      state_.link->inbox_.message(header, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
+  transport::MessageInbox& inbox = state_.link->inbox_;
+  const transport::MessageHead head{header.channel,   inbox.next_number(header.channel),
+                                    header.request,   header.chunks,
+                                    header.code != 0, (header.flags & flag_counted) != 0};
+  HEADRACE_TRY_VOID(inbox.message(head, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
   receipt_.calls->deliver();
   return {};
 }

@@ -2,9 +2,9 @@
 // What `prepare` gives out: a request to a peer.
 #pragma once
 
-#include "backends/tcp/message_outbox.hpp"
 #include "backends/tcp/regions.hpp"
 #include "memory/page_cursor.hpp"
+#include "transport/message_outbox.hpp"
 
 #include <headrace/plugin/backend.hpp>
 
@@ -58,7 +58,7 @@ class RemoteRequest {
   unsigned last_channel = 0;      // that took a chunk
   Status status;                  // the first error
   std::string text;
-  std::shared_ptr<OutMessage> message;
+  std::shared_ptr<transport::OutMessage> message;
 };
 
 }  // namespace headrace::tcp

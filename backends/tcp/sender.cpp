@@ -14,6 +14,18 @@ namespace {
 
 constexpr std::size_t inline_message_bytes = 1024;
 
+FrameHeader header_of(const transport::MessageHead& message, std::size_t bytes) {
+  FrameHeader header;
+  header.type = FrameType::message;
+  header.channel = message.channel;
+  header.request = message.request;
+  header.chunks = message.chunks;
+  header.payload = bytes;
+  if (message.dropped) header.code = static_cast<std::uint32_t>(Code::canceled);
+  if (message.counted) header.flags |= flag_counted;
+  return header;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ the socket
@@ -178,7 +190,7 @@ bool Sender::put_messages() {
     auto next = state_.link->outbox_.next();
     if (!next) break;
     any = true;
-    writer.put(next->header);
+    writer.put(header_of(next->head, next->bytes.size()));
     if (next->bytes.size() <= inline_message_bytes) {
       writer.put(next->bytes.data(), next->bytes.size());
     } else {
@@ -253,7 +265,8 @@ RemoteRequest* Sender::next_work() const {
 bool Sender::put_chunk() {
   RemoteRequest* const request = next_work();
   if (request == nullptr) return false;
-  Chunk chunk = cut_chunk(request->args, request->next, state_.link->limits_of(*request));
+  transport::Chunk chunk =
+      transport::cut_chunk(request->args, request->next, state_.link->limits_of(*request));
   if (!batch_.fits(*request, chunk)) return false;
   reads_turn_ = request->is_write();
   chunk.number = request->chunks;
