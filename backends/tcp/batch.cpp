@@ -77,7 +77,7 @@ void Batch::put_ranges_with_lengths(const RemoteRequest& request, const transpor
 }
 
 void Batch::put_range(const PageRun& run, std::size_t bytes) {
-  const Range range{Handles::remote(run.remote_region).id, 0, run.remote_offset, run.bytes};
+  const WireRange range{Handles::remote(run.remote_region).id, 0, run.remote_offset, run.bytes};
   writer.put(&range, bytes);
   payload.push_back({Handles::region(run.local_region).base + run.local_offset, run.bytes});
 }

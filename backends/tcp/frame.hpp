@@ -4,6 +4,7 @@
 
 #include "base/errors.hpp"
 #include "transport/message.hpp"
+#include "transport/region_table.hpp"
 
 #include <array>
 #include <bit>
@@ -57,7 +58,8 @@ inline constexpr std::size_t frame_header_bytes = 40;
 static_assert(sizeof(FrameHeader) == frame_header_bytes && std::endian::native == std::endian::little,
               "headers and ranges are copied as they lie in memory");
 
-struct Range {
+/// A transport::Range as it travels.
+struct WireRange {
   std::uint32_t region = 0;
   std::uint32_t reserved = 0;
   std::uint64_t offset = 0;
@@ -65,7 +67,7 @@ struct Range {
 };
 inline constexpr std::size_t uniform_range_bytes = 16;
 inline constexpr std::size_t range_bytes = 24;
-static_assert(sizeof(Range) == range_bytes);
+static_assert(sizeof(WireRange) == range_bytes);
 inline constexpr std::size_t max_ranges_bytes = max_ranges * range_bytes;
 
 /// Bytes of ranges behind this header.
@@ -88,7 +90,7 @@ class RangeList {
   [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
   /// As they came: what ranges_bytes says of the header.
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_; }
-  [[nodiscard]] Range operator[](std::uint32_t i) const noexcept {
+  [[nodiscard]] transport::Range operator[](std::uint32_t i) const noexcept {
     std::array<std::byte, range_bytes> raw;
     if (uniform_) {
       std::memcpy(raw.data(), bytes_ + 8 + i * uniform_range_bytes, uniform_range_bytes);
@@ -96,7 +98,8 @@ class RangeList {
     } else {
       std::memcpy(raw.data(), bytes_ + i * range_bytes, range_bytes);
     }
-    return std::bit_cast<Range>(raw);
+    const auto range = std::bit_cast<WireRange>(raw);
+    return {range.region, range.offset, range.length};
   }
   /// All lengths together.
   ///   errors  corrupt (more than 64 bits hold)

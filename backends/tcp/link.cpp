@@ -309,24 +309,6 @@ void Link::stop_cutting(RemoteRequest& request) {
   if (request.status.ok()) request.status.code = Code::canceled;
 }
 
-namespace {
-
-const char* why_refused(Code code) {
-  switch (code) {
-    case Code::not_found:
-      return "no such region is registered there (any more)";
-    case Code::not_supported:
-      return "its region is registered read-only";
-    case Code::backend_failed:
-      return "its memory cannot be reached: it is read-only, its owner has unmapped it, or its GPU has "
-             "failed";
-    default:
-      return "it lies outside its region";
-  }
-}
-
-}  // namespace
-
 /// No chunk of the request can be made any more.
 void Link::refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text) {
   stop_cutting(request);
@@ -346,7 +328,7 @@ void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std
     stop_cutting(request);
     request.status = status;
     request.text = why.empty() ? fmt::format("peer {} refused page {}: {}", peer_name_, status.page,
-                                             why_refused(status.code))
+                                             transport::why_refused(status.code))
                                : fmt::format("page {} of {}: {}", status.page, peer_name_, why);
     if (status.code == Code::not_supported)
       request.status.code = Code::invalid_argument;  // no other path may write it either

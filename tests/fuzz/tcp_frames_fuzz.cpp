@@ -79,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   std::string memory(4096, '\0');
   Regions regions;
-  if (!regions.add({1, reinterpret_cast<std::byte*>(memory.data()), memory.size()})) std::abort();
+  if (!regions.add({{1, reinterpret_cast<std::byte*>(memory.data()), memory.size()}})) std::abort();
   FrameReader reader;
   Owner owner(reader, regions);
   while (!bytes.empty()) {
