@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/channel_state.hpp"
 
-#include "backends/tcp/host_calls.hpp"
 #include "backends/tcp/link.hpp"
 #include "base/errors.hpp"
 

@@ -6,6 +6,7 @@
 #include "backends/tcp/io_thread.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/chunk.hpp"
+#include "transport/host_calls.hpp"
 
 #include <headrace/result.hpp>
 
@@ -17,8 +18,9 @@
 
 namespace headrace::tcp {
 
+using transport::HostCalls;
+
 struct Context;
-class HostCalls;
 class Link;
 class RemoteRequest;
 

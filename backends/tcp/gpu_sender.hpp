@@ -8,7 +8,6 @@
 #include "backends/tcp/batch.hpp"
 #include "backends/tcp/channel_state.hpp"
 #include "backends/tcp/gpu_lane.hpp"
-#include "backends/tcp/host_calls.hpp"
 
 #include <deque>
 #include <memory>

@@ -45,26 +45,6 @@ void erase_from(std::deque<RemoteRequest*>& queue, const RemoteRequest* request)
 
 }  // namespace
 
-// ------------------------------------------------------------------ HostCalls
-
-HostCalls::HostCalls(Link& link) : link_(link) { link_.inside_.fetch_add(1); }
-
-HostCalls::~HostCalls() {
-  flush();
-  // Nothing of the link may be touched after this: `disconnect` waits for it, and then the link may go.
-  link_.inside_.fetch_sub(1);
-}
-
-void HostCalls::flush() {
-  const plugin::Host& host = link_.context_.host;
-  if (sent_ > 0) host.count("sent_bytes", std::exchange(sent_, 0));
-  if (received_ > 0) host.count("received_bytes", std::exchange(received_, 0));
-  if (refused_ > 0) host.count("refused_chunks", std::exchange(refused_, 0));
-  for (const End& end : std::exchange(ends_, {})) host.completed(end.token, end.status, end.text);
-  if (std::exchange(deliver_, false)) link_.deliver();
-  if (auto loss = std::exchange(loss_, std::nullopt)) link_.lose(loss->status, std::move(loss->why));
-}
-
 // ------------------------------------------------------------------ requests
 
 Status RemoteRequest::post(const headrace_post_v1& how) { return link->post(*this, how); }
@@ -75,7 +55,8 @@ void RemoteRequest::cancel() { link->cancel(*this); }
 
 Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id,
            std::uint64_t token, unsigned sockets)
-    : context_(context),
+    : transport::HostCalls::Link(context.host),
+      context_(context),
       peer_name_(std::move(peer_name)),
       peer_incarnation_(peer_incarnation),
       id_(id),
@@ -507,7 +488,7 @@ void Link::disconnect() {
     for (const auto& channel : channels()) channel->close(ready);
     end_all(calls, {Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_));
   }
-  while (inside_.load() != 0) std::this_thread::yield();
+  wait_for_host_calls();
   // Channels hold the link: let them go, or neither ever would.
   const std::scoped_lock lock(mutex_);
   channels_.assign(channels_.size(), nullptr);

@@ -19,7 +19,7 @@
 
 namespace headrace::tcp {
 
-class Link : public std::enable_shared_from_this<Link> {
+class Link final : public std::enable_shared_from_this<Link>, public transport::HostCalls::Link {
  public:
   enum class State { connecting, ready, lost, closed };
 
@@ -49,7 +49,8 @@ class Link : public std::enable_shared_from_this<Link> {
   /// False: it is not wanted (any more).
   bool attach(unsigned index, UniqueFd fd, std::string_view early);
   /// The end, unless it has ended before. Not with a lock held.
-  void lose(Status status, std::string why);
+  void lose(Status status, std::string why) override;
+  void deliver() override;
 
  private:
   friend class Channel;
@@ -58,10 +59,8 @@ class Link : public std::enable_shared_from_this<Link> {
   friend class GpuReceiver;
   friend class Sender;
   friend class GpuSender;
-  friend class HostCalls;
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
-  void deliver();
   void tell(const transport::InMessage& message) const;
   void end_all(HostCalls& calls, Status status, const std::string& text);
 
@@ -90,7 +89,6 @@ class Link : public std::enable_shared_from_this<Link> {
   const unsigned sockets_;
   const transport::ChunkLimits limits_;
   std::atomic<std::uint64_t> token_;
-  std::atomic<unsigned> inside_{0};  // HostCalls alive
 
   mutable transport::PatientMutex mutex_;
   State state_;

@@ -5,7 +5,6 @@
 #include "backends/tcp/batch.hpp"
 #include "backends/tcp/channel_state.hpp"
 #include "backends/tcp/gpu_sender.hpp"
-#include "backends/tcp/host_calls.hpp"
 
 #include <memory>
 #include <mutex>
