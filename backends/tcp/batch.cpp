@@ -20,11 +20,11 @@ void Batch::put_empty(FrameType type, std::uint64_t request, std::uint16_t chann
 std::uint32_t Batch::put_chunk(const RemoteRequest& request, const transport::Chunk& chunk) {
   FrameHeader header;
   header.type = request.is_write() ? FrameType::write : FrameType::read;
-  header.request = request.wire_id;
+  header.request = request.wire_id();
   header.chunk = chunk.number;
   if (request.is_write()) {
     header.payload = chunk.bytes;
-    if (request.message != nullptr) header.flags |= flag_bound;
+    if (request.has_message()) header.flags |= flag_bound;
   }
   std::byte* const at = writer.head(frame_header_bytes);
   const std::uint32_t ranges = put_ranges(request, chunk, header);

@@ -8,13 +8,13 @@
 #include "transport/message_inbox.hpp"
 #include "transport/message_outbox.hpp"
 #include "transport/patient_mutex.hpp"
+#include "transport/request_book.hpp"
 
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 namespace headrace::tcp {
@@ -61,26 +61,22 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   friend class GpuSender;
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
-  void tell(const transport::InMessage& message) const;
   void end_all(HostCalls& calls, Status status, const std::string& text);
+  void check_cancels(std::uint64_t now_ns, HostCalls& calls);
+  [[nodiscard]] bool is_small(const RemoteRequest& request) const;
 
   // With mutex_ held.
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
   [[nodiscard]] std::shared_ptr<Channel> claim_awake();
+  [[nodiscard]] std::vector<std::shared_ptr<Channel>> claim_for(const RemoteRequest& request);
   /// How much a socket may have under way, and how long its next chunk may be.
   [[nodiscard]] std::uint64_t window_now() const;
   [[nodiscard]] transport::ChunkLimits limits_of(const RemoteRequest& request) const;
-  [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
+  [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first) const;
   void took_chunk(RemoteRequest& request, const transport::Chunk& chunk, unsigned channel);
-  void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
-                const transport::Chunk& chunk, std::string_view why = {});
+  void answered(const Unanswered& chunk, const transport::RequestBook::Answer& answer, HostCalls& calls);
   void refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
-  void end_if_done(RemoteRequest& request, HostCalls& calls);
-  void end(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
-  void stop_cutting(RemoteRequest& request);
   void messages_changed();
-
-  bool check_cancels(std::uint64_t now_ns, HostCalls& calls);
 
   Context& context_;
   const std::string peer_name_;
@@ -93,16 +89,11 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   mutable transport::PatientMutex mutex_;
   State state_;
   std::vector<std::shared_ptr<Channel>> channels_;  // by index; null: not there
-  std::unordered_set<RemoteRequest*> posted_;
-  std::deque<RemoteRequest*> reads_;  // that have chunks left to be cut, the next one first
-  std::deque<RemoteRequest*> writes_;
-  std::uint64_t uncut_bytes_ = 0;  // of the requests in the two queues
-  std::uint64_t next_wire_id_ = 1;
   unsigned attached_ = 0;      // sockets so far; an accepted link has room for more than its peer makes
   unsigned next_channel_ = 0;  // where the next request is tried first
   unsigned last_small_ = 0;    // the channel of the last small one
-  unsigned canceling_ = 0;     // posts that wait for the peer to confirm
   transport::MessageOutbox outbox_;
+  transport::RequestBook requests_{outbox_, peer_name_};
   transport::MessageInbox inbox_;
   std::deque<transport::MessageInbox::Acknowledgement> message_acks_;
   bool delivering_ = false;

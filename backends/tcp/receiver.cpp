@@ -310,7 +310,7 @@ Result<void> Receiver::end_read_data(const FrameHeader& header, std::span<const 
     status = {receipt_.code, EFAULT};
     good_bytes = receipt_.good_bytes;
   }
-  state_.link->answered(*done.request, *receipt_.calls, status, good_bytes, done.chunk);
+  state_.link->answered(done, {status, good_bytes}, *receipt_.calls);
   return {};
 }
 
@@ -322,7 +322,7 @@ Result<void> Receiver::end_write_ack(const FrameHeader& header, std::uint64_t go
   const Unanswered done = state_.writes.front();
   state_.writes.pop_front();
   state_.write_bytes -= done.chunk.bytes;
-  state_.link->answered(*done.request, *receipt_.calls, status_of(header), good_bytes, done.chunk);
+  state_.link->answered(done, {status_of(header), good_bytes}, *receipt_.calls);
   return {};
 }
 
@@ -362,8 +362,7 @@ void Receiver::abandon(std::uint64_t wire_id) {
   const std::scoped_lock lock(state_.link->mutex_);
   for (Unanswered& chunk : state_.reads) {
     if (chunk.wire_id != wire_id || chunk.request == nullptr) continue;
-    --chunk.request->unanswered;
-    if (chunk.request->status.ok()) chunk.request->status.code = Code::canceled;
+    state_.link->requests_.abandoned(wire_id);
     chunk.request = nullptr;
   }
 }

@@ -266,17 +266,17 @@ bool Sender::put_chunk() {
   RemoteRequest* const request = next_work();
   if (request == nullptr) return false;
   transport::Chunk chunk =
-      transport::cut_chunk(request->args, request->next, state_.link->limits_of(*request));
+      transport::cut_chunk(request->args, request->next(), state_.link->limits_of(*request));
   if (!batch_.fits(*request, chunk)) return false;
   reads_turn_ = request->is_write();
-  chunk.number = request->chunks;
+  chunk.number = request->chunks();
   const std::uint32_t ranges = batch_.put_chunk(*request, chunk);
   if (request->is_write()) {
     batch_.lend_payload();
-    state_.writes.push_back({request, request->wire_id, chunk, ranges});
+    state_.writes.push_back({request, request->wire_id(), chunk, ranges});
     state_.write_bytes += chunk.bytes;
   } else {
-    state_.reads.push_back({request, request->wire_id, chunk, ranges});
+    state_.reads.push_back({request, request->wire_id(), chunk, ranges});
     state_.read_bytes += chunk.bytes;
     state_.read_ranges += ranges;
   }
