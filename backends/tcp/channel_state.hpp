@@ -6,6 +6,7 @@
 #include "backends/tcp/io_thread.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/chunk.hpp"
+#include "transport/heartbeat.hpp"
 #include "transport/host_calls.hpp"
 
 #include <headrace/result.hpp>
@@ -87,8 +88,7 @@ struct ChannelState {
   std::atomic<bool> landing{false};    // frames that came in wait for GPUs
   std::atomic<bool> starved{false};    // what comes in waits for room in the ring
   std::atomic<bool> retired{false};    // the peer has said goodbye on this socket, which is not the first
-  std::atomic<bool> heard{true};
-  std::atomic<bool> spoke{true};
+  transport::Heartbeat heartbeat;
 };
 
 }  // namespace headrace::tcp

@@ -75,7 +75,7 @@ bool Receiver::receive(HostCalls& calls, Driver driver) {
   if (gpu_ != nullptr) landed = gpu_->after_receive() || landed;
   receipt_.calls = nullptr;
   if (total > 0) {
-    state_.heard.store(true, std::memory_order_relaxed);
+    state_.heartbeat.heard();
     calls.received(total);
   }
   return total > 0 || landed;

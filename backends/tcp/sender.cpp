@@ -70,7 +70,7 @@ bool Sender::refill(HostCalls& calls) {
 Sender::Next Sender::send_batch(HostCalls& calls) {
   const FrameWriter::Step step = batch_.writer.flush(*state_.context.calls, state_.fd.get());
   if (step.bytes > 0) {
-    state_.spoke.store(true, std::memory_order_relaxed);
+    state_.heartbeat.spoke();
     calls.sent(step.bytes);
   }
   if (step.result == FrameWriter::Flushed::failed) {
