@@ -277,6 +277,16 @@ void Link::deliver() {
 
 void Link::accepted(std::uint64_t token) { token_.store(token); }
 
+/// Whether the channel is wanted, and whether it makes the link ready.
+std::pair<bool, bool> Link::take_in(const std::shared_ptr<Channel>& channel, unsigned index) {
+  const std::scoped_lock lock(mutex_);
+  const bool open = state_ == State::connecting || state_ == State::ready;
+  if (!open || index >= sockets_ || channels_[index] != nullptr) return {false, false};
+  channels_[index] = channel;
+  ++attached_;
+  return {true, std::exchange(state_, State::ready) == State::connecting};
+}
+
 bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
   const auto channel =
       std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
@@ -285,17 +295,7 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
     return false;
   }
   HostCalls calls(*this);
-  bool wanted = false, first = false;
-  {
-    const std::scoped_lock lock(mutex_);
-    if ((state_ == State::connecting || state_ == State::ready) && index < sockets_ &&
-        channels_[index] == nullptr) {
-      channels_[index] = channel;
-      ++attached_;
-      wanted = true;
-      first = std::exchange(state_, State::ready) == State::connecting;
-    }
-  }
+  const auto [wanted, first] = take_in(channel, index);
   if (!wanted) {
     channel->close(
         true);  // with a goodbye: what the peer still hears over other sockets is not cut off by this one
@@ -325,15 +325,8 @@ void Link::end_all(HostCalls& calls, Status status, const std::string& text) {
   inbox_.clear();
 }
 
-void Link::lose(Status status, std::string why) {
-  HostCalls calls(*this);
-  {
-    const std::scoped_lock lock(mutex_);
-    if (state_ == State::lost || state_ == State::closed) return;
-    state_ = State::lost;
-  }
-  for (const auto& channel : channels()) channel->close(false);
-  // What came in whole is still delivered, before the host hears of the end.
+/// What came in whole is still delivered, before the host hears of the end.
+void Link::deliver_all() {
   for (bool busy = true; busy;) {
     deliver();
     {
@@ -342,6 +335,17 @@ void Link::lose(Status status, std::string why) {
     }
     if (busy) std::this_thread::yield();
   }
+}
+
+void Link::lose(Status status, std::string why) {
+  HostCalls calls(*this);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (state_ == State::lost || state_ == State::closed) return;
+    state_ = State::lost;
+  }
+  for (const auto& channel : channels()) channel->close(false);
+  deliver_all();
   const std::string text = fmt::format("peer {}: {}", peer_name_, why);
   end_all(calls, {code_for_posts(status.code), status.os_error}, text);
   calls.flush();

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace headrace::tcp {
@@ -61,6 +62,8 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   friend class GpuSender;
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
+  std::pair<bool, bool> take_in(const std::shared_ptr<Channel>& channel, unsigned index);
+  void deliver_all();
   void end_all(HostCalls& calls, Status status, const std::string& text);
   void check_cancels(std::uint64_t now_ns, HostCalls& calls);
   [[nodiscard]] bool is_small(const RemoteRequest& request) const;

@@ -166,11 +166,8 @@ Result<void> Receiver::end(const FrameHeader& header, std::span<const std::byte>
   switch (header.type) {
     case FrameType::write:
       return end_write(header);
-    case FrameType::write_ack: {
-      std::uint64_t good_bytes = 0;
-      std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
-      return end_write_ack(header, good_bytes);
-    }
+    case FrameType::write_ack:
+      return end_write_ack(header, payload);
     case FrameType::read_data:
       return end_read_data(header, payload);
     case FrameType::message:
@@ -179,11 +176,9 @@ Result<void> Receiver::end(const FrameHeader& header, std::span<const std::byte>
       const std::scoped_lock lock(state_.link->mutex_);
       return state_.link->outbox_.acknowledged(header.channel, header.request);
     }
-    case FrameType::ping: {
-      const std::scoped_lock lock(state_.link->mutex_);
-      state_.pong_due = true;
+    case FrameType::ping:
+      end_ping();
       return {};
-    }
     case FrameType::goodbye:
       end_goodbye();
       return {};
@@ -314,7 +309,9 @@ Result<void> Receiver::end_read_data(const FrameHeader& header, std::span<const 
   return {};
 }
 
-Result<void> Receiver::end_write_ack(const FrameHeader& header, std::uint64_t good_bytes) {
+Result<void> Receiver::end_write_ack(const FrameHeader& header, std::span<const std::byte> payload) {
+  std::uint64_t good_bytes = 0;
+  std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
   const std::scoped_lock lock(state_.link->mutex_);
   if (state_.writes.empty() || state_.writes.front().wire_id != header.request ||
       state_.writes.front().chunk.number != header.chunk)
@@ -337,6 +334,11 @@ Result<void> Receiver::end_message(const FrameHeader& header, std::span<const st
   HEADRACE_TRY_VOID(inbox.message(head, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
   receipt_.calls->deliver();
   return {};
+}
+
+void Receiver::end_ping() {
+  const std::scoped_lock lock(state_.link->mutex_);
+  state_.pong_due = true;
 }
 
 /// The last message lies before the goodbye of socket 0. Others may say theirs earlier: then they are only

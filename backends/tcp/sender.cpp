@@ -234,11 +234,7 @@ bool Sender::lend_answer(const Answer& answer, FrameHeader& header) {
     const auto found = view.find(range, Access::read);
     if (found.region == nullptr) {
       writer.take_back(before);
-      header.code = static_cast<std::uint32_t>(found.code);
-      header.payload = 8;
-      at += found.good_bytes;
-      writer.put(header);
-      writer.put(&at, 8);
+      put_refusal(header, found.code, at + found.good_bytes);
       return true;
     }
     of_gpu = of_gpu || found.region->of_gpu();
@@ -247,6 +243,14 @@ bool Sender::lend_answer(const Answer& answer, FrameHeader& header) {
   }
   if (of_gpu) writer.take_back(before);
   return !of_gpu;
+}
+
+/// Instead of data.
+void Sender::put_refusal(FrameHeader& header, Code code, std::uint64_t good_bytes) {
+  header.code = static_cast<std::uint32_t>(code);
+  header.payload = sizeof good_bytes;
+  batch_.writer.put(header);
+  batch_.writer.put(&good_bytes, sizeof good_bytes);
 }
 
 /// The request whose chunk is put next, if the windows have room. Writes from GPU memory are staged instead.

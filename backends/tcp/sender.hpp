@@ -53,6 +53,7 @@ class Sender {
   bool put_messages();
   bool put_answer();
   bool lend_answer(const Answer& answer, FrameHeader& header);
+  void put_refusal(FrameHeader& header, Code code, std::uint64_t good_bytes);
   bool put_chunk();
   [[nodiscard]] RemoteRequest* next_work() const;
 
