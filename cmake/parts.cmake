@@ -123,7 +123,7 @@ endfunction()
 
 # headrace_backend_rooms(<variable>): the rooms that a backend may use, in link order.
 function(headrace_backend_rooms variable)
-  headrace_existing(rooms headrace_rail headrace_gpu headrace_memory headrace_host_link headrace_vendor headrace_wire headrace_base)
+  headrace_existing(rooms headrace_rail headrace_transport headrace_gpu headrace_memory headrace_host_link headrace_vendor headrace_wire headrace_base)
   set(${variable} ${rooms} PARENT_SCOPE)
 endfunction()
 

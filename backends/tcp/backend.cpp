@@ -154,8 +154,8 @@ Result<Region*> TcpBackend::register_region(const headrace_region_v1& region) {
   if (region.length == 0 || region.address == 0 || region.address + region.length < region.address)
     return make_error(Code::invalid_argument, "region {} of {} bytes at {:#x} is no memory", region.region_id,
                       region.length, region.address);
-  Region made{region.region_id, reinterpret_cast<std::byte*>(region.address), region.length,
-              (region.flags & HEADRACE_REGION_READ_ONLY) == 0};
+  Region made{{region.region_id, reinterpret_cast<std::byte*>(region.address), region.length,
+               (region.flags & HEADRACE_REGION_READ_ONLY) == 0}};
   if (region.kind == HEADRACE_VRAM) {
     HEADRACE_TRY(memory,
                  gpu::RegisteredMemory::find(context_.gpus, region.device, region.address, region.length));

@@ -5,8 +5,8 @@
 
 namespace headrace::tcp {
 
-bool Batch::fits(const RemoteRequest& request, const Chunk& chunk) {
-  return writer.fits(frame_header_bytes + most_ranges(request.args, chunk) * range_bytes);
+bool Batch::fits(const RemoteRequest& request, const transport::Chunk& chunk) {
+  return writer.fits(frame_header_bytes + transport::most_ranges(request.args, chunk) * range_bytes);
 }
 
 void Batch::put_empty(FrameType type, std::uint64_t request, std::uint16_t channel) {
@@ -17,14 +17,14 @@ void Batch::put_empty(FrameType type, std::uint64_t request, std::uint16_t chann
   writer.put(header);
 }
 
-std::uint32_t Batch::put_chunk(const RemoteRequest& request, const Chunk& chunk) {
+std::uint32_t Batch::put_chunk(const RemoteRequest& request, const transport::Chunk& chunk) {
   FrameHeader header;
   header.type = request.is_write() ? FrameType::write : FrameType::read;
-  header.request = request.wire_id;
+  header.request = request.wire_id();
   header.chunk = chunk.number;
   if (request.is_write()) {
     header.payload = chunk.bytes;
-    if (request.message != nullptr) header.flags |= flag_bound;
+    if (request.has_message()) header.flags |= flag_bound;
   }
   std::byte* const at = writer.head(frame_header_bytes);
   const std::uint32_t ranges = put_ranges(request, chunk, header);
@@ -38,7 +38,8 @@ void Batch::lend_payload() {
 
 /// Fills in what the header says of the ranges. Nearly always all runs are alike; where one is not, it begins
 /// again with lengths.
-std::uint32_t Batch::put_ranges(const RemoteRequest& request, const Chunk& chunk, FrameHeader& header) {
+std::uint32_t Batch::put_ranges(const RemoteRequest& request, const transport::Chunk& chunk,
+                                FrameHeader& header) {
   const FrameWriter::Mark before = writer.mark();
   if (put_ranges_of_one_length(request, chunk)) {
     header.flags |= flag_uniform;
@@ -51,7 +52,7 @@ std::uint32_t Batch::put_ranges(const RemoteRequest& request, const Chunk& chunk
 }
 
 /// False: a run has another length than the first.
-bool Batch::put_ranges_of_one_length(const RemoteRequest& request, const Chunk& chunk) {
+bool Batch::put_ranges_of_one_length(const RemoteRequest& request, const transport::Chunk& chunk) {
   payload.clear();
   PageCursor cursor(request.args, chunk.from, chunk.to);
   PageRun run;
@@ -68,7 +69,7 @@ bool Batch::put_ranges_of_one_length(const RemoteRequest& request, const Chunk& 
   return true;
 }
 
-void Batch::put_ranges_with_lengths(const RemoteRequest& request, const Chunk& chunk) {
+void Batch::put_ranges_with_lengths(const RemoteRequest& request, const transport::Chunk& chunk) {
   payload.clear();
   PageCursor cursor(request.args, chunk.from, chunk.to);
   PageRun run;
@@ -76,7 +77,7 @@ void Batch::put_ranges_with_lengths(const RemoteRequest& request, const Chunk& c
 }
 
 void Batch::put_range(const PageRun& run, std::size_t bytes) {
-  const Range range{Handles::remote(run.remote_region).id, 0, run.remote_offset, run.bytes};
+  const WireRange range{Handles::remote(run.remote_region).id, 0, run.remote_offset, run.bytes};
   writer.put(&range, bytes);
   payload.push_back({Handles::region(run.local_region).base + run.local_offset, run.bytes});
 }

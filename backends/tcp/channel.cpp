@@ -8,9 +8,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <chrono>
-
 namespace headrace::tcp {
 
 Result<void> Channel::watch() { return state_.thread.watch(shared_from_this(), state_.fd.get(), 0); }
@@ -45,27 +42,20 @@ std::uint64_t Channel::on_time(std::uint64_t now_ns) {
   HostCalls calls(*state_.link);
   if (state_.index == 0) state_.link->check_cancels(now_ns, calls);
   beat(now_ns, calls);
-  const std::chrono::nanoseconds half = state_.context.settings.heartbeat_interval / 2;
-  return now_ns + std::clamp<std::uint64_t>(static_cast<std::uint64_t>(half.count()), 1'000'000, 250'000'000);
+  return state_.heartbeat.next_ns(now_ns);
 }
 
 /// Gives up a peer that has been silent for too long, and pings one that is.
 void Channel::beat(std::uint64_t now_ns, HostCalls& calls) {
-  const auto ns = [](std::chrono::nanoseconds d) { return static_cast<std::uint64_t>(d.count()); };
-  const std::uint64_t interval = ns(state_.context.settings.heartbeat_interval);
-  if (state_.heard.exchange(false) || state_.starved.load())
-    heard_ns_ = now_ns;  // what the peer says may stand behind what waits
-  if (state_.spoke.exchange(false)) spoke_ns_ = now_ns;
-  if (now_ns - heard_ns_ >= ns(state_.context.settings.heartbeat_timeout)) {
+  using Beat = transport::Heartbeat::Beat;
+  if (state_.starved.load()) state_.heartbeat.heard();  // what the peer says may stand behind what waits
+  const Beat beat = state_.heartbeat.beat(now_ns);
+  if (beat == Beat::lost)
     calls.lose({Code::peer_lost},
                fmt::format("socket {} {} {} ms", state_.index,
                            state_.retired.load() ? "was closed without the others for" : "was silent for",
-                           (now_ns - heard_ns_) / 1'000'000));
-    return;
-  }
-  const bool quiet = now_ns - heard_ns_ >= interval || now_ns - spoke_ns_ >= interval;
-  if (!quiet || now_ns - pinged_ns_ < interval) return;
-  pinged_ns_ = now_ns;
+                           state_.heartbeat.silence().count()));
+  if (beat != Beat::ping) return;
   {
     const std::scoped_lock lock(state_.link->mutex_);
     state_.ping_due = true;

@@ -58,11 +58,6 @@ class Channel final : public Watched {
   ChannelState state_;
   Receiver receiver_{state_};
   Sender sender_{state_};
-
-  // on_time's own.
-  std::uint64_t heard_ns_ = 0;  // when something was last seen heard, or said
-  std::uint64_t spoke_ns_ = 0;
-  std::uint64_t pinged_ns_ = 0;
 };
 
 }  // namespace headrace::tcp

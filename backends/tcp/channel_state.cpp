@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/channel_state.hpp"
 
-#include "backends/tcp/host_calls.hpp"
+#include "backends/tcp/context.hpp"
 #include "backends/tcp/link.hpp"
 #include "base/errors.hpp"
 
@@ -14,7 +14,8 @@ ChannelState::ChannelState(Watched& its_channel, std::shared_ptr<Link> its_link,
       context(link->context_),
       index(number),
       thread(its_thread),
-      fd(std::move(socket)) {}
+      fd(std::move(socket)),
+      heartbeat(context.settings.heartbeat_interval, context.settings.heartbeat_timeout) {}
 
 Result<void> ChannelState::landed(HostCalls& calls, const FrameHeader& header, Code code,
                                   std::uint64_t good_bytes) {

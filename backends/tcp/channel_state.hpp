@@ -2,10 +2,12 @@
 // What the parts of a channel share: its socket, and what receiver and sender leave for one another.
 #pragma once
 
-#include "backends/tcp/chunk.hpp"
 #include "backends/tcp/frame.hpp"
 #include "backends/tcp/io_thread.hpp"
 #include "base/unique_fd.hpp"
+#include "transport/chunk.hpp"
+#include "transport/heartbeat.hpp"
+#include "transport/host_calls.hpp"
 
 #include <headrace/result.hpp>
 
@@ -17,8 +19,9 @@
 
 namespace headrace::tcp {
 
+using transport::HostCalls;
+
 struct Context;
-class HostCalls;
 class Link;
 class RemoteRequest;
 
@@ -43,7 +46,7 @@ struct Answer {
 struct Unanswered {
   RemoteRequest* request = nullptr;  // null: abandoned
   std::uint64_t wire_id = 0;
-  Chunk chunk;
+  transport::Chunk chunk;
   std::uint32_t ranges = 0;
 };
 
@@ -85,8 +88,7 @@ struct ChannelState {
   std::atomic<bool> landing{false};    // frames that came in wait for GPUs
   std::atomic<bool> starved{false};    // what comes in waits for room in the ring
   std::atomic<bool> retired{false};    // the peer has said goodbye on this socket, which is not the first
-  std::atomic<bool> heard{true};
-  std::atomic<bool> spoke{true};
+  transport::Heartbeat heartbeat;
 };
 
 }  // namespace headrace::tcp

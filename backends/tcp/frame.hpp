@@ -3,6 +3,8 @@
 #pragma once
 
 #include "base/errors.hpp"
+#include "transport/message.hpp"
+#include "transport/region_table.hpp"
 
 #include <array>
 #include <bit>
@@ -12,6 +14,10 @@
 #include <span>
 
 namespace headrace::tcp {
+
+using transport::count_channel;
+using transport::CountedImmediate;
+using transport::max_message_bytes;
 
 enum class FrameType : std::uint8_t {
   write = 1,
@@ -30,24 +36,11 @@ inline constexpr std::uint8_t flag_bound = 1U << 1;    ///< write: a message is 
 inline constexpr std::uint8_t flag_uniform = 1U << 2;  ///< all ranges have one length
 inline constexpr std::uint8_t flag_counted = 1U << 3;  ///< message: begins with an immediate to be counted
 
-// Limits of docs/wire.md. Whoever goes beyond them ends the link.
+// Limits of docs/wire.md, besides those of messages. A peer that goes beyond them ends the link.
 inline constexpr std::uint32_t max_ranges = 4096;
-inline constexpr std::uint64_t max_message_bytes = 64 * 1024 + 16;
 inline constexpr std::uint64_t max_unknown_payload = 1 << 20;
 inline constexpr std::size_t max_unanswered_frames = 1024;            ///< writes and reads each, a channel
 inline constexpr std::size_t max_unanswered_read_ranges = 64 * 1024;  ///< a channel
-inline constexpr std::size_t max_unacknowledged_messages = 1024;      ///< a channel of messages
-inline constexpr std::uint64_t max_unacknowledged_message_bytes = 4 << 20;
-inline constexpr std::size_t max_message_channels = 16;
-/// The message channel of a frame that has an immediate and no message.
-inline constexpr std::uint16_t count_channel = UINT16_MAX;
-
-/// What stands before the message of a frame with flag_counted.
-struct CountedImmediate {
-  std::uint32_t scope = 0;
-  std::uint32_t immediate = 0;
-};
-static_assert(sizeof(CountedImmediate) == 8);
 
 struct FrameHeader {
   FrameType type = FrameType::ping;
@@ -65,7 +58,8 @@ inline constexpr std::size_t frame_header_bytes = 40;
 static_assert(sizeof(FrameHeader) == frame_header_bytes && std::endian::native == std::endian::little,
               "headers and ranges are copied as they lie in memory");
 
-struct Range {
+/// A transport::Range as it travels.
+struct WireRange {
   std::uint32_t region = 0;
   std::uint32_t reserved = 0;
   std::uint64_t offset = 0;
@@ -73,7 +67,7 @@ struct Range {
 };
 inline constexpr std::size_t uniform_range_bytes = 16;
 inline constexpr std::size_t range_bytes = 24;
-static_assert(sizeof(Range) == range_bytes);
+static_assert(sizeof(WireRange) == range_bytes);
 inline constexpr std::size_t max_ranges_bytes = max_ranges * range_bytes;
 
 /// Bytes of ranges behind this header.
@@ -96,7 +90,7 @@ class RangeList {
   [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
   /// As they came: what ranges_bytes says of the header.
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_; }
-  [[nodiscard]] Range operator[](std::uint32_t i) const noexcept {
+  [[nodiscard]] transport::Range operator[](std::uint32_t i) const noexcept {
     std::array<std::byte, range_bytes> raw;
     if (uniform_) {
       std::memcpy(raw.data(), bytes_ + 8 + i * uniform_range_bytes, uniform_range_bytes);
@@ -104,7 +98,8 @@ class RangeList {
     } else {
       std::memcpy(raw.data(), bytes_ + i * range_bytes, range_bytes);
     }
-    return std::bit_cast<Range>(raw);
+    const auto range = std::bit_cast<WireRange>(raw);
+    return {range.region, range.offset, range.length};
   }
   /// All lengths together.
   ///   errors  corrupt (more than 64 bits hold)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_reader.hpp"
 
-#include "backends/tcp/peer_memory_access.hpp"
 #include "memory/faultless_copy.hpp"
+#include "memory/peer_memory_access.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -153,16 +153,7 @@ Result<void> FrameReader::feed(std::span<const std::byte> bytes, Handler& handle
 
 /// Takes the next step with what staging holds; false: it needs more bytes.
 Result<bool> FrameReader::take_frame(Handler& handler) {
-  if (in_payload_) {
-    take_payload_from_staging(handler);
-    if (left_ > 0) return false;
-    in_payload_ = false;
-    needed_ = frame_header_bytes;
-    pieces_.clear();
-    next_ = 0;
-    if (known(header_.type)) HEADRACE_TRY_VOID(handler.end(header_, small_));
-    return true;
-  }
+  if (in_payload_) return take_payload(handler);
   const std::size_t there = end_ - begin_;
   if (there < frame_header_bytes) {
     needed_ = frame_header_bytes;
@@ -172,8 +163,31 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
   HEADRACE_TRY_VOID(check(header_));
   needed_ = frame_header_bytes + ranges_bytes(header_);
   if (there < needed_) return false;
+  forget_payload();
+  if (known(header_.type)) {
+    HEADRACE_TRY_VOID(begin_frame(handler));
+  } else {
+    discard();
+  }
+  begin_ += needed_;
+  in_payload_ = true;
+  return true;
+}
 
-  const RangeList ranges(header_, staging_.get() + begin_ + frame_header_bytes);
+/// False: some of the payload is missing. Otherwise the frame ends.
+Result<bool> FrameReader::take_payload(Handler& handler) {
+  take_payload_from_staging(handler);
+  if (left_ > 0) return false;
+  in_payload_ = false;
+  needed_ = frame_header_bytes;
+  pieces_.clear();
+  next_ = 0;
+  if (known(header_.type)) HEADRACE_TRY_VOID(handler.end(header_, small_));
+  return true;
+}
+
+/// The payload of the new header has no place yet.
+void FrameReader::forget_payload() {
   left_ = header_.payload;
   placed_ = 0;
   discarding_ = false;
@@ -182,26 +196,24 @@ Result<bool> FrameReader::take_frame(Handler& handler) {
   pieces_.clear();
   next_ = 0;
   small_.clear();
-  if (!known(header_.type)) {
-    discard();
-  } else {
-    if (header_.type == FrameType::write) {
-      HEADRACE_TRY(total, ranges.total_bytes());
-      if (total != header_.payload)
-        return make_error(Code::corrupt, "a write of {} bytes whose ranges hold {}", header_.payload, total);
-    }
-    HEADRACE_TRY_VOID(handler.begin(header_, ranges));
-    if (!handler_places(header_)) {
-      small_.resize(header_.payload);
-      place(small_.data(), small_.size(), Memory::ours);
-    }
-    if (!discarding_ && !more_later_ && placed_ != header_.payload)
-      return make_error(Code::internal, "{} of {} bytes of payload were given a place", placed_,
-                        header_.payload);
+}
+
+Result<void> FrameReader::begin_frame(Handler& handler) {
+  const RangeList ranges(header_, staging_.get() + begin_ + frame_header_bytes);
+  if (header_.type == FrameType::write) {
+    HEADRACE_TRY(total, ranges.total_bytes());
+    if (total != header_.payload)
+      return make_error(Code::corrupt, "a write of {} bytes whose ranges hold {}", header_.payload, total);
   }
-  begin_ += needed_;
-  in_payload_ = true;
-  return true;
+  HEADRACE_TRY_VOID(handler.begin(header_, ranges));
+  if (!handler_places(header_)) {
+    small_.resize(header_.payload);
+    place(small_.data(), small_.size(), Memory::ours);
+  }
+  if (!discarding_ && !more_later_ && placed_ != header_.payload)
+    return make_error(Code::internal, "{} of {} bytes of payload were given a place", placed_,
+                      header_.payload);
+  return {};
 }
 
 void FrameReader::place(void* at, std::size_t bytes, Memory memory) {

@@ -80,6 +80,9 @@ class FrameReader {
  private:
   void make_room(std::size_t needed);
   Result<bool> take_frame(Handler& handler);
+  Result<bool> take_payload(Handler& handler);
+  Result<void> begin_frame(Handler& handler);
+  void forget_payload();
   void take_payload_from_staging(Handler& handler);
   std::size_t advance(std::size_t bytes);
   /// Of the placed part of the payload what is missing.

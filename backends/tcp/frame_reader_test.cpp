@@ -18,11 +18,11 @@ namespace {
 struct Stream {
   std::string bytes;
 
-  void add(FrameHeader header, const std::vector<Range>& ranges, std::string_view payload) {
+  void add(FrameHeader header, const std::vector<WireRange>& ranges, std::string_view payload) {
     header.ranges = static_cast<std::uint32_t>(ranges.size());
     header.payload = payload.size();
     bytes.append(reinterpret_cast<const char*>(&header), sizeof header);
-    bytes.append(reinterpret_cast<const char*>(ranges.data()), ranges.size() * sizeof(Range));
+    bytes.append(reinterpret_cast<const char*>(ranges.data()), ranges.size() * sizeof(WireRange));
     bytes.append(payload);
   }
 };
@@ -102,14 +102,14 @@ Result<void> give(FrameReader& reader, Keeper& keeper, std::string_view bytes, s
 Stream some_frames(std::string& expected) {
   Stream stream;
   expected = std::string(1 << 20, '.');
-  const auto write = [&](std::uint64_t request, const std::vector<Range>& ranges, unsigned seed) {
+  const auto write = [&](std::uint64_t request, const std::vector<WireRange>& ranges, unsigned seed) {
     std::size_t total = 0;
-    for (const Range& range : ranges) total += range.length;
+    for (const WireRange& range : ranges) total += range.length;
     const std::string payload = text_of(total, seed);
     stream.add(header(FrameType::write, request), ranges, payload);
-    if (std::any_of(ranges.begin(), ranges.end(), [](const Range& r) { return r.region == 13; })) return;
+    if (std::any_of(ranges.begin(), ranges.end(), [](const WireRange& r) { return r.region == 13; })) return;
     std::size_t at = 0;
-    for (const Range& range : ranges) {
+    for (const WireRange& range : ranges) {
       expected.replace(range.offset, range.length, payload.substr(at, range.length));
       at += range.length;
     }
@@ -121,7 +121,7 @@ Stream some_frames(std::string& expected) {
   FrameHeader later = header(static_cast<FrameType>(99), 5);
   later.flags = flag_optional;
   stream.add(later, {{1, 0, 0, 9}}, text_of(5000, 3));
-  std::vector<Range> many;
+  std::vector<WireRange> many;
   for (std::uint64_t i = 0; i < 4096; ++i) many.push_back({1, 0, 20'000 + i * 8, i % 7 + 1});
   write(6, many, 4);
   stream.add(header(FrameType::read, 7), {{1, 0, 77, 1}}, "");
@@ -279,10 +279,10 @@ TEST(FrameReader, a_payload_that_waits_for_its_place_can_be_discarded) {
 TEST(FrameReader, only_memory_of_the_caller_is_written_by_a_call_that_may_fail) {
   // A short payload comes with its header and is put where it belongs from there. Where the system copies
   // nothing:
-  const auto faults_of = [](const std::vector<Range>& ranges) {
+  const auto faults_of = [](const std::vector<WireRange>& ranges) {
     Stream stream;
     std::size_t total = 0;
-    for (const Range& range : ranges) total += range.length;
+    for (const WireRange& range : ranges) total += range.length;
     const std::string payload = text_of(total, 1);
     stream.add(header(FrameType::write, 1), ranges, payload);
     FrameReader reader;

@@ -74,7 +74,7 @@ TEST(Frame, ranges_are_read_back_with_and_without_common_length) {
   std::vector<std::byte> bytes(8 + 2 * uniform_range_bytes);
   const std::uint64_t length = 4096;
   std::memcpy(bytes.data(), &length, 8);
-  const Range first{7, 0, 100, 0}, second{9, 0, 1ULL << 40, 0};
+  const WireRange first{7, 0, 100, 0}, second{9, 0, 1ULL << 40, 0};
   std::memcpy(bytes.data() + 8, &first, uniform_range_bytes);
   std::memcpy(bytes.data() + 24, &second, uniform_range_bytes);
   FrameHeader uniform = header(FrameType::read, 2, 0);
@@ -86,7 +86,7 @@ TEST(Frame, ranges_are_read_back_with_and_without_common_length) {
   EXPECT_EQ(list[0].length, 4096U);
   EXPECT_EQ(list.total_bytes().value(), 8192U);
 
-  const std::vector<Range> own{{1, 0, 2, 3}, {4, 0, 5, 6}};
+  const std::vector<WireRange> own{{1, 0, 2, 3}, {4, 0, 5, 6}};
   const RangeList others(header(FrameType::read, 2, 0), reinterpret_cast<const std::byte*>(own.data()));
   EXPECT_EQ(others[1].region, 4U);
   EXPECT_EQ(others[1].length, 6U);
@@ -94,7 +94,7 @@ TEST(Frame, ranges_are_read_back_with_and_without_common_length) {
 }
 
 TEST(Frame, lengths_that_do_not_fit_64_bits_together_are_refused) {
-  const std::vector<Range> own{{1, 0, 2, UINT64_MAX}, {4, 0, 5, 1}};
+  const std::vector<WireRange> own{{1, 0, 2, UINT64_MAX}, {4, 0, 5, 1}};
   EXPECT_EQ(RangeList(header(FrameType::read, 2, 0), reinterpret_cast<const std::byte*>(own.data()))
                 .total_bytes()
                 .code(),

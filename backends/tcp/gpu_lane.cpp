@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/gpu_lane.hpp"
 
-#include "backends/tcp/peer_memory_access.hpp"
 #include "base/clock.hpp"
 #include "memory/faultless_copy.hpp"
+#include "memory/peer_memory_access.hpp"
 
 #include <algorithm>
 #include <chrono>

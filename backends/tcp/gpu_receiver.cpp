@@ -168,8 +168,7 @@ void GpuReceiver::tell() {
   }
   if (landing.answered.request == nullptr) return;
   const std::scoped_lock lock(state_.link->mutex_);
-  state_.link->answered(*landing.answered.request, calls, {landing.code}, landing.good_bytes,
-                        landing.answered.chunk, why_);
+  state_.link->answered(landing.answered, {{landing.code}, landing.good_bytes, why_}, calls);
 }
 
 bool GpuReceiver::small_one_runs() {
@@ -201,7 +200,7 @@ void GpuReceiver::cancel() {
   const std::scoped_lock lock(state_.link->mutex_);
   Unanswered& front = state_.reads.front();
   if (front.request == nullptr) return;
-  if (front.request->status.ok()) front.request->status.code = Code::canceled;
+  state_.link->requests_.will_be_canceled(front.wire_id);
   landings_.push_back({frame_, receipt_.reader.header(), front, Code::ok, UINT64_MAX});
   front.request = nullptr;
   state_.landing.store(true);

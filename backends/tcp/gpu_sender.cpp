@@ -108,7 +108,8 @@ bool GpuSender::stage_write(HostCalls& calls) {
                    state_.writes.size() + staged_.size() < max_unanswered_frames;
   RemoteRequest* const request = state_.link->next_work(false, may, false);
   if (request == nullptr || !request->of_gpu()) return false;
-  Chunk chunk = cut_chunk(request->args, request->next, state_.link->limits_of(*request));
+  transport::Chunk chunk =
+      transport::cut_chunk(request->args, request->next(), state_.link->limits_of(*request));
   part_.clear();
   PageCursor cursor(request->args, chunk.from, chunk.to);
   for (PageRun run; cursor.next(run);)
@@ -119,7 +120,7 @@ bool GpuSender::stage_write(HostCalls& calls) {
     return true;
   }
   if (*taken == nullptr) return false;
-  chunk.number = request->chunks;
+  chunk.number = request->chunks();
   state_.write_bytes += chunk.bytes;
   Staged frame;
   frame.part = *taken;
@@ -174,7 +175,7 @@ bool GpuSender::put_write(HostCalls& calls) {
   if (!batch_.fits(*frame.request, frame.chunk)) return false;
   const std::uint32_t ranges = batch_.put_chunk(*frame.request, frame.chunk);
   batch_.writer.lend(frame.part->bytes.data(), frame.part->bytes.size());
-  state_.writes.push_back({frame.request, frame.request->wire_id, frame.chunk, ranges});
+  state_.writes.push_back({frame.request, frame.request->wire_id(), frame.chunk, ranges});
   return true;
 }
 

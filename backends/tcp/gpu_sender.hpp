@@ -8,7 +8,6 @@
 #include "backends/tcp/batch.hpp"
 #include "backends/tcp/channel_state.hpp"
 #include "backends/tcp/gpu_lane.hpp"
-#include "backends/tcp/host_calls.hpp"
 
 #include <deque>
 #include <memory>
@@ -50,7 +49,7 @@ class GpuSender {
   struct Staged {
     GpuPart* part = nullptr;           // null: a refusal
     RemoteRequest* request = nullptr;  // a write: its chunk; null: an answer
-    Chunk chunk;
+    transport::Chunk chunk;
     FrameHeader header;              // an answer: of the read
     bool first = true, last = true;  // part of the answer
     Code code = Code::ok;            // of a refusal

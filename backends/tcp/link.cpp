@@ -39,31 +39,7 @@ Code code_of_refusal(Link::State state) {
   return state == Link::State::lost ? Code::peer_lost : Code::canceled;
 }
 
-void erase_from(std::deque<RemoteRequest*>& queue, const RemoteRequest* request) {
-  queue.erase(std::remove(queue.begin(), queue.end(), request), queue.end());
-}
-
 }  // namespace
-
-// ------------------------------------------------------------------ HostCalls
-
-HostCalls::HostCalls(Link& link) : link_(link) { link_.inside_.fetch_add(1); }
-
-HostCalls::~HostCalls() {
-  flush();
-  // Nothing of the link may be touched after this: `disconnect` waits for it, and then the link may go.
-  link_.inside_.fetch_sub(1);
-}
-
-void HostCalls::flush() {
-  const plugin::Host& host = link_.context_.host;
-  if (sent_ > 0) host.count("sent_bytes", std::exchange(sent_, 0));
-  if (received_ > 0) host.count("received_bytes", std::exchange(received_, 0));
-  if (refused_ > 0) host.count("refused_chunks", std::exchange(refused_, 0));
-  for (const End& end : std::exchange(ends_, {})) host.completed(end.token, end.status, end.text);
-  if (std::exchange(deliver_, false)) link_.deliver();
-  if (auto loss = std::exchange(loss_, std::nullopt)) link_.lose(loss->status, std::move(loss->why));
-}
 
 // ------------------------------------------------------------------ requests
 
@@ -75,7 +51,8 @@ void RemoteRequest::cancel() { link->cancel(*this); }
 
 Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id,
            std::uint64_t token, unsigned sockets)
-    : context_(context),
+    : transport::HostCalls::Link(context.host),
+      context_(context),
       peer_name_(std::move(peer_name)),
       peer_incarnation_(peer_incarnation),
       id_(id),
@@ -104,65 +81,27 @@ std::vector<std::shared_ptr<Channel>> Link::channels() const {
   return all;
 }
 
+bool Link::is_small(const RemoteRequest& request) const {
+  return request.args.bytes <= context_.settings.direct_bytes;
+}
+
 Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
-  std::string message;
-  std::uint16_t message_channel = count_channel;
-  if (args.has_immediate != 0) {
-    const CountedImmediate counted{args.scope, args.immediate};
-    message.assign(reinterpret_cast<const char*>(&counted), sizeof counted);
-  }
-  if (args.has_message != 0) {
-    if (args.message.length > max_message_bytes || args.channel >= count_channel)
-      return {Code::invalid_argument};
-    message_channel = static_cast<std::uint16_t>(args.channel);
-    message.append(static_cast<const char*>(args.message.data), args.message.length);
-  }
-  const bool small = request.args.bytes <= context_.settings.direct_bytes;
+  if (args.has_message != 0 && !transport::may_be_sent(args.channel, args.message.length))
+    return {Code::invalid_argument};
+  auto message = transport::message_of(args);
   // Questions are short, whatever they ask for: sent from here they spare a wake-up of each I/O thread, one
   // after the other, before the peer hears of any. What more there is to ask is for the I/O threads, which
   // wake meanwhile.
-  const bool from_here = small || !request.is_write();
+  const bool from_here = is_small(request) || !request.is_write();
   HostCalls calls(*this);
   std::vector<std::shared_ptr<Channel>> helpers;
   {
     const std::scoped_lock lock(mutex_);
     if (state_ != State::ready) return {code_of_refusal(state_)};
-    if (request.posted) return {Code::invalid_argument};
-    if (args.has_message != 0 || args.has_immediate != 0) {
-      if (!outbox_.knows(message_channel)) return {Code::invalid_argument};
-      if (!outbox_.has_room(message_channel, message.size())) return {Code::would_block};
-      request.message = outbox_.add(message_channel, std::move(message), OutMessage::State::waiting);
-      request.message->counted = args.has_immediate != 0;
-    }
-    request.posted = true;
-    request.token = args.token;
-    request.canceling = false;
-    request.wire_id = next_wire_id_++;
-    request.next = skip_empty_pages(request.args, {0, 0});
-    request.chunks = 0;
-    request.unanswered = 0;
-    request.status = {};
-    request.text.clear();
-    request.cut_all = request.next.page >= request.args.count || request.args.bytes == 0;
-    request.uncut_bytes = request.args.bytes;
-    uncut_bytes_ += request.uncut_bytes;
-    posted_.insert(&request);
-    if (request.cut_all) {
-      end_if_done(request, calls);
-    } else {
-      (request.is_write() ? writes_ : reads_).push_back(&request);
-    }
-    if (small) {
-      // A message goes over socket 0: best right behind its bytes.
-      auto channel = request.message != nullptr ? claim_idle(0) : claim_awake();
-      if (channel != nullptr) helpers.push_back(std::move(channel));
-    } else {
-      for (std::uint64_t left = request.args.bytes; left > 0; left -= std::min(left, limits_.bytes)) {
-        auto channel = claim_idle(next_channel_++);
-        if (channel == nullptr) break;
-        helpers.push_back(std::move(channel));
-      }
-    }
+    const Status begun = requests_.begin(request, args.token, std::move(message), calls);
+    if (!begun.ok()) return begun;
+    messages_changed();
+    helpers = claim_for(request);
   }
   for (const auto& channel : helpers) {
     if (from_here) {
@@ -175,12 +114,12 @@ Status Link::post(RemoteRequest& request, const headrace_post_v1& args) {
 }
 
 bool Link::poll(RemoteRequest& request) {
-  if (request.args.bytes > context_.settings.direct_bytes) return false;  // the I/O threads are better at it
+  if (!is_small(request)) return false;  // the I/O threads are better at it
   HostCalls calls(*this);
   std::shared_ptr<Channel> channel;
   {
     const std::scoped_lock lock(mutex_);
-    if (!request.posted || state_ != State::ready || request.chunks == 0) return false;
+    if (!request.posted() || state_ != State::ready || request.chunks() == 0) return false;
     channel = channels_[request.last_channel];
   }
   if (channel == nullptr || !channel->receive(calls, Driver::caller)) return false;
@@ -192,27 +131,22 @@ bool Link::poll(RemoteRequest& request) {
 void Link::cancel(RemoteRequest& request) {
   const std::uint64_t now = context_.host.now_ns();
   HostCalls calls(*this);
-  std::uint64_t wire_id = 0;
+  std::uint64_t read = 0;
   {
     const std::scoped_lock lock(mutex_);
-    if (!request.posted || request.canceling) return;
-    request.canceling = true;
-    request.cancel_ns = now;
-    ++canceling_;
-    wire_id = request.wire_id;
-    stop_cutting(request);
-    end_if_done(request, calls);
-    if (request.is_write()) return;  // it ends with the peer's word, or with the link: check_cancels
+    read = requests_.cancel(request, now, calls);
+    messages_changed();
   }
-  // A read's data may come whenever they like once they are kept out of the memory. The post is named by its
-  // wire id: it may end by itself meanwhile, and the request be posted again.
-  for (const auto& channel : channels()) channel->abandon(wire_id);
+  if (read == 0) return;  // a write ends with the peer's word, or with the link: check_cancels
+  // Its data may come whenever they like once they are kept out of the memory.
+  for (const auto& channel : channels()) channel->abandon(read);
   const std::scoped_lock lock(mutex_);
-  if (request.posted && request.wire_id == wire_id) end_if_done(request, calls);
+  requests_.end_if_done(read, calls);
+  messages_changed();
 }
 
 Status Link::notify(std::uint32_t channel, std::string_view bytes) {
-  if (bytes.size() > max_message_bytes || channel >= count_channel) return {Code::invalid_argument};
+  if (!transport::may_be_sent(channel, bytes.size())) return {Code::invalid_argument};
   HostCalls calls(*this);
   std::shared_ptr<Channel> first;
   {
@@ -221,7 +155,7 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
     const auto number = static_cast<std::uint16_t>(channel);
     if (!outbox_.knows(number)) return {Code::invalid_argument};
     if (!outbox_.has_room(number, bytes.size())) return {Code::would_block};
-    outbox_.add(number, std::string(bytes), OutMessage::State::ready);
+    outbox_.add(number, std::string(bytes), transport::OutMessage::State::ready);
     if (channels_[0] != nullptr && channels_[0]->claim()) first = channels_[0];
   }
   if (first != nullptr) first->pump(calls, Driver::caller);
@@ -258,143 +192,63 @@ std::shared_ptr<Channel> Link::claim_awake() {
   return claim_idle(next_channel_++);
 }
 
+/// The channels that begin with a new post, which the caller must pump.
+std::vector<std::shared_ptr<Channel>> Link::claim_for(const RemoteRequest& request) {
+  std::vector<std::shared_ptr<Channel>> claimed;
+  if (is_small(request)) {
+    // A message goes over socket 0: best right behind its bytes.
+    auto channel = request.has_message() ? claim_idle(0) : claim_awake();
+    if (channel != nullptr) claimed.push_back(std::move(channel));
+    return claimed;
+  }
+  for (std::uint64_t left = request.args.bytes; left > 0; left -= std::min(left, limits_.bytes)) {
+    auto channel = claim_idle(next_channel_++);
+    if (channel == nullptr) break;
+    claimed.push_back(std::move(channel));
+  }
+  return claimed;
+}
+
 // Towards the end of the work no socket takes so much that the others wait for it.
 
 std::uint64_t Link::window_now() const {
-  return std::min(context_.settings.window_bytes, std::max(least_window_bytes, uncut_bytes_ / attached_));
+  return std::min(context_.settings.window_bytes,
+                  std::max(least_window_bytes, requests_.uncut_bytes() / attached_));
 }
 
-ChunkLimits Link::limits_of(const RemoteRequest& request) const {
-  ChunkLimits limits = limits_;
-  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, uncut_bytes_ / attached_ / 4));
+transport::ChunkLimits Link::limits_of(const RemoteRequest& request) const {
+  transport::ChunkLimits limits = limits_;
+  limits.bytes = std::min(limits.bytes, std::max(least_chunk_bytes, requests_.uncut_bytes() / attached_ / 4));
   if (request.of_gpu()) limits.bytes = std::min(limits.bytes, context_.settings.gpu_chunk_bytes);
   return limits;
 }
 
-RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) {
-  reads = reads && !reads_.empty();
-  writes = writes && !writes_.empty();
-  if (reads && (reads_first || !writes)) return reads_.front();
-  return writes ? writes_.front() : nullptr;
+RemoteRequest* Link::next_work(bool reads, bool writes, bool reads_first) const {
+  return static_cast<RemoteRequest*>(requests_.next(reads, writes, reads_first));
 }
 
-void Link::took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel) {
-  ++request.chunks;
-  ++request.unanswered;
-  uncut_bytes_ -= chunk.bytes;
-  request.uncut_bytes -= chunk.bytes;
+void Link::took_chunk(RemoteRequest& request, const transport::Chunk& chunk, unsigned channel) {
   request.last_channel = channel;
-  request.next = skip_empty_pages(request.args, chunk.to);
-  auto& queue = request.is_write() ? writes_ : reads_;
-  queue.pop_front();
-  if (request.next.page < request.args.count) {
-    queue.push_back(&request);  // others have their turn
-    return;
-  }
-  request.cut_all = true;
-  if (request.is_write() && request.message != nullptr) {
-    request.message->request = request.wire_id;
-    request.message->chunks = request.chunks;
-    request.message->state = OutMessage::State::ready;
-    messages_changed();
-  }
+  requests_.cut(request, chunk);
+  messages_changed();
 }
 
-void Link::stop_cutting(RemoteRequest& request) {
-  if (request.cut_all) return;
-  erase_from(request.is_write() ? writes_ : reads_, &request);
-  uncut_bytes_ -= std::exchange(request.uncut_bytes, 0);
-  request.cut_all = true;
-  if (request.status.ok()) request.status.code = Code::canceled;
-}
-
-namespace {
-
-const char* why_refused(Code code) {
-  switch (code) {
-    case Code::not_found:
-      return "no such region is registered there (any more)";
-    case Code::not_supported:
-      return "its region is registered read-only";
-    case Code::backend_failed:
-      return "its memory cannot be reached: it is read-only, its owner has unmapped it, or its GPU has "
-             "failed";
-    default:
-      return "it lies outside its region";
-  }
-}
-
-}  // namespace
-
-/// No chunk of the request can be made any more.
 void Link::refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text) {
-  stop_cutting(request);
-  if (request.status.ok() || request.status.code == Code::canceled) {
-    request.status = status;
-    request.text = std::move(text);
-  }
-  end_if_done(request, calls);
+  requests_.refuse(request, status, std::move(text), calls);
+  messages_changed();
 }
 
-/// A chunk has been answered: by the peer, or, with a reason, by what became of it here.
-void Link::answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
-                    const Chunk& chunk, std::string_view why) {
-  --request.unanswered;
-  if (!status.ok() && (request.status.ok() || request.canceling)) {
-    if (good_bytes < chunk.bytes) status.page = position_at_byte(request.args, good_bytes, chunk.from).page;
-    stop_cutting(request);
-    request.status = status;
-    request.text = why.empty() ? fmt::format("peer {} refused page {}: {}", peer_name_, status.page,
-                                             why_refused(status.code))
-                               : fmt::format("page {} of {}: {}", status.page, peer_name_, why);
-    if (status.code == Code::not_supported)
-      request.status.code = Code::invalid_argument;  // no other path may write it either
-  }
-  end_if_done(request, calls);
-}
-
-void Link::end_if_done(RemoteRequest& request, HostCalls& calls) {
-  if (!request.cut_all || request.unanswered > 0) return;
-  if (request.canceling) --canceling_;
-  end(request, calls, request.status, std::move(request.text));
-}
-
-void Link::end(RemoteRequest& request, HostCalls& calls, Status status, std::string text) {
-  if (const auto message = std::exchange(request.message, nullptr)) {
-    if (!status.ok()) {
-      // A write may have chunks over there that announced it.
-      if (request.is_write()) {
-        message->request = request.wire_id;
-        message->chunks = request.chunks;
-      }
-      message->state = OutMessage::State::dropped;
-    } else {
-      message->state = OutMessage::State::ready;
-    }
-    messages_changed();
-  }
-  posted_.erase(&request);
-  request.posted = false;
-  calls.completed(request.token, status, std::move(text));
+void Link::answered(const Unanswered& chunk, const transport::RequestBook::Answer& answer, HostCalls& calls) {
+  requests_.answered(chunk.wire_id, chunk.chunk, answer, calls);
+  messages_changed();
 }
 
 /// A message may have become ready: socket 0 takes it.
 void Link::messages_changed() {
+  if (!requests_.messages_changed()) return;
   const auto& first = channels_[0];
   if (state_ != State::ready || first == nullptr || !outbox_.anything_ready()) return;
   if (first->claim()) first->kick();
-}
-
-/// Tells the host what a message frame brought.
-void Link::tell(const InMessage& message) const {
-  std::string_view bytes = message.bytes;
-  if (message.counted) {
-    CountedImmediate counted;
-    std::memcpy(&counted, bytes.data(), sizeof counted);
-    bytes.remove_prefix(sizeof counted);
-    context_.host.counted(token_.load(), {counted.scope, counted.immediate});
-  }
-  if (message.channel != count_channel) context_.host.received(token_.load(), message.channel, bytes);
 }
 
 /// Gives the host the messages whose turn has come, in order: one thread at a time does it for all.
@@ -411,7 +265,7 @@ void Link::deliver() {
     }
     if (!message) break;
     lock.unlock();
-    tell(*message);
+    transport::tell(context_.host, token_.load(), *message);
     lock.lock();
   }
   delivering_ = false;
@@ -423,6 +277,16 @@ void Link::deliver() {
 
 void Link::accepted(std::uint64_t token) { token_.store(token); }
 
+/// Whether the channel is wanted, and whether it makes the link ready.
+std::pair<bool, bool> Link::take_in(const std::shared_ptr<Channel>& channel, unsigned index) {
+  const std::scoped_lock lock(mutex_);
+  const bool open = state_ == State::connecting || state_ == State::ready;
+  if (!open || index >= sockets_ || channels_[index] != nullptr) return {false, false};
+  channels_[index] = channel;
+  ++attached_;
+  return {true, std::exchange(state_, State::ready) == State::connecting};
+}
+
 bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
   const auto channel =
       std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
@@ -431,17 +295,7 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
     return false;
   }
   HostCalls calls(*this);
-  bool wanted = false, first = false;
-  {
-    const std::scoped_lock lock(mutex_);
-    if ((state_ == State::connecting || state_ == State::ready) && index < sockets_ &&
-        channels_[index] == nullptr) {
-      channels_[index] = channel;
-      ++attached_;
-      wanted = true;
-      first = std::exchange(state_, State::ready) == State::connecting;
-    }
-  }
+  const auto [wanted, first] = take_in(channel, index);
   if (!wanted) {
     channel->close(
         true);  // with a goodbye: what the peer still hears over other sockets is not cut off by this one
@@ -454,32 +308,33 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
   return true;
 }
 
-bool Link::check_cancels(std::uint64_t now_ns, HostCalls& calls) {
+void Link::check_cancels(std::uint64_t now_ns, HostCalls& calls) {
   const std::scoped_lock lock(mutex_);
-  if (canceling_ == 0) return false;
-  for (const RemoteRequest* request : posted_) {
-    if (!request->canceling || now_ns < request->cancel_ns + cancel_patience_ns) continue;
-    calls.lose({Code::canceled},
-               fmt::format("closed to end a canceled request that it did not confirm within {} ms",
-                           (now_ns - request->cancel_ns) / 1'000'000));
-    return true;
-  }
-  return false;
+  const auto since = requests_.oldest_cancel_ns();
+  if (!since || now_ns < *since + cancel_patience_ns) return;
+  calls.lose({Code::canceled},
+             fmt::format("closed to end a canceled request that it did not confirm within {} ms",
+                         (now_ns - *since) / 1'000'000));
 }
 
 /// Ends every post; no channel may be open any more.
 void Link::end_all(HostCalls& calls, Status status, const std::string& text) {
   const std::scoped_lock lock(mutex_);
-  reads_.clear();
-  writes_.clear();
-  canceling_ = 0;
-  for (RemoteRequest* request : std::exchange(posted_, {})) {
-    request->message = nullptr;
-    request->posted = false;
-    calls.completed(request->token, request->canceling ? Status{Code::canceled} : status, text);
-  }
+  requests_.end_all(status, text, calls);
   outbox_.clear();
   inbox_.clear();
+}
+
+/// What came in whole is still delivered, before the host hears of the end.
+void Link::deliver_all() {
+  for (bool busy = true; busy;) {
+    deliver();
+    {
+      const std::scoped_lock lock(mutex_);
+      busy = delivering_;  // another thread is at it
+    }
+    if (busy) std::this_thread::yield();
+  }
 }
 
 void Link::lose(Status status, std::string why) {
@@ -490,15 +345,7 @@ void Link::lose(Status status, std::string why) {
     state_ = State::lost;
   }
   for (const auto& channel : channels()) channel->close(false);
-  // What came in whole is still delivered, before the host hears of the end.
-  for (bool busy = true; busy;) {
-    deliver();
-    {
-      const std::scoped_lock lock(mutex_);
-      busy = delivering_;  // another thread is at it
-    }
-    if (busy) std::this_thread::yield();
-  }
+  deliver_all();
   const std::string text = fmt::format("peer {}: {}", peer_name_, why);
   end_all(calls, {code_for_posts(status.code), status.os_error}, text);
   calls.flush();
@@ -524,7 +371,7 @@ void Link::disconnect() {
     for (const auto& channel : channels()) channel->close(ready);
     end_all(calls, {Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_));
   }
-  while (inside_.load() != 0) std::this_thread::yield();
+  wait_for_host_calls();
   // Channels hold the link: let them go, or neither ever would.
   const std::scoped_lock lock(mutex_);
   channels_.assign(channels_.size(), nullptr);

@@ -4,22 +4,23 @@
 
 #include "backends/tcp/channel.hpp"
 #include "backends/tcp/context.hpp"
-#include "backends/tcp/message_inbox.hpp"
-#include "backends/tcp/message_outbox.hpp"
-#include "backends/tcp/patient_mutex.hpp"
 #include "backends/tcp/request.hpp"
+#include "transport/message_inbox.hpp"
+#include "transport/message_outbox.hpp"
+#include "transport/patient_mutex.hpp"
+#include "transport/request_book.hpp"
 
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace headrace::tcp {
 
-class Link : public std::enable_shared_from_this<Link> {
+class Link final : public std::enable_shared_from_this<Link>, public transport::HostCalls::Link {
  public:
   enum class State { connecting, ready, lost, closed };
 
@@ -49,7 +50,8 @@ class Link : public std::enable_shared_from_this<Link> {
   /// False: it is not wanted (any more).
   bool attach(unsigned index, UniqueFd fd, std::string_view early);
   /// The end, unless it has ended before. Not with a lock held.
-  void lose(Status status, std::string why);
+  void lose(Status status, std::string why) override;
+  void deliver() override;
 
  private:
   friend class Channel;
@@ -58,55 +60,45 @@ class Link : public std::enable_shared_from_this<Link> {
   friend class GpuReceiver;
   friend class Sender;
   friend class GpuSender;
-  friend class HostCalls;
 
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
-  void deliver();
-  void tell(const InMessage& message) const;
+  std::pair<bool, bool> take_in(const std::shared_ptr<Channel>& channel, unsigned index);
+  void deliver_all();
   void end_all(HostCalls& calls, Status status, const std::string& text);
+  void check_cancels(std::uint64_t now_ns, HostCalls& calls);
+  [[nodiscard]] bool is_small(const RemoteRequest& request) const;
 
   // With mutex_ held.
   [[nodiscard]] std::shared_ptr<Channel> claim_idle(unsigned first);
   [[nodiscard]] std::shared_ptr<Channel> claim_awake();
+  [[nodiscard]] std::vector<std::shared_ptr<Channel>> claim_for(const RemoteRequest& request);
   /// How much a socket may have under way, and how long its next chunk may be.
   [[nodiscard]] std::uint64_t window_now() const;
-  [[nodiscard]] ChunkLimits limits_of(const RemoteRequest& request) const;
-  [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first);
-  void took_chunk(RemoteRequest& request, const Chunk& chunk, unsigned channel);
-  void answered(RemoteRequest& request, HostCalls& calls, Status status, std::uint64_t good_bytes,
-                const Chunk& chunk, std::string_view why = {});
+  [[nodiscard]] transport::ChunkLimits limits_of(const RemoteRequest& request) const;
+  [[nodiscard]] RemoteRequest* next_work(bool reads, bool writes, bool reads_first) const;
+  void took_chunk(RemoteRequest& request, const transport::Chunk& chunk, unsigned channel);
+  void answered(const Unanswered& chunk, const transport::RequestBook::Answer& answer, HostCalls& calls);
   void refuse(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
-  void end_if_done(RemoteRequest& request, HostCalls& calls);
-  void end(RemoteRequest& request, HostCalls& calls, Status status, std::string text);
-  void stop_cutting(RemoteRequest& request);
   void messages_changed();
-
-  bool check_cancels(std::uint64_t now_ns, HostCalls& calls);
 
   Context& context_;
   const std::string peer_name_;
   const std::uint64_t peer_incarnation_;
   const std::uint64_t id_;
   const unsigned sockets_;
-  const ChunkLimits limits_;
+  const transport::ChunkLimits limits_;
   std::atomic<std::uint64_t> token_;
-  std::atomic<unsigned> inside_{0};  // HostCalls alive
 
-  mutable PatientMutex mutex_;
+  mutable transport::PatientMutex mutex_;
   State state_;
   std::vector<std::shared_ptr<Channel>> channels_;  // by index; null: not there
-  std::unordered_set<RemoteRequest*> posted_;
-  std::deque<RemoteRequest*> reads_;  // that have chunks left to be cut, the next one first
-  std::deque<RemoteRequest*> writes_;
-  std::uint64_t uncut_bytes_ = 0;  // of the requests in the two queues
-  std::uint64_t next_wire_id_ = 1;
   unsigned attached_ = 0;      // sockets so far; an accepted link has room for more than its peer makes
   unsigned next_channel_ = 0;  // where the next request is tried first
   unsigned last_small_ = 0;    // the channel of the last small one
-  unsigned canceling_ = 0;     // posts that wait for the peer to confirm
-  MessageOutbox outbox_;
-  MessageInbox inbox_;
-  std::deque<MessageInbox::Acknowledgement> message_acks_;
+  transport::MessageOutbox outbox_;
+  transport::RequestBook requests_{outbox_, peer_name_};
+  transport::MessageInbox inbox_;
+  std::deque<transport::MessageInbox::Acknowledgement> message_acks_;
   bool delivering_ = false;
 };
 

@@ -131,43 +131,17 @@ void Listener::accept_from(Door& door) {
 }
 
 void Listener::greet(UniqueFd fd) {
-  std::erase_if(pending_, [](const auto& greeting) { return greeting->over(); });
-  if (pending_.size() >= context_.settings.max_pending) {
-    // Honest peers are done within a round trip: the oldest is the least likely to be one.
-    context_.host.count("handshakes_dropped", 1);
-    pending_.front()->drop(make_error(Code::exhausted,
-                                      "{} connections with unfinished handshakes are all that is allowed",
-                                      context_.settings.max_pending));
-    pending_.pop_front();
-  }
-
+  drop_one_too_many();
   std::string from = "somebody";
   if (const auto address = SocketAddress::peer_of(fd.get())) from = address->text();
   const auto link = std::make_shared<std::shared_ptr<Link>>();  // once admitted
-
-  wire::Handshake::Config config;
-  config.role = wire::HelloRole::accepting;
-  config.mine.incarnation = context_.host.incarnation();
-  config.mine.name = context_.host.agent_name();
-  config.mine.purpose = wire::Purpose::tcp_backend;
-  config.token = context_.settings.token;
-  config.hmac = context_.hmac;
+  wire::Handshake::Config config = handshake();
   config.admit = [this, link](const wire::Hello& peer) -> Result<void> {
     HEADRACE_TRY(admitted, admission_.admit(peer));
     *link = std::move(admitted);
     return {};
   };
-  auto done = [this, link, from](Greeting::Outcome outcome) {
-    const auto& admitted = *link;
-    if (!outcome.result.ok()) {
-      context_.host.count("handshakes_refused", 1);
-      context_.log(HEADRACE_LOG_WARN, "connection from {} refused: {}", from, outcome.result.error().message);
-      if (admitted != nullptr && outcome.peer.channel == 0)
-        admitted->lose({outcome.result.error().code}, std::move(outcome.result).error().message);
-      return;
-    }
-    admitted->attach(outcome.peer.channel, std::move(outcome.fd), outcome.early);
-  };
+  auto done = [this, link, from](Greeting::Outcome outcome) { greeted(std::move(outcome), *link, from); };
   auto greeting = Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), false,
                                   std::move(done));
   if (!greeting) {
@@ -175,6 +149,42 @@ void Listener::greet(UniqueFd fd) {
     return;
   }
   pending_.push_back(std::move(greeting).value());
+}
+
+/// Makes room for another connection that has not shaken hands.
+void Listener::drop_one_too_many() {
+  std::erase_if(pending_, [](const auto& greeting) { return greeting->over(); });
+  if (pending_.size() < context_.settings.max_pending) return;
+  // Honest peers are done within a round trip: the oldest is the least likely to be one.
+  context_.host.count("handshakes_dropped", 1);
+  pending_.front()->drop(make_error(Code::exhausted,
+                                    "{} connections with unfinished handshakes are all that is allowed",
+                                    context_.settings.max_pending));
+  pending_.pop_front();
+}
+
+wire::Handshake::Config Listener::handshake() const {
+  wire::Handshake::Config config;
+  config.role = wire::HelloRole::accepting;
+  config.mine.incarnation = context_.host.incarnation();
+  config.mine.name = context_.host.agent_name();
+  config.mine.purpose = wire::Purpose::tcp_backend;
+  config.token = context_.settings.token;
+  config.hmac = context_.hmac;
+  return config;
+}
+
+/// `link` is null if the peer was not admitted.
+void Listener::greeted(Greeting::Outcome outcome, const std::shared_ptr<Link>& link,
+                       const std::string& from) {
+  if (outcome.result.ok()) {
+    link->attach(outcome.peer.channel, std::move(outcome.fd), outcome.early);
+    return;
+  }
+  context_.host.count("handshakes_refused", 1);
+  context_.log(HEADRACE_LOG_WARN, "connection from {} refused: {}", from, outcome.result.error().message);
+  if (link != nullptr && outcome.peer.channel == 0)
+    link->lose({outcome.result.error().code}, std::move(outcome.result).error().message);
 }
 
 }  // namespace headrace::tcp

@@ -9,6 +9,7 @@
 
 #include <list>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace headrace::tcp {
@@ -38,6 +39,9 @@ class Listener {
   Result<void> advertise();
   void accept_from(Door& door);
   void greet(UniqueFd fd);
+  void drop_one_too_many();
+  [[nodiscard]] wire::Handshake::Config handshake() const;
+  void greeted(Greeting::Outcome outcome, const std::shared_ptr<Link>& link, const std::string& from);
 
   Context& context_;
   Admission& admission_;

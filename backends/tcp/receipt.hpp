@@ -3,8 +3,8 @@
 #pragma once
 
 #include "backends/tcp/frame_reader.hpp"
-#include "backends/tcp/host_calls.hpp"
 #include "backends/tcp/regions.hpp"
+#include "transport/host_calls.hpp"
 
 #include <headrace/result.hpp>
 
@@ -29,8 +29,8 @@ struct Receipt {
   }
 
   FrameReader reader;
-  HostCalls* calls = nullptr;  // of the receive that is under way
-  bool open = false;           // not before start, not after close
+  transport::HostCalls* calls = nullptr;  // of the receive that is under way
+  bool open = false;                      // not before start, not after close
 
   // Of the frame.
   Code code = Code::ok;

@@ -75,7 +75,7 @@ bool Receiver::receive(HostCalls& calls, Driver driver) {
   if (gpu_ != nullptr) landed = gpu_->after_receive() || landed;
   receipt_.calls = nullptr;
   if (total > 0) {
-    state_.heard.store(true, std::memory_order_relaxed);
+    state_.heartbeat.heard();
     calls.received(total);
   }
   return total > 0 || landed;
@@ -166,11 +166,8 @@ Result<void> Receiver::end(const FrameHeader& header, std::span<const std::byte>
   switch (header.type) {
     case FrameType::write:
       return end_write(header);
-    case FrameType::write_ack: {
-      std::uint64_t good_bytes = 0;
-      std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
-      return end_write_ack(header, good_bytes);
-    }
+    case FrameType::write_ack:
+      return end_write_ack(header, payload);
     case FrameType::read_data:
       return end_read_data(header, payload);
     case FrameType::message:
@@ -179,11 +176,9 @@ Result<void> Receiver::end(const FrameHeader& header, std::span<const std::byte>
       const std::scoped_lock lock(state_.link->mutex_);
       return state_.link->outbox_.acknowledged(header.channel, header.request);
     }
-    case FrameType::ping: {
-      const std::scoped_lock lock(state_.link->mutex_);
-      state_.pong_due = true;
+    case FrameType::ping:
+      end_ping();
       return {};
-    }
     case FrameType::goodbye:
       end_goodbye();
       return {};
@@ -310,11 +305,13 @@ Result<void> Receiver::end_read_data(const FrameHeader& header, std::span<const 
     status = {receipt_.code, EFAULT};
     good_bytes = receipt_.good_bytes;
   }
-  state_.link->answered(*done.request, *receipt_.calls, status, good_bytes, done.chunk);
+  state_.link->answered(done, {status, good_bytes}, *receipt_.calls);
   return {};
 }
 
-Result<void> Receiver::end_write_ack(const FrameHeader& header, std::uint64_t good_bytes) {
+Result<void> Receiver::end_write_ack(const FrameHeader& header, std::span<const std::byte> payload) {
+  std::uint64_t good_bytes = 0;
+  std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
   const std::scoped_lock lock(state_.link->mutex_);
   if (state_.writes.empty() || state_.writes.front().wire_id != header.request ||
       state_.writes.front().chunk.number != header.chunk)
@@ -322,7 +319,7 @@ Result<void> Receiver::end_write_ack(const FrameHeader& header, std::uint64_t go
   const Unanswered done = state_.writes.front();
   state_.writes.pop_front();
   state_.write_bytes -= done.chunk.bytes;
-  state_.link->answered(*done.request, *receipt_.calls, status_of(header), good_bytes, done.chunk);
+  state_.link->answered(done, {status_of(header), good_bytes}, *receipt_.calls);
   return {};
 }
 
@@ -330,10 +327,18 @@ Result<void> Receiver::end_message(const FrameHeader& header, std::span<const st
   if (state_.index != 0)
     return make_error(Code::corrupt, "a message came over socket {}; they go over socket 0", state_.index);
   const std::scoped_lock lock(state_.link->mutex_);
-  HEADRACE_TRY_VOID(
-      state_.link->inbox_.message(header, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
+  transport::MessageInbox& inbox = state_.link->inbox_;
+  const transport::MessageHead head{header.channel,   inbox.next_number(header.channel),
+                                    header.request,   header.chunks,
+                                    header.code != 0, (header.flags & flag_counted) != 0};
+  HEADRACE_TRY_VOID(inbox.message(head, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
   receipt_.calls->deliver();
   return {};
+}
+
+void Receiver::end_ping() {
+  const std::scoped_lock lock(state_.link->mutex_);
+  state_.pong_due = true;
 }
 
 /// The last message lies before the goodbye of socket 0. Others may say theirs earlier: then they are only
@@ -359,8 +364,7 @@ void Receiver::abandon(std::uint64_t wire_id) {
   const std::scoped_lock lock(state_.link->mutex_);
   for (Unanswered& chunk : state_.reads) {
     if (chunk.wire_id != wire_id || chunk.request == nullptr) continue;
-    --chunk.request->unanswered;
-    if (chunk.request->status.ok()) chunk.request->status.code = Code::canceled;
+    state_.link->requests_.abandoned(wire_id);
     chunk.request = nullptr;
   }
 }

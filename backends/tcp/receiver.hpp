@@ -58,9 +58,10 @@ class Receiver final : private FrameReader::Handler {
   Result<void> begin_read_data(const FrameHeader& header);
   void place_data(const Unanswered& answered);
   Result<void> end_write(const FrameHeader& header);
-  Result<void> end_write_ack(const FrameHeader& header, std::uint64_t good_bytes);
+  Result<void> end_write_ack(const FrameHeader& header, std::span<const std::byte> payload);
   Result<void> end_read_data(const FrameHeader& header, std::span<const std::byte> payload);
   Result<void> end_message(const FrameHeader& header, std::span<const std::byte> payload);
+  void end_ping();
   void end_goodbye();
 
   ChannelState& state_;

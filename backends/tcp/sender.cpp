@@ -14,6 +14,18 @@ namespace {
 
 constexpr std::size_t inline_message_bytes = 1024;
 
+FrameHeader header_of(const transport::MessageHead& message, std::size_t bytes) {
+  FrameHeader header;
+  header.type = FrameType::message;
+  header.channel = message.channel;
+  header.request = message.request;
+  header.chunks = message.chunks;
+  header.payload = bytes;
+  if (message.dropped) header.code = static_cast<std::uint32_t>(Code::canceled);
+  if (message.counted) header.flags |= flag_counted;
+  return header;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ the socket
@@ -58,7 +70,7 @@ bool Sender::refill(HostCalls& calls) {
 Sender::Next Sender::send_batch(HostCalls& calls) {
   const FrameWriter::Step step = batch_.writer.flush(*state_.context.calls, state_.fd.get());
   if (step.bytes > 0) {
-    state_.spoke.store(true, std::memory_order_relaxed);
+    state_.heartbeat.spoke();
     calls.sent(step.bytes);
   }
   if (step.result == FrameWriter::Flushed::failed) {
@@ -178,7 +190,7 @@ bool Sender::put_messages() {
     auto next = state_.link->outbox_.next();
     if (!next) break;
     any = true;
-    writer.put(next->header);
+    writer.put(header_of(next->head, next->bytes.size()));
     if (next->bytes.size() <= inline_message_bytes) {
       writer.put(next->bytes.data(), next->bytes.size());
     } else {
@@ -222,11 +234,7 @@ bool Sender::lend_answer(const Answer& answer, FrameHeader& header) {
     const auto found = view.find(range, Access::read);
     if (found.region == nullptr) {
       writer.take_back(before);
-      header.code = static_cast<std::uint32_t>(found.code);
-      header.payload = 8;
-      at += found.good_bytes;
-      writer.put(header);
-      writer.put(&at, 8);
+      put_refusal(header, found.code, at + found.good_bytes);
       return true;
     }
     of_gpu = of_gpu || found.region->of_gpu();
@@ -235,6 +243,14 @@ bool Sender::lend_answer(const Answer& answer, FrameHeader& header) {
   }
   if (of_gpu) writer.take_back(before);
   return !of_gpu;
+}
+
+/// Instead of data.
+void Sender::put_refusal(FrameHeader& header, Code code, std::uint64_t good_bytes) {
+  header.code = static_cast<std::uint32_t>(code);
+  header.payload = sizeof good_bytes;
+  batch_.writer.put(header);
+  batch_.writer.put(&good_bytes, sizeof good_bytes);
 }
 
 /// The request whose chunk is put next, if the windows have room. Writes from GPU memory are staged instead.
@@ -253,17 +269,18 @@ RemoteRequest* Sender::next_work() const {
 bool Sender::put_chunk() {
   RemoteRequest* const request = next_work();
   if (request == nullptr) return false;
-  Chunk chunk = cut_chunk(request->args, request->next, state_.link->limits_of(*request));
+  transport::Chunk chunk =
+      transport::cut_chunk(request->args, request->next(), state_.link->limits_of(*request));
   if (!batch_.fits(*request, chunk)) return false;
   reads_turn_ = request->is_write();
-  chunk.number = request->chunks;
+  chunk.number = request->chunks();
   const std::uint32_t ranges = batch_.put_chunk(*request, chunk);
   if (request->is_write()) {
     batch_.lend_payload();
-    state_.writes.push_back({request, request->wire_id, chunk, ranges});
+    state_.writes.push_back({request, request->wire_id(), chunk, ranges});
     state_.write_bytes += chunk.bytes;
   } else {
-    state_.reads.push_back({request, request->wire_id, chunk, ranges});
+    state_.reads.push_back({request, request->wire_id(), chunk, ranges});
     state_.read_bytes += chunk.bytes;
     state_.read_ranges += ranges;
   }

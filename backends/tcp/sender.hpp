@@ -5,7 +5,6 @@
 #include "backends/tcp/batch.hpp"
 #include "backends/tcp/channel_state.hpp"
 #include "backends/tcp/gpu_sender.hpp"
-#include "backends/tcp/host_calls.hpp"
 
 #include <memory>
 #include <mutex>
@@ -54,6 +53,7 @@ class Sender {
   bool put_messages();
   bool put_answer();
   bool lend_answer(const Answer& answer, FrameHeader& header);
+  void put_refusal(FrameHeader& header, Code code, std::uint64_t good_bytes);
   bool put_chunk();
   [[nodiscard]] RemoteRequest* next_work() const;
 

@@ -2,7 +2,7 @@
 // The system calls that decide how a connection behaves, behind a seam: tests put in scripts and faults.
 #pragma once
 
-#include "backends/tcp/peer_memory_access.hpp"
+#include "memory/peer_memory_access.hpp"
 
 #include <sys/socket.h>
 #include <sys/types.h>

@@ -2,9 +2,9 @@
 // The frame reader and both sides of message order, with bytes of a hostile peer. The first byte gives the
 // number of bytes of each read and the number of buffers that the socket gets.
 #include "backends/tcp/frame_reader.hpp"
-#include "backends/tcp/message_inbox.hpp"
-#include "backends/tcp/message_outbox.hpp"
 #include "backends/tcp/regions.hpp"
+#include "transport/message_inbox.hpp"
+#include "transport/message_outbox.hpp"
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ using namespace headrace::tcp;
 struct Owner final : FrameReader::Handler {
   Owner(FrameReader& the_reader, Regions& the_regions) : reader(the_reader), regions(the_regions) {
     for (int i = 0; i < 3; ++i) {
-      outbox.add(0, "sent", OutMessage::State::ready);
+      outbox.add(0, "sent", transport::OutMessage::State::ready);
       (void)outbox.next();
     }
   }
@@ -49,8 +49,9 @@ struct Owner final : FrameReader::Handler {
     if (header.type == FrameType::write && (header.flags & flag_bound) != 0)
       HEADRACE_TRY_VOID(inbox.chunk(header.request, !refused));
     if (header.type == FrameType::message)
-      HEADRACE_TRY_VOID(
-          inbox.message(header, {reinterpret_cast<const char*>(payload.data()), payload.size()}));
+      HEADRACE_TRY_VOID(inbox.message({header.channel, inbox.next_number(header.channel), header.request,
+                                       header.chunks, header.code != 0, (header.flags & flag_counted) != 0},
+                                      {reinterpret_cast<const char*>(payload.data()), payload.size()}));
     if (header.type == FrameType::message_ack)
       HEADRACE_TRY_VOID(outbox.acknowledged(header.channel, header.request));
     while (inbox.next()) {
@@ -62,8 +63,8 @@ struct Owner final : FrameReader::Handler {
 
   FrameReader& reader;
   Regions& regions;
-  MessageInbox inbox;
-  MessageOutbox outbox;
+  transport::MessageInbox inbox;
+  transport::MessageOutbox outbox;
   bool refused = false;
 };
 
@@ -78,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   std::string memory(4096, '\0');
   Regions regions;
-  if (!regions.add({1, reinterpret_cast<std::byte*>(memory.data()), memory.size()})) std::abort();
+  if (!regions.add({{1, reinterpret_cast<std::byte*>(memory.data()), memory.size()}})) std::abort();
   FrameReader reader;
   Owner owner(reader, regions);
   while (!bytes.empty()) {

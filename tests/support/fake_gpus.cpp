@@ -2,8 +2,8 @@
 #include "support/fake_gpus.hpp"
 
 #include "backends/cuda_ipc/backend.hpp"
-#include "backends/tcp/peer_memory_access.hpp"
 #include "local/backend.hpp"
+#include "memory/peer_memory_access.hpp"
 #include "support/fake_courier.hpp"
 #include "support/fake_kernels.hpp"
 #include "support/plugin_instance.hpp"
@@ -86,7 +86,7 @@ namespace {
 /// which the sanitizer does not see. The suites unit_gpu and backend_cuda_ipc check courier and backends with
 /// the sanitizer and without FakeGpus.
 void copy_unjudged(void* target, const void* source, std::size_t bytes) {
-  const tcp::PeerMemoryAccess access;
+  const PeerMemoryAccess access;
   std::memcpy(target, source, bytes);
 }
 

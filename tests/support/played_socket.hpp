@@ -67,7 +67,7 @@ class PlayedSocket {
     header.type = tcp::FrameType::read;
     header.request = 1;
     header.ranges = 1;
-    const tcp::Range range{region, 0, 0, bytes};
+    const tcp::WireRange range{region, 0, 0, bytes};
     std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
     frame.append(reinterpret_cast<const char*>(&range), sizeof range);
     write(frame.data(), frame.size());

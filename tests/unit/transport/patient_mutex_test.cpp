@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/tcp/patient_mutex.hpp"
+#include "transport/patient_mutex.hpp"
 #include "support/sleeping_thread.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace headrace::tcp {
+namespace headrace::transport {
 namespace {
 
 class PatientMutexTest : public ::testing::TestWithParam<bool> {};
@@ -56,4 +56,4 @@ TEST_P(PatientMutexTest, waits_for_an_owner_who_takes_longer_than_anybody_looks)
 INSTANTIATE_TEST_SUITE_P(Looking, PatientMutexTest, ::testing::Bool());
 
 }  // namespace
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lock that is held for microseconds by threads of which each has a core: whoever finds it taken looks for
-// a while before he sleeps. A wake-up takes longer than any of its owners keeps it, and while one is on its
-// way nobody works: the sockets' threads, which all come at once when a request begins, stood in line for it
-// up to a millisecond.
+// A lock that is held for microseconds by threads of which each has a core: a thread that finds it taken
+// spins for a while before it sleeps. A wake-up takes longer than any owner keeps the lock, and until it
+// comes nobody works: threads that all come at once when a request begins stood in line for up to a
+// millisecond.
 #pragma once
 
 #include "base/clock.hpp"
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace headrace::tcp {
+namespace headrace::transport {
 
 /// With std::scoped_lock, std::unique_lock, std::condition_variable_any.
 class PatientMutex {
@@ -48,4 +48,4 @@ class PatientMutex {
   std::mutex mutex_;
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

@@ -5,14 +5,14 @@
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)
-#define HEADRACE_TCP_THREAD_SANITIZER 1
+#define HEADRACE_THREAD_SANITIZER 1
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-#define HEADRACE_TCP_THREAD_SANITIZER 1
+#define HEADRACE_THREAD_SANITIZER 1
 #endif
 #endif
 
-#ifdef HEADRACE_TCP_THREAD_SANITIZER
+#ifdef HEADRACE_THREAD_SANITIZER
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
@@ -21,12 +21,12 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
 
-namespace headrace::tcp {
+namespace headrace {
 
 /// While it lives, the thread's accesses are not looked at. Locks and atomics still count.
 class PeerMemoryAccess {
  public:
-#ifdef HEADRACE_TCP_THREAD_SANITIZER
+#ifdef HEADRACE_THREAD_SANITIZER
   PeerMemoryAccess() {
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
@@ -43,4 +43,4 @@ class PeerMemoryAccess {
   PeerMemoryAccess& operator=(const PeerMemoryAccess&) = delete;
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace

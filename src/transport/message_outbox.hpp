@@ -3,24 +3,29 @@
 // agreed to hold.
 //
 // A message that belongs to a request takes its place in the order when it is posted and holds back later
-// ones of its channel. A write's may go as soon as all chunks of the write have been handed to sockets, for
-// the peer waits until they have landed; a read's when the last byte is here.
+// ones of its channel. A write's may go as soon as all chunks of the write have been handed to the network,
+// for the peer waits until they have landed; a read's when the last byte is here.
+//
+// A transport sends what `next` gives, in any way that loses nothing: the peer's inbox puts the messages in
+// order again. It passes the peer's counts on to `acknowledged`; one that does not keep order drops a count
+// that is lower than an earlier one.
 #pragma once
 
-#include "backends/tcp/frame.hpp"
+#include "base/errors.hpp"
+#include "transport/message.hpp"
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
-namespace headrace::tcp {
+namespace headrace::transport {
 
 struct OutMessage {
-  enum class State {
+  enum class State : std::uint8_t {
     waiting,  ///< for its request
     ready,
     dropped,  ///< its request failed: it is not delivered
@@ -44,15 +49,15 @@ class MessageOutbox {
   }
 
   std::shared_ptr<OutMessage> add(std::uint16_t channel, std::string bytes, OutMessage::State state);
-  /// The next one to be sent, if there is one, and the frame header for it. The caller sends it.
+  /// The next one to be sent, if there is one. The caller sends it.
   struct Next {
-    FrameHeader header;
+    MessageHead head;
     std::string bytes;
   };
   [[nodiscard]] std::optional<Next> next();
   [[nodiscard]] bool anything_ready();
-  /// The peer has delivered so many in all.
-  ///   errors  corrupt (more than were sent)
+  /// The peer has delivered or dropped so many in all.
+  ///   errors  corrupt (more than were sent, or fewer than before)
   Result<void> acknowledged(std::uint16_t channel, std::uint64_t delivered_in_all);
   void clear() { lanes_.clear(); }
 
@@ -60,6 +65,7 @@ class MessageOutbox {
   struct Lane {
     std::deque<std::shared_ptr<OutMessage>> queue;
     std::deque<std::size_t> unacknowledged;  // sizes of those that are sent
+    std::uint64_t sent = 0;
     std::uint64_t acknowledged = 0;
     std::uint64_t bytes = 0;  // of both
   };
@@ -68,4 +74,4 @@ class MessageOutbox {
   std::map<std::uint16_t, Lane, std::greater<>> lanes_;  // the agents' own messages before the user's
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

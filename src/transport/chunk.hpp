@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A piece of a request that one frame carries. Chunks are cut when a socket is free to take one, never
-// before: a request of ten million pages costs no more memory than one of a single page.
+// A piece of a request that travels as one: a frame, a few work requests of a queue pair. Chunks are cut when
+// a path is free to take one, never before: a request of ten million pages costs no more memory than one of a
+// single page.
 #pragma once
 
-#include "backends/tcp/frame.hpp"
 #include "memory/page_cursor.hpp"
 
 #include <algorithm>
 #include <cstdint>
 
-namespace headrace::tcp {
+namespace headrace::transport {
 
 /// Pages [from, to) of a request, `bytes` bytes together.
 struct Chunk {
@@ -19,9 +19,8 @@ struct Chunk {
 };
 
 struct ChunkLimits {
-  std::uint64_t bytes = 1 << 20;
-  std::uint64_t ranges =
-      max_ranges;  ///< in the worst case each page, or each run of one, is a range of its own
+  std::uint64_t bytes;
+  std::uint64_t ranges;  ///< in the worst case each page, or each run of one, is a range of its own
 };
 
 /// The first page from `from` on that has bytes, or the end.
@@ -81,4 +80,4 @@ inline Chunk cut_chunk(const headrace_prepare_v1& request, PagePosition from, co
   return chunk;
 }
 
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

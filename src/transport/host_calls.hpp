@@ -6,21 +6,46 @@
 // nothing of the link any more.
 #pragma once
 
-#include <headrace/result.hpp>
+#include <headrace/plugin/backend.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace headrace::tcp {
-
-class Link;
+namespace headrace::transport {
 
 class HostCalls {
  public:
-  explicit HostCalls(Link& link);
-  ~HostCalls();
+  /// A transport's link derives from it.
+  class Link {
+   public:
+    explicit Link(plugin::Host host) : host_(host) {}
+
+    // Called by HostCalls, with no lock held.
+    /// Gives the host the messages whose turn has come.
+    virtual void deliver() = 0;
+    /// The end, unless it has ended before.
+    virtual void lose(Status status, std::string why) = 0;
+
+   protected:
+    ~Link() = default;
+    /// For `disconnect`: returns when no HostCalls of the link lives.
+    void wait_for_host_calls() const;
+
+   private:
+    friend class HostCalls;
+    const plugin::Host host_;
+    std::atomic<unsigned> inside_{0};  // HostCalls alive
+  };
+
+  explicit HostCalls(Link& link) : link_(link) { link_.inside_.fetch_add(1); }
+  ~HostCalls() {
+    flush();
+    // Nothing of the link may be touched after this: `disconnect` waits for it, and then the link may go.
+    link_.inside_.fetch_sub(1);
+  }
   HostCalls(const HostCalls&) = delete;
   HostCalls& operator=(const HostCalls&) = delete;
 
@@ -58,4 +83,4 @@ class HostCalls {
   std::uint64_t sent_ = 0, received_ = 0, refused_ = 0;
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

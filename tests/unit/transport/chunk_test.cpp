@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/tcp/chunk.hpp"
+#include "transport/chunk.hpp"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
-namespace headrace::tcp {
+namespace headrace::transport {
 namespace {
+
+constexpr std::uint64_t max_ranges = 4096;
 
 struct Shape {
   std::vector<std::uint64_t> offsets, lengths;
@@ -154,4 +156,4 @@ TEST(chunk, a_run_that_is_longer_than_the_limit_is_cut) {
 }
 
 }  // namespace
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/tcp/message_inbox.hpp"
+#include "transport/message_inbox.hpp"
 
-namespace headrace::tcp {
+namespace headrace::transport {
 namespace {
 
 // A sender may have this many messages under way a channel, and each may be bound to a write of its own.
@@ -23,32 +23,43 @@ Result<void> MessageInbox::chunk(std::uint64_t request, bool landed) {
   return {};
 }
 
-Result<void> MessageInbox::message(const FrameHeader& header, std::string bytes) {
-  if (!lanes_.contains(header.channel) && lanes_.size() == max_message_channels)
-    return make_error(Code::corrupt, "a message on channel {}, the {}th: at most {} are allowed",
-                      header.channel, lanes_.size() + 1, max_message_channels);
-  Lane& lane = lanes_[header.channel];
-  if (lane.queue.size() == max_unacknowledged_messages ||
-      lane.bytes + bytes.size() > max_unacknowledged_message_bytes)
-    return make_error(Code::corrupt, "{} messages of {} bytes wait on channel {}, and more came",
-                      lane.queue.size(), lane.bytes, header.channel);
-  if (header.request != 0) {
-    Write& write = writes_[header.request];
-    if (write.chunks || write.chunks_seen > header.chunks)
-      return make_error(Code::corrupt, "a message for request {} of {} chunks, of which {} came",
-                        header.request, header.chunks, write.chunks_seen);
-    write.chunks = header.chunks;
-  }
-  lane.bytes += bytes.size();
-  lane.queue.push_back(
-      {header.request, header.code != 0, (header.flags & flag_counted) != 0, std::move(bytes)});
+/// The message says of how many chunks its write is made.
+Result<void> MessageInbox::bind(const MessageHead& head) {
+  Write& write = writes_[head.request];
+  if (write.chunks || write.chunks_seen > head.chunks)
+    return make_error(Code::corrupt, "a message for request {} of {} chunks, of which {} came", head.request,
+                      head.chunks, write.chunks_seen);
+  write.chunks = head.chunks;
   return {};
+}
+
+Result<void> MessageInbox::message(const MessageHead& head, std::string bytes) {
+  if (!lanes_.contains(head.channel) && lanes_.size() == max_message_channels)
+    return make_error(Code::corrupt, "a message on channel {}, the {}th: at most {} are allowed",
+                      head.channel, lanes_.size() + 1, max_message_channels);
+  Lane& lane = lanes_[head.channel];
+  if (head.number < lane.delivered) return {};
+  const std::uint64_t at = head.number - lane.delivered;
+  if (at < lane.queue.size() && lane.queue[at]) return {};
+  if (at >= max_unacknowledged_messages || lane.bytes + bytes.size() > max_unacknowledged_message_bytes)
+    return make_error(Code::corrupt, "{} messages of {} bytes wait on channel {}, and number {} came",
+                      lane.queue.size(), lane.bytes, head.channel, head.number);
+  if (head.request != 0) HEADRACE_TRY_VOID(bind(head));
+  if (at >= lane.queue.size()) lane.queue.resize(at + 1);
+  lane.bytes += bytes.size();
+  lane.queue[at] = Waiting{head.request, head.dropped, head.counted, std::move(bytes)};
+  return {};
+}
+
+std::uint64_t MessageInbox::next_number(std::uint16_t channel) const {
+  const auto at = lanes_.find(channel);
+  return at == lanes_.end() ? 0 : at->second.delivered + at->second.queue.size();
 }
 
 std::optional<InMessage> MessageInbox::next() {
   for (auto& [channel, lane] : lanes_) {
-    while (!lane.queue.empty()) {
-      Waiting& first = lane.queue.front();
+    while (!lane.queue.empty() && lane.queue.front()) {
+      Waiting& first = *lane.queue.front();
       bool dropped = first.dropped;
       if (first.request != 0) {
         const auto write = writes_.find(first.request);
@@ -82,4 +93,4 @@ void MessageInbox::clear() {
   writes_.clear();
 }
 
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/tcp/message_outbox.hpp"
+#include "transport/message_outbox.hpp"
 
-namespace headrace::tcp {
+namespace headrace::transport {
 
 bool MessageOutbox::has_room(std::uint16_t channel, std::size_t bytes) const {
   const auto at = lanes_.find(channel);
@@ -48,17 +48,15 @@ std::optional<MessageOutbox::Next> MessageOutbox::next() {
     const std::shared_ptr<OutMessage> message = std::move(lane.queue.front());
     lane.queue.pop_front();
     Next next;
-    next.header.type = FrameType::message;
-    next.header.channel = channel;
-    next.header.request = message->request;
-    next.header.chunks = message->chunks;
-    if (message->counted) next.header.flags |= flag_counted;
-    if (message->state == OutMessage::State::dropped) {
-      // Its bytes stay here, so the peer will not count them when it acknowledges.
-      next.header.code = static_cast<std::uint32_t>(Code::canceled);
-      lane.bytes -= message->bytes.size();
+    next.head = {channel,
+                 lane.sent++,
+                 message->request,
+                 message->chunks,
+                 message->state == OutMessage::State::dropped,
+                 message->counted};
+    if (next.head.dropped) {
+      lane.bytes -= message->bytes.size();  // they stay here: the peer does not count them
     } else {
-      next.header.payload = message->bytes.size();
       next.bytes = std::move(message->bytes);
     }
     lane.unacknowledged.push_back(next.bytes.size());
@@ -72,11 +70,9 @@ Result<void> MessageOutbox::acknowledged(std::uint16_t channel, std::uint64_t de
   if (at == lanes_.end())
     return make_error(Code::corrupt, "messages of channel {} were acknowledged, none was sent", channel);
   Lane& lane = at->second;
-  if (delivered_in_all < lane.acknowledged ||
-      delivered_in_all - lane.acknowledged > lane.unacknowledged.size()) {
-    return make_error(Code::corrupt, "{} messages of channel {} were acknowledged after {}, {} are under way",
-                      delivered_in_all, channel, lane.acknowledged, lane.unacknowledged.size());
-  }
+  if (delivered_in_all < lane.acknowledged || delivered_in_all > lane.sent)
+    return make_error(Code::corrupt, "{} messages of channel {} were acknowledged after {}, {} were sent",
+                      delivered_in_all, channel, lane.acknowledged, lane.sent);
   for (; lane.acknowledged < delivered_in_all; ++lane.acknowledged) {
     lane.bytes -= lane.unacknowledged.front();
     lane.unacknowledged.pop_front();
@@ -84,4 +80,4 @@ Result<void> MessageOutbox::acknowledged(std::uint16_t channel, std::uint64_t de
   return {};
 }
 
-}  // namespace headrace::tcp
+}  // namespace headrace::transport

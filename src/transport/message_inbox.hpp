@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that came in, until they may be delivered: each after the write that it is bound to, in order a
-// channel.
+// Messages that came in, until they may be delivered: each once, after the write that it is bound to, in
+// order a channel.
 //
-// The chunks of a write come over any socket, its message over socket 0; so either may be first. Chunks that
-// announce a message are counted by request until the message says how many there were.
+// Messages and chunks may come in any order, over any path; a message that comes again is dropped. Chunks
+// that announce a message are counted by request until the message says how many there were.
+//
+// A transport reports every message, and every chunk of a write that announces one, once its bytes are
+// visible to the host and to GPUs. It tells the peer the counts that `acknowledgement` gives.
 #pragma once
 
-#include "backends/tcp/frame.hpp"
+#include "base/errors.hpp"
+#include "transport/message.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -15,7 +19,7 @@
 #include <string>
 #include <unordered_map>
 
-namespace headrace::tcp {
+namespace headrace::transport {
 
 struct InMessage {
   std::uint16_t channel = 0;
@@ -29,9 +33,11 @@ class MessageInbox {
   /// A chunk of a write that announces a message has landed, or was refused.
   ///   errors  corrupt (the peer has more such writes open than it may)
   Result<void> chunk(std::uint64_t request, bool landed);
-  /// A message frame came.
+  /// A message came. One that came before is dropped.
   ///   errors  corrupt (more of them than may wait)
-  Result<void> message(const FrameHeader& header, std::string bytes);
+  Result<void> message(const MessageHead& head, std::string bytes);
+  /// The number that the next message has if messages keep their order under way.
+  [[nodiscard]] std::uint64_t next_number(std::uint16_t channel) const;
 
   /// The next message whose turn has come, which is delivered with this.
   [[nodiscard]] std::optional<InMessage> next();
@@ -52,10 +58,10 @@ class MessageInbox {
     std::string bytes;
   };
   struct Lane {
-    std::deque<Waiting> queue;
-    std::uint64_t bytes = 0;      // in queue
-    std::uint64_t delivered = 0;  // or dropped
-    std::uint64_t told = 0;       // of delivered, what the sender knows
+    std::deque<std::optional<Waiting>> queue;  // from number `delivered` on; none: it has not come
+    std::uint64_t bytes = 0;                   // in queue
+    std::uint64_t delivered = 0;               // or dropped
+    std::uint64_t told = 0;                    // of delivered, what the sender knows
     std::uint64_t untold_bytes = 0;
   };
   struct Write {
@@ -64,8 +70,10 @@ class MessageInbox {
     bool failed = false;
   };
 
+  Result<void> bind(const MessageHead& head);
+
   std::map<std::uint16_t, Lane> lanes_;
   std::unordered_map<std::uint64_t, Write> writes_;
 };
 
-}  // namespace headrace::tcp
+}  // namespace headrace::transport
