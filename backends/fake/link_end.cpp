@@ -10,6 +10,13 @@ Status LinkEnd::usable() const {
   return state == LinkState::connecting ? Status{Code::would_block} : Status{};
 }
 
+void LinkEnd::push(Event::Kind kind) {
+  Event event;
+  event.kind = kind;
+  event.link = owner->links.get(*this);
+  owner->worker.push(std::move(event));
+}
+
 void LinkEnd::break_off(LinkState to, Status status, const std::string& text) {
   if (state != LinkState::lost) {
     lost_status = status;
@@ -22,10 +29,7 @@ void LinkEnd::break_off(LinkState to, Status status, const std::string& text) {
 void LinkEnd::lose(Status status, const std::string& text) {
   if (state == LinkState::lost || state == LinkState::closed) return;
   break_off(LinkState::lost, status, text);
-  Event event;
-  event.kind = Event::Kind::lost;
-  event.link = owner->links.get(*this);
-  owner->worker.push(std::move(event));
+  push(Event::Kind::lost);
 }
 
 void LinkEnd::kill() {

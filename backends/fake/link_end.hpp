@@ -43,7 +43,9 @@ struct LinkEnd {
 
   /// Whether it takes posts and messages: ok, would_block before it is ready, or why it is lost.
   [[nodiscard]] Status usable() const;
-  /// Copies stop, and the next of the link's own events tells the host. A link is lost once.
+  /// Its owner handles it.
+  void push(Event::Kind kind);
+  /// Copies stop, and the owner tells the host. A link is lost once.
   void lose(Status status, const std::string& text);
   /// Both ends are lost, because the fault script says so.
   void kill();

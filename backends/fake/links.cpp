@@ -14,13 +14,6 @@ std::string_view text_of(const headrace_connect_v1& args) {
   return {static_cast<const char*>(args.connection_info.data), args.connection_info.length};
 }
 
-void push_at(const std::shared_ptr<LinkEnd>& link, Event::Kind kind) {
-  Event event;
-  event.kind = kind;
-  event.link = link;
-  link->owner->worker.push(std::move(event));
-}
-
 }  // namespace
 
 std::string Links::prefix() const { return fmt::format("fake:{}:", here_.network.name()); }
@@ -67,7 +60,7 @@ Result<LinkEnd*> Links::connect(const headrace_connect_v1& args) {
     mine->token = args.link_token;
     here_.links.add(mine);
     peer->links.add(theirs);
-    push_at(theirs, Event::Kind::accept);
+    theirs->push(Event::Kind::accept);
   }
   here_.network.settle();
   return mine.get();
@@ -93,7 +86,7 @@ void Links::accept(Lock& lock, const std::shared_ptr<LinkEnd>& link) {
     here_.links.drop(*link);
     return other->lose({Code::peer_lost}, fmt::format("{} refused the link", here_.host.agent_name()));
   }
-  if (link->state == LinkState::open) push_at(other, Event::Kind::ready);
+  if (link->state == LinkState::open) other->push(Event::Kind::ready);
 }
 
 void Links::ready(Lock& lock, const std::shared_ptr<LinkEnd>& link) {

@@ -41,7 +41,8 @@ void Worker::delay(Event event, std::uint64_t now, std::uint64_t nanoseconds) {
 }
 
 void Worker::hold_back(Event event) {
-  (event.kind == Event::Kind::message ? late_messages_ : late_runs_).push_back(std::move(event));
+  auto& late = event.kind == Event::Kind::message ? late_messages_ : late_runs_;
+  late.push_back(std::move(event));
   if (completion_ == Completion::thread)
     work_.notify_one();
   else if (completion_ == Completion::caller || armed_)
@@ -54,10 +55,10 @@ void Worker::release_held_back(Event::Kind kind) {
 }
 
 void Worker::forward(Event event) {
-  if (event.kind != Event::Kind::message)
-    push(std::move(event));
-  else if (event.link->state != LinkState::closed)
-    event.link->owner->worker.push(std::move(event));
+  if (event.kind != Event::Kind::message) return push(std::move(event));
+  if (event.link->state == LinkState::closed) return;
+  Worker& there = event.link->owner->worker;
+  there.push(std::move(event));
 }
 
 void Worker::set_timer(std::uint64_t now) {
