@@ -30,7 +30,7 @@ class HostCalls {
     virtual void lose(Status status, std::string why) = 0;
 
    protected:
-    ~Link() = default;
+    virtual ~Link() = default;
     /// For `disconnect`: returns when no HostCalls of the link lives.
     void wait_for_host_calls() const;
 
