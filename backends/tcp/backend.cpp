@@ -196,9 +196,11 @@ Result<RemoteRequest*> TcpBackend::prepare(Link* link, const headrace_prepare_v1
   return new RemoteRequest(args, link->shared_from_this());
 }
 
-Status TcpBackend::post(RemoteRequest& request, const headrace_post_v1& args) { return request.post(args); }
-bool TcpBackend::poll(RemoteRequest& request) { return request.poll(); }
-void TcpBackend::cancel(RemoteRequest& request) { request.cancel(); }
+Status TcpBackend::post(RemoteRequest& request, const headrace_post_v1& args) {
+  return request.link->post(request, args);
+}
+bool TcpBackend::poll(RemoteRequest& request) { return request.link->poll(request); }
+void TcpBackend::cancel(RemoteRequest& request) { request.link->cancel(request); }
 void TcpBackend::release(RemoteRequest& request) { delete &request; }
 
 Status TcpBackend::notify(Link& link, std::uint32_t channel, std::string_view bytes) {

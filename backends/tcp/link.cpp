@@ -41,12 +41,6 @@ Code code_of_refusal(Link::State state) {
 
 }  // namespace
 
-// ------------------------------------------------------------------ requests
-
-Status RemoteRequest::post(const headrace_post_v1& how) { return link->post(*this, how); }
-bool RemoteRequest::poll() { return link->poll(*this); }
-void RemoteRequest::cancel() { link->cancel(*this); }
-
 // ------------------------------------------------------------------ Link
 
 Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id,

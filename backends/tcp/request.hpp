@@ -32,10 +32,6 @@ class RemoteRequest : public transport::Request {
   RemoteRequest(const headrace_prepare_v1& prepared, std::shared_ptr<Link> to)
       : Request(prepared), link(std::move(to)), gpu(find_gpu(*prepared.local)) {}
 
-  Status post(const headrace_post_v1& how);
-  bool poll();
-  void cancel();
-
   [[nodiscard]] bool of_gpu() const { return gpu != nullptr; }
 
   const std::shared_ptr<Link> link;
