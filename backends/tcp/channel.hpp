@@ -5,8 +5,8 @@
 //   receiver's   one thread at a time takes bytes from the socket   (what comes in, where it goes)
 //   sender's     one thread at a time puts bytes into it            (the batch on its way)
 //   link's       short: queues, windows, requests
-// Payload is only ever written with the receiver's lock held and sent with the sender's: whoever holds both
-// knows the memory quiet.
+// A thread writes payload to memory under the receiver's lock and sends it under the sender's. A thread that
+// holds both locks knows that no memory is in use.
 #pragma once
 
 #include "backends/tcp/receiver.hpp"
