@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "engine/can_carry.hpp"
+#include "engine/plugin_host.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -189,6 +190,8 @@ std::vector<PathChoice::Candidate> PathChoice::ranked(const RequestPlan& plan,
                                                       Reasons& reasons) const {
   std::vector<Candidate> candidates;
   for (BackendInstance* backend : backends_.all()) {
+    // Nobody asked for it, and it reaches no peer: a line about it would only cost time in every request.
+    if (plan.remote->life && backend->name() == local_backend) continue;
     if (const auto failed = std::ranges::find(without, backend->name(), &FailedPath::backend);
         failed != without.end()) {
       reasons.add(*backend, "it failed this post: " + failed->why);
