@@ -4,7 +4,6 @@
 #include "backends/shm/regions.hpp"
 #include "backends/shm/request.hpp"
 #include "backends/shm/speed.hpp"
-#include "base/affinity.hpp"
 
 #include <algorithm>
 
@@ -152,8 +151,7 @@ headrace_cost_v1 ShmBackend::cost(const headrace_prepare_v1& args) {
   cost.struct_size = sizeof cost;
   cost.fixed_ns = shared_work ? 20'000 : mapped ? 300 : 1'500;
   cost.ns_per_page = speed.ns_per_page;
-  cost.bytes_per_second =
-      speed.bytes_per_second * (shared_work ? std::min(instance_->helpers + 1, usable_cores()) : 1);
+  cost.bytes_per_second = speed.bytes_per_second * (shared_work ? instance_->copiers : 1);
   cost.margin = 0.5;
   cost.method = "one thread measured at first use, times the threads that share the work";
   return cost;

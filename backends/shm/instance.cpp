@@ -37,6 +37,7 @@ Instance::Instance(plugin::Host its_host, const Settings& its_settings, Parts pa
     : Site(its_host, shm::protocol, its_settings.links, std::move(parts)),
       settings(its_settings),
       helpers(helpers_for(its_settings, its_host.pool_threads())),
+      copiers(std::min(helpers + 1, usable_cores())),
       relay_helpers(relay_helpers_for(helpers)),
       places(its_settings.numa ? CopyPlaces::read() : nullptr),
       nonce_(std::make_unique<const std::uint64_t>(random_u64())) {}

@@ -34,8 +34,9 @@ class Instance final : public host_link::Site {
   ~Instance() override;
 
   const Settings settings;
-  const std::uint32_t helpers;               ///< pool threads for one request
-  const std::uint32_t relay_helpers;         ///< for one that reads through lanes: the peer has as many
+  const std::uint32_t helpers;        ///< pool threads for one request
+  const std::uint32_t copiers;        ///< threads that copy for one request at a time, a waiter included
+  const std::uint32_t relay_helpers;  ///< for one that reads through lanes: the peer has as many
   const std::unique_ptr<CopyPlaces> places;  ///< for pool threads; null: they stay where they are
   TaskGate tasks;
 

@@ -21,37 +21,47 @@ Result<void> Notifications::send(std::string_view name, std::string_view payload
     return {};
   }
   HEADRACE_TRY(life, peers_.find(name));
+  // The list of all ways would take longer than the message.
+  if (const auto link = life->ready_message_link()) {
+    auto sent = send_over(*life, *link, bytes);
+    if (sent || sent.code() == Code::would_block) return sent;
+  }
+  return send_over_any(life, bytes);
+}
+
+/// Over the first backend that takes it.
+Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life, std::string_view bytes) {
   std::string refusals;
   Code code = Code::peer_lost;
   for (BackendInstance* backend : ways_to(*life)) {
-    auto sent = send_over(life, *backend, bytes);
+    const auto link = links_.to(life, *backend);
+    auto sent =
+        link ? send_over(*life, **link, bytes) : Result<void>(Error{Code::peer_lost, link.error().message});
     if (sent || sent.code() == Code::would_block) return sent;
     if (sent.code() != Code::peer_lost) code = sent.code();
     refusals += "\n  " + sent.error().message;
   }
-  return make_error(code, "no way to notify peer {}:{}", name,
+  return make_error(code, "no way to notify peer {}:{}", life->name,
                     refusals.empty() ? " no backend that both have carries messages" : refusals);
 }
 
-Result<void> Notifications::send_over(const std::shared_ptr<PeerLife>& life, BackendInstance& backend,
-                                      std::string_view bytes) {
-  auto link = links_.to(life, backend);
-  if (!link) return make_error(Code::peer_lost, "{}", link.error().message);
+Result<void> Notifications::send_over(const PeerLife& life, Link& link, std::string_view bytes) {
   // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
-  if (life->out_of_reach.load() && (*link)->state() != LinkState::ready)
+  if (life.out_of_reach.load() && link.state() != LinkState::ready)
     return make_error(Code::peer_lost, "{} (a new connection is being tried: send again once it is there)",
-                      life->detail_text());
-  const GatePass pass((*link)->gate());
-  const Status status = pass ? (*link)->send(HEADRACE_CHANNEL_USER, bytes) : Status{Code::peer_lost};
+                      life.detail_text());
+  const GatePass pass(link.gate());
+  const Status status = pass ? link.send(HEADRACE_CHANNEL_USER, bytes) : Status{Code::peer_lost};
   if (status.ok()) {
     counters_.notifications_sent.add();
     return {};
   }
   if (status.code == Code::would_block)
     return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again",
-                      life->name);
-  const std::string why = (*link)->lost_text();
-  return make_error(status.code, "{}: {}", backend.name(), why.empty() ? code_sentence(status.code) : why);
+                      life.name);
+  const std::string why = link.lost_text();
+  return make_error(status.code, "{}: {}", link.backend().name(),
+                    why.empty() ? code_sentence(status.code) : why);
 }
 
 /// The backends that carry messages, in the order in which they are tried.

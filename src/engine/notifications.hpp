@@ -53,8 +53,8 @@ class Notifications final : public LinkWatcher {
 
  private:
   [[nodiscard]] std::vector<BackendInstance*> ways_to(const PeerLife& life) const;
-  [[nodiscard]] Result<void> send_over(const std::shared_ptr<PeerLife>& life, BackendInstance& backend,
-                                       std::string_view bytes);
+  [[nodiscard]] Result<void> send_over_any(const std::shared_ptr<PeerLife>& life, std::string_view bytes);
+  [[nodiscard]] Result<void> send_over(const PeerLife& life, Link& link, std::string_view bytes);
   void send_again(const std::shared_ptr<PeerLife>& life, const Link& lost,
                   const std::vector<LinkQueue::Message>& messages);
   bool send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,

@@ -59,6 +59,20 @@ struct PeerLife {
     }
     return best;
   }
+  /// A link that is ready and carries messages, or none. Every agent has host memory, and a backend of GPUs
+  /// alone may be in the driver for milliseconds before it looks for messages: it is the second choice.
+  [[nodiscard]] std::shared_ptr<Link> ready_message_link() const {
+    const std::shared_lock lock(mutex);
+    std::shared_ptr<Link> other;
+    if (fate.load() != Fate::alive) return other;
+    for (const auto& link : links) {
+      if (link->state() != LinkState::ready || link->gate().closed() || !link->backend().can(HEADRACE_NOTIFY))
+        continue;
+      if (link->backend().takes_remote(HEADRACE_DRAM)) return link;
+      other = link;
+    }
+    return other;
+  }
   [[nodiscard]] std::string detail_text() const {
     const std::shared_lock lock(mutex);
     return detail;

@@ -119,7 +119,7 @@ Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, 
   if (!begin(before, times.posted_ns)) return {Code::invalid_argument};
   tried_.clear();
   set_contents(options);
-  set_deadline(times.deadline_ns);
+  deadline_ns_.store(times.deadline_ns, std::memory_order_relaxed);
   const Attempt attempt = start(entry);
   indices_.reset();
   if (attempt.outcome == Attempt::Outcome::refused) {
@@ -128,6 +128,7 @@ Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, 
     return attempt.status;
   }
   context_.counters.posts.add();
+  if (times.deadline_ns != UINT64_MAX && !ended()) watch_deadline(times.deadline_ns);
   leave_post();
   return attempt.status;
 }
@@ -311,9 +312,12 @@ bool RequestCore::help() {
 
 // ------------------------------------------------------------------ deadline and cancel
 
-void RequestCore::set_deadline(std::uint64_t at) {
-  deadline_ns_.store(at);
-  if (at != UINT64_MAX && timer_at_ns_.load() > at) arm_timer(at);  // else an armed timer looks again in time
+/// After the post: one that has ended by then needs no timer.
+void RequestCore::watch_deadline(std::uint64_t at) {
+  // `expire` says that no timer is armed, and then reads the deadline: it reads this one, or we see what it
+  // said.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (timer_at_ns_.load() > at) arm_timer(at);  // else an armed timer looks again in time
 }
 
 void RequestCore::arm_timer(std::uint64_t at) {
@@ -473,12 +477,11 @@ void RequestCore::explain_end(Status& status, std::string& text) const {
   if (status.code == Code::peer_lost && text.empty() && life) text = life->detail_text();
 }
 
-/// The one place where a post ends.
+/// The one place where a post ends. The caller holds the request, also beyond this call.
 Status RequestCore::end(Status status, std::string text) {
   if (!status.ok()) explain_end(status, text);
-  const auto keep = shared_from_this();
   const std::uint64_t ended_at_ns = now_ns();
-  deadline_ns_.store(UINT64_MAX);
+  deadline_ns_.store(UINT64_MAX, std::memory_order_release);
   {
     const std::lock_guard lock(outcome_mutex_);
     status_ = status;

@@ -124,7 +124,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   void cancel_on_path();
   void enforce_cancel(std::uint64_t post);
   [[nodiscard]] bool canceled() const { return cancel_asked_.load() == life_.post(); }
-  void set_deadline(std::uint64_t at_ns);
+  void watch_deadline(std::uint64_t at_ns);
   void arm_timer(std::uint64_t at_ns);
   void expire();
   void fail_over(Status status, const std::string& text);

@@ -26,6 +26,7 @@ Posts::~Posts() {
 void Posts::add(Post& post) {
   const std::scoped_lock lock(mutex_);
   in_flight_.push_back(&post);
+  any_.store(true, std::memory_order_relaxed);
   if (armed_) start_watching();
 }
 
@@ -55,10 +56,12 @@ std::uint32_t Posts::tell(const std::vector<Post*>& ended) {
 }
 
 std::uint32_t Posts::progress() {
+  if (!any_.load(std::memory_order_relaxed)) return 0;
   std::vector<Post*> ended;
   bool ask = false;
   {
     const std::scoped_lock lock(mutex_);
+    any_.store(!in_flight_.empty(), std::memory_order_relaxed);
     if (in_flight_.empty()) return 0;
     ended = take_ended();
     idle_looks_ = ended.empty() ? idle_looks_ + 1 : 0;

@@ -7,6 +7,7 @@
 
 #include "gpu/gpus.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -63,6 +64,7 @@ class Posts {
   const std::function<void()> ring_;
   std::mutex mutex_;
   std::vector<Post*> in_flight_;
+  std::atomic<bool> any_{false};  ///< false: in_flight_ is empty; read without the lock
   std::uint32_t idle_looks_ = 0;
   bool armed_ = false;
   std::condition_variable_any changed_;

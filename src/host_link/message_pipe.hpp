@@ -82,9 +82,10 @@ class MessagePipe {
   // Receiving: the progress thread.
 
   RingReader& reader() { return reader_; }
-  /// After a run of pops: rings a writer that waits for room.
+  /// After a run of pops: rings a writer that waits for room, and expects an answer.
   void settle() {
     if (reader_.writer_starves()) their_bell_.signal();
+    writer_.prefetch();
   }
   [[nodiscard]] int bell() const { return our_bell_.fd(); }
 

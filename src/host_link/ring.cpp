@@ -45,6 +45,12 @@ bool RingWriter::reader_sleeps() {
   return armed.load(std::memory_order_seq_cst) != 0 && armed.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
+void RingWriter::prefetch() const {
+  const std::uint64_t tail = ring_.control->tail.load(std::memory_order_relaxed);
+  __builtin_prefetch(&ring_.control->head);
+  __builtin_prefetch(ring_.data + (tail & (ring_.capacity - 1)), 1);
+}
+
 RingReader::Pop RingReader::pop(Message& message) {
   const std::uint64_t available = ring_.control->tail.load(std::memory_order_acquire) - head_;
   if (available == 0) return Pop::empty;

@@ -53,6 +53,8 @@ class RingWriter {
   [[nodiscard]] Push push_or_wait_for_room(std::uint32_t channel, std::string_view bytes);
   /// After pushing: whether the reader sleeps and must be rung. Says so once.
   [[nodiscard]] bool reader_sleeps();
+  /// A push is likely to come soon: fetches the cache lines that it needs. Any thread.
+  void prefetch() const;
 
   /// Bytes that a message takes in the ring.
   [[nodiscard]] static constexpr std::uint64_t record_bytes(std::uint64_t length) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local/backend.hpp"
 
-#include "base/affinity.hpp"
 #include "gpu/path_speed.hpp"
 #include "local/request.hpp"
 #include "memory/copy_speed.hpp"
@@ -126,8 +125,7 @@ headrace_cost_v1 LocalBackend::cost(const headrace_prepare_v1& args) {
   return {.struct_size = sizeof(headrace_cost_v1),
           .fixed_ns = shared_work ? 20'000.0 : 300.0,
           .ns_per_page = speed.ns_per_page,
-          .bytes_per_second =
-              speed.bytes_per_second * (shared_work ? std::min(instance_->helpers + 1, usable_cores()) : 1),
+          .bytes_per_second = speed.bytes_per_second * (shared_work ? instance_->copiers : 1),
           .margin = 0.5,
           .method = "one thread measured at first use, times the threads that share the work"};
 }

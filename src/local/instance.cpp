@@ -25,6 +25,7 @@ Instance::Instance(plugin::Host its_host, const Settings& its_settings, gpu::Gpu
     : host(its_host),
       settings(its_settings),
       helpers(helpers_for(its_settings, its_host.pool_threads())),
+      copiers(std::min(helpers + 1, usable_cores())),
       places(its_settings.numa ? CopyPlaces::read() : nullptr),
       gpus(std::move(source), its_settings.gpu.moves),
       gpus_in_sight(gpus_are_there),

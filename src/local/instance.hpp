@@ -30,7 +30,8 @@ class Instance {
 
   const plugin::Host host;
   const Settings settings;
-  const std::uint32_t helpers;               ///< pool threads for one request
+  const std::uint32_t helpers;  ///< pool threads for one request
+  const std::uint32_t copiers;  ///< threads that copy for one request at a time, a waiter included
   const std::unique_ptr<CopyPlaces> places;  ///< for pool threads; null: they stay where they are
   gpu::Gpus gpus;
   const bool gpus_in_sight;
