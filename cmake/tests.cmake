@@ -14,10 +14,6 @@ function(headrace_test_parts variable)
   get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
   headrace_existing(static_backends headrace_backend_cuda_ipc_static headrace_backend_fake_static)
   list(REVERSE rooms)
-  if(HEADRACE_SANITIZE MATCHES "thread")
-    # Its tests need libheadrace_torch.so, which is not built then: see cmake/torch.cmake.
-    list(REMOVE_ITEM rooms headrace_runner)
-  endif()
   set(${variable} ${static_backends} ${rooms} PARENT_SCOPE)
 endfunction()
 
@@ -276,9 +272,6 @@ endfunction()
 # tests/model/*_test.cpp -> model: models as torch compiles them, run by libheadrace_torch.so. The packages are exported once for
 # all builds, by the test model_packages. Where there is no torch the tests skip themselves.
 function(headrace_add_model_tests everything)
-  if(HEADRACE_SANITIZE MATCHES "thread")
-    return()  # there is no libheadrace_torch.so: see cmake/torch.cmake
-  endif()
   # With torch's many libraries the sanitizer of GCC 12 or clang 16 may take garbage for a thread's blocks of thread-local storage,
   # which the check for leaks then dies of ("Tracer caught signal 11"). Told not to intercept, it does not follow those blocks.
   list(TRANSFORM headrace_sanitizer_environment REPLACE "^(ASAN_OPTIONS=.*)" "\\1:intercept_tls_get_addr=0")
