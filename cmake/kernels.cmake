@@ -147,7 +147,8 @@ function(headrace_cubins variable source)
     add_custom_command(
       OUTPUT ${cubin}
       COMMAND ${compile} ${includes} -o ${cubin} ${source}
-      DEPENDS ${source} ${ARGN} ${headers} ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h ${headrace_device_code}
+      DEPENDS ${source} ${ARGN} ${headers} ${headrace_device_code}
+              ${PROJECT_SOURCE_DIR}/include/headrace/plugin/columns_v1.h ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h
       COMMENT "Compiling device code ${stem} for sm_${arch} by ${device_compiler}"
       VERBATIM COMMAND_EXPAND_LISTS)
     list(APPEND cubins ${cubin})

@@ -106,7 +106,7 @@ def layout(
     root: Path, header: Path, structs: list[tuple[str, list[str]]], names: list[str]
 ) -> tuple[dict[str, tuple[int, list[int]]], dict[str, int]]:
     """Returns size and offsets of structs and the values of enumerators, as the compiler has them here."""
-    lines = [f'#include "{root / header}"', "#include <stdio.h>", "int main(void) {"]
+    lines = [f'#include "{root / header}"', "#include <stddef.h>", "#include <stdio.h>", "int main(void) {"]
     for name, fields in structs:
         offsets = "".join(f", (long)offsetof(struct {name}, {field})" for field in fields)
         form = " %ld" * (len(fields) + 1)

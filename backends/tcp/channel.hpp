@@ -41,7 +41,7 @@ class Channel final : public Watched {
   /// Whether it has nothing to send and nobody else is about to pump it. Then the caller must.
   [[nodiscard]] bool claim();
   /// Whether it has nothing to send and waits for no answer.
-  [[nodiscard]] bool quiet() const { return state_.idle && state_.reads.empty() && state_.writes.empty(); }
+  [[nodiscard]] bool quiet() const { return state_.idle && state_.reads.size() + state_.writes.size() == 0; }
 
   /// Keeps what is still to come for this post of a read out of its memory, and counts it as answered.
   void abandon(std::uint64_t wire_id) { receiver_.abandon(wire_id); }

@@ -5,7 +5,7 @@
 #include "backends/tcp/frame.hpp"
 #include "backends/tcp/io_thread.hpp"
 #include "base/unique_fd.hpp"
-#include "transport/chunk.hpp"
+#include "transport/chunk_table.hpp"
 #include "transport/heartbeat.hpp"
 #include "transport/host_calls.hpp"
 
@@ -20,10 +20,10 @@
 namespace headrace::tcp {
 
 using transport::HostCalls;
+using transport::Unanswered;
 
 struct Context;
 class Link;
-class RemoteRequest;
 
 /// Who drives: an I/O thread does all there is, a caller's thread a piece and never waits for another.
 enum class Driver { io_thread, caller };
@@ -41,13 +41,6 @@ struct Acknowledgement {
 struct Answer {
   FrameHeader header;  // of the read
   std::vector<std::byte> ranges;
-};
-/// A chunk of ours that waits for its answer.
-struct Unanswered {
-  RemoteRequest* request = nullptr;  // null: abandoned
-  std::uint64_t wire_id = 0;
-  transport::Chunk chunk;
-  std::uint32_t ranges = 0;
 };
 
 struct ChannelState {
@@ -78,11 +71,9 @@ struct ChannelState {
   std::deque<Acknowledgement> acknowledgements;
   std::deque<Answer> answers;
   std::size_t answer_ranges = 0;
-  std::deque<Unanswered> writes;
-  std::deque<Unanswered> reads;
-  std::uint64_t write_bytes = 0;  // under way
-  std::uint64_t read_bytes = 0;
-  std::size_t read_ranges = 0;
+  transport::ChunkTable writes;
+  transport::ChunkTable reads;
+  std::uint64_t staged_bytes = 0;  // of writes that GPUs gather and that are not in `writes` yet
 
   std::atomic<bool> gathering{false};  // frames wait for GPUs, to go out
   std::atomic<bool> landing{false};    // frames that came in wait for GPUs

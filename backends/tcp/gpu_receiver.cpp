@@ -198,7 +198,7 @@ void GpuReceiver::cancel() {
   drop();
   if (lane_.parts().empty() || lane_.newest().frame != frame_) return;
   const std::scoped_lock lock(state_.link->mutex_);
-  Unanswered& front = state_.reads.front();
+  Unanswered& front = *state_.reads.find(state_.reads.front());
   if (front.request == nullptr) return;
   state_.link->requests_.will_be_canceled(front.wire_id);
   landings_.push_back({frame_, receipt_.reader.header(), front, Code::ok, UINT64_MAX});

@@ -104,7 +104,7 @@ bool GpuSender::stage_open_part() {
 }
 
 bool GpuSender::stage_write(HostCalls& calls) {
-  const bool may = state_.write_bytes < state_.link->window_now() &&
+  const bool may = state_.writes.bytes() + state_.staged_bytes < state_.link->window_now() &&
                    state_.writes.size() + staged_.size() < max_unanswered_frames;
   RemoteRequest* const request = state_.link->next_work(false, may, false);
   if (request == nullptr || !request->of_gpu()) return false;
@@ -121,7 +121,7 @@ bool GpuSender::stage_write(HostCalls& calls) {
   }
   if (*taken == nullptr) return false;
   chunk.number = request->chunks();
-  state_.write_bytes += chunk.bytes;
+  state_.staged_bytes += chunk.bytes;
   Staged frame;
   frame.part = *taken;
   frame.request = request;
@@ -175,7 +175,8 @@ bool GpuSender::put_write(HostCalls& calls) {
   if (!batch_.fits(*frame.request, frame.chunk)) return false;
   const std::uint32_t ranges = batch_.put_chunk(*frame.request, frame.chunk);
   batch_.writer.lend(frame.part->bytes.data(), frame.part->bytes.size());
-  state_.writes.push_back({frame.request, frame.request->wire_id(), frame.chunk, ranges});
+  state_.staged_bytes -= frame.chunk.bytes;
+  state_.writes.add({frame.request, frame.request->wire_id(), frame.chunk, ranges});
   return true;
 }
 

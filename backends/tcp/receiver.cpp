@@ -31,6 +31,11 @@ Status status_of(const FrameHeader& header) {
   return {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
 }
 
+/// Whether the frame answers the chunk that is the next to be answered.
+bool answers(const FrameHeader& header, const Unanswered* next) {
+  return next != nullptr && next->wire_id == header.request && next->chunk.number == header.chunk;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ the socket
@@ -255,10 +260,9 @@ Result<void> Receiver::begin_read_data(const FrameHeader& header) {
   Unanswered answered;
   {
     const std::scoped_lock lock(state_.link->mutex_);
-    if (state_.reads.empty() || state_.reads.front().wire_id != header.request ||
-        state_.reads.front().chunk.number != header.chunk)
-      return out_of_order("data", header);
-    answered = state_.reads.front();
+    const Unanswered* const next = state_.reads.find(state_.reads.front());
+    if (!answers(header, next)) return out_of_order("data", header);
+    answered = *next;
   }
   receipt_.code = Code::ok;
   if (header.code != 0) return {};
@@ -275,9 +279,10 @@ Result<void> Receiver::begin_read_data(const FrameHeader& header) {
 
 /// The request stays: it waits for this chunk, and to stop waiting takes the lock.
 void Receiver::place_data(const Unanswered& answered) {
-  PageCursor cursor(answered.request->args, answered.chunk.from, answered.chunk.to);
+  const auto& request = *static_cast<const RemoteRequest*>(answered.request);
+  PageCursor cursor(request.args, answered.chunk.from, answered.chunk.to);
   PageRun run;
-  if (answered.request->of_gpu()) {
+  if (request.of_gpu()) {
     gpu().begin();
     while (cursor.next(run)) gpu_->add_run({&Handles::region(run.local_region), run.local_offset, run.bytes});
     return;
@@ -290,10 +295,7 @@ Result<void> Receiver::end_read_data(const FrameHeader& header, std::span<const 
   std::uint64_t good_bytes = UINT64_MAX;
   if (header.code != 0) std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
   std::unique_lock lock(state_.link->mutex_);
-  const Unanswered done = state_.reads.front();
-  state_.reads.pop_front();
-  state_.read_bytes -= done.chunk.bytes;
-  state_.read_ranges -= done.ranges;
+  const Unanswered done = *state_.reads.take(state_.reads.front());
   if (gpu_ != nullptr && header.code == 0) {
     lock.unlock();
     if (gpu_->lands_later(header, done)) return {};
@@ -313,12 +315,9 @@ Result<void> Receiver::end_write_ack(const FrameHeader& header, std::span<const 
   std::uint64_t good_bytes = 0;
   std::memcpy(&good_bytes, payload.data(), sizeof good_bytes);
   const std::scoped_lock lock(state_.link->mutex_);
-  if (state_.writes.empty() || state_.writes.front().wire_id != header.request ||
-      state_.writes.front().chunk.number != header.chunk)
+  if (!answers(header, state_.writes.find(state_.writes.front())))
     return out_of_order("an acknowledgement", header);
-  const Unanswered done = state_.writes.front();
-  state_.writes.pop_front();
-  state_.write_bytes -= done.chunk.bytes;
+  const Unanswered done = *state_.writes.take(state_.writes.front());
   state_.link->answered(done, {status_of(header), good_bytes}, *receipt_.calls);
   return {};
 }
@@ -362,11 +361,7 @@ void Receiver::abandon(std::uint64_t wire_id) {
     reader.discard();
   }
   const std::scoped_lock lock(state_.link->mutex_);
-  for (Unanswered& chunk : state_.reads) {
-    if (chunk.wire_id != wire_id || chunk.request == nullptr) continue;
-    state_.link->requests_.abandoned(wire_id);
-    chunk.request = nullptr;
-  }
+  for (auto left = state_.reads.abandon(wire_id); left > 0; --left) state_.link->requests_.abandoned(wire_id);
 }
 
 void Receiver::detach(const Region& region) {

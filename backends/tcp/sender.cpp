@@ -256,9 +256,10 @@ void Sender::put_refusal(FrameHeader& header, Code code, std::uint64_t good_byte
 /// The request whose chunk is put next, if the windows have room. Writes from GPU memory are staged instead.
 RemoteRequest* Sender::next_work() const {
   const std::uint64_t window = state_.link->window_now();
-  const bool may_write = state_.write_bytes < window && state_.writes.size() < max_unanswered_frames;
-  const bool may_read = state_.read_bytes < window && state_.reads.size() < max_unanswered_frames &&
-                        state_.read_ranges + max_ranges <= max_unanswered_read_ranges;
+  const bool may_write =
+      state_.writes.bytes() + state_.staged_bytes < window && state_.writes.size() < max_unanswered_frames;
+  const bool may_read = state_.reads.bytes() < window && state_.reads.size() < max_unanswered_frames &&
+                        state_.reads.ranges() + max_ranges <= max_unanswered_read_ranges;
   RemoteRequest* const request = state_.link->next_work(may_read, may_write, reads_turn_);
   if (request != nullptr && request->of_gpu() && request->is_write())
     return state_.link->next_work(may_read, false, true);
@@ -275,15 +276,8 @@ bool Sender::put_chunk() {
   reads_turn_ = request->is_write();
   chunk.number = request->chunks();
   const std::uint32_t ranges = batch_.put_chunk(*request, chunk);
-  if (request->is_write()) {
-    batch_.lend_payload();
-    state_.writes.push_back({request, request->wire_id(), chunk, ranges});
-    state_.write_bytes += chunk.bytes;
-  } else {
-    state_.reads.push_back({request, request->wire_id(), chunk, ranges});
-    state_.read_bytes += chunk.bytes;
-    state_.read_ranges += ranges;
-  }
+  if (request->is_write()) batch_.lend_payload();
+  (request->is_write() ? state_.writes : state_.reads).add({request, request->wire_id(), chunk, ranges});
   state_.link->took_chunk(*request, chunk, state_.index);
   return true;
 }

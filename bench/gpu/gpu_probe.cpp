@@ -288,6 +288,17 @@ struct Probe {
   }
 };
 
+/// Pages of one length whose indices are at an address of the device's.
+headrace_move_side_v1 side_of(cuda::Address base, std::size_t stride, std::size_t page,
+                              cuda::Address indices) {
+  headrace_move_side_v1 side{};
+  side.columns.indices = reinterpret_cast<const std::uint32_t*>(indices);
+  side.columns.base_offset = base;
+  side.columns.stride_bytes = stride;
+  side.columns.page_bytes = page;
+  return side;
+}
+
 /// A list of pages scattered on both sides, its tables on the device.
 struct Scattered {
   std::vector<std::uint32_t> from, to;
@@ -305,9 +316,9 @@ Scattered scatter(Probe& probe, cuda::Address source, cuda::Address target, std:
   std::ranges::copy(list.to, staging + count);
   probe.copy(probe.indices.address(), probe.index_staging.address(), 2 * count * sizeof(std::uint32_t));
   list.args.struct_size = sizeof list.args;
-  list.args.source = {source, page, probe.indices.address(), 0, 0};
-  list.args.target = {target, page, probe.indices.address() + count * sizeof(std::uint32_t), 0, 0};
-  list.args.page_bytes = page;
+  const cuda::Address indices = probe.indices.address();
+  list.args.source = side_of(source, page, page, indices);
+  list.args.target = side_of(target, page, page, indices + count * sizeof(std::uint32_t));
   list.args.count = count;
   list.args.done = probe.done();
   return list;
@@ -316,7 +327,7 @@ Scattered scatter(Probe& probe, cuda::Address source, cuda::Address target, std:
 bool arrived(Probe& probe, const Scattered& list, cuda::Address target,
              const gpu::PinnedMemory& source_host) {
   probe.copy(probe.seen.address(), target, pool_bytes);
-  const std::size_t page = list.args.page_bytes;
+  const std::size_t page = list.args.source.columns.page_bytes;
   for (std::size_t i = 0; i < list.from.size(); ++i)
     if (std::memcmp(probe.seen.bytes().data() + list.to[i] * page,
                     source_host.bytes().data() + list.from[i] * page, page) != 0)
@@ -385,11 +396,10 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
       headrace_move_pages_v1 args{};
       args.struct_size = sizeof args;
       const std::size_t stride = vectors ? slot / 16 * 16 : slot;
-      args.page_bytes = vectors ? stride : 1 + below(slot);
-      const std::size_t lead = vectors ? 0 : below(slot - args.page_bytes + 1);
-      args.source = {from + lead, stride, tables.address(), 0, 0};
-      args.target = {to + (vectors ? 0 : below(slot - args.page_bytes + 1)), stride,
-                     tables.address() + 4 * count, 0, 0};
+      const std::size_t page = vectors ? stride : 1 + below(slot);
+      const auto lead = [&] { return vectors ? 0 : below(slot - page + 1); };
+      args.source = side_of(from + lead(), stride, page, tables.address());
+      args.target = side_of(to + lead(), stride, page, tables.address() + 4 * count);
       args.count = count;
       args.done = probe.done();
       args.most_multiprocessors = number % 4 == 0 ? 3 : 0;
@@ -398,11 +408,11 @@ void check_odd_moves(Probe& probe, cuda::Address remote, const char* mapping, in
       std::ranges::copy(target_slots, numbers + count);
       probe.copy(tables.address(), staging.address(), 8 * count);
       headrace_move_pages_v1 on_host = args;
-      on_host.source.indices = reinterpret_cast<std::uint64_t>(numbers);
-      on_host.target.indices = reinterpret_cast<std::uint64_t>(numbers + count);
+      on_host.source.columns.indices = numbers;
+      on_host.target.columns.indices = numbers + count;
       kernels::reference::PagesMove(on_host).each_run(move_on_host);
       outcome = probe.launch(args, probe.stream.handle());
-      shape = fmt::format("{} of {} bytes, stride {}", count, args.page_bytes, stride);
+      shape = fmt::format("{} of {} bytes, stride {}", count, page, stride);
     } else {
       std::vector<std::uint64_t> sources, targets, lengths;
       const std::size_t unit = kind == 3 ? 16 : 1;
@@ -864,7 +874,7 @@ class LongPages {
     Scattered expected;
     expected.from = shuffled(random, count, count);
     expected.to = shuffled(random, count, count);
-    expected.args.page_bytes = page;
+    expected.args.source.columns.page_bytes = page;
     for (std::size_t i = 0; i < count; ++i)
       list_.push_back({target_ + expected.to[i] * page, source_ + expected.from[i] * page, page});
     const auto measure = [&](const std::string& method, const std::function<void()>& post) {

@@ -132,10 +132,11 @@ __device__ __forceinline__ void bulk_pages(const headrace_move_pages_v1& args) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barriers + i)) : "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 
-  const unsigned tiles = static_cast<unsigned>((args.page_bytes + ChunkBytes - 1) / ChunkBytes);
+  const unsigned long long page_bytes = args.source.columns.page_bytes;
+  const unsigned tiles = static_cast<unsigned>((page_bytes + ChunkBytes - 1) / ChunkBytes);
   TileWalk loads(warp, tiles), stores(warp, tiles);
   const auto length = [&](const TileWalk& at) {
-    const unsigned long long left = args.page_bytes - static_cast<unsigned long long>(at.tile) * ChunkBytes;
+    const unsigned long long left = page_bytes - static_cast<unsigned long long>(at.tile) * ChunkBytes;
     return left < ChunkBytes ? static_cast<unsigned>(left) : ChunkBytes;
   };
   const auto issue = [&](int stage) {

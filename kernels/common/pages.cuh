@@ -10,12 +10,11 @@ namespace headrace::kernels {
 
 __device__ __forceinline__ unsigned long long page_address(const headrace_move_side_v1& side,
                                                            unsigned long long page) {
-  const auto* indices = reinterpret_cast<const unsigned*>(side.indices);
-  const auto* base_of = reinterpret_cast<const unsigned*>(side.base_of);
-  const auto* bases = reinterpret_cast<const unsigned long long*>(side.bases);
-  const unsigned long long number = indices != nullptr ? __ldg(indices + page) : page;
-  const unsigned long long base = base_of != nullptr ? __ldg(bases + __ldg(base_of + page)) : side.base;
-  return base + number * side.stride;
+  const headrace_columns_v1& columns = side.columns;
+  const unsigned long long slot = columns.indices != nullptr ? __ldg(columns.indices + page) : page;
+  const unsigned long long base =
+      columns.region_of != nullptr ? __ldg(side.bases + __ldg(columns.region_of + slot)) : 0;
+  return base + columns.base_offset + slot * columns.stride_bytes;
 }
 
 /// The pages of a launch as its arguments say: the host has checked them.
@@ -24,7 +23,7 @@ class ToldPages {
   using Args = headrace_move_pages_v1;
   __device__ explicit ToldPages(const headrace_move_pages_v1& args) : args_(args) {}
   [[nodiscard]] __device__ unsigned long long count() const { return args_.count; }
-  [[nodiscard]] __device__ unsigned long long bytes() const { return args_.page_bytes; }
+  [[nodiscard]] __device__ unsigned long long bytes() const { return args_.source.columns.page_bytes; }
   /// Where a page lies on both sides. False: it is to be skipped, and both are 0.
   __device__ bool find(unsigned long long page, unsigned long long& source,
                        unsigned long long& target) const {
@@ -46,7 +45,7 @@ class CheckedPages {
   [[nodiscard]] __device__ unsigned long long count() const {
     return bounds_.count < args_.count ? bounds_.count : args_.count;
   }
-  [[nodiscard]] __device__ unsigned long long bytes() const { return args_.page_bytes; }
+  [[nodiscard]] __device__ unsigned long long bytes() const { return args_.source.columns.page_bytes; }
   __device__ bool find(unsigned long long page, unsigned long long& source,
                        unsigned long long& target) const {
     const bool good = is_below(args_.source, page, bounds_.source_pages, 1) &&
@@ -59,7 +58,7 @@ class CheckedPages {
  private:
   __device__ bool is_below(const headrace_move_side_v1& side, unsigned long long page,
                            unsigned long long pages, unsigned which) const {
-    if (__ldg(reinterpret_cast<const unsigned*>(side.indices) + page) < pages) return true;
+    if (__ldg(side.columns.indices + page) < pages) return true;
     // A reader that sees the end of the launch sees this: tell_done's fence comes after it.
     *reinterpret_cast<volatile unsigned long long*>(args_.refused) = 2 * page + which;
     return false;

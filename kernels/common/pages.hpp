@@ -22,6 +22,10 @@ struct PagesKernel {
   }
 };
 
+/// The length of every page.
+[[nodiscard]] inline std::uint64_t page_bytes(const headrace_move_pages_v1& args) {
+  return args.source.columns.page_bytes;
+}
 /// Whether vectors can begin where each page of the side begins.
 [[nodiscard]] bool is_aligned(const headrace_move_side_v1& side, std::uint32_t flags);
 /// The number of tiles that `bytes` bytes fill.
@@ -33,7 +37,8 @@ struct PagesKernel {
                                        std::uint32_t most_multiprocessors);
 /// Whether a launch of several blocks has what it needs to report this end.
 [[nodiscard]] bool can_report(const headrace_move_done_v1& done);
-/// Whether the arguments have what their report and their checks need.
+/// Whether the columns have a form that kernels know, and the arguments what their report and their checks
+/// need.
 [[nodiscard]] bool are_complete(const headrace_move_pages_v1& args);
 
 }  // namespace headrace::kernels

@@ -12,10 +12,11 @@ void tell_done(const headrace_move_done_v1& done) {
 
 bool PagesMove::can_be_read(const Memory& memory) const {
   const std::uint64_t column_bytes = args_.count * sizeof(std::uint32_t);
+  const auto reaches = [&](const std::uint32_t* column) {
+    return column == nullptr || memory.reachable(reinterpret_cast<std::uint64_t>(column), column_bytes);
+  };
   for (const headrace_move_side_v1* side : {&args_.source, &args_.target})
-    if ((side->indices != 0 && !memory.reachable(side->indices, column_bytes)) ||
-        (side->base_of != 0 && !memory.reachable(side->base_of, column_bytes)))
-      return false;
+    if (!reaches(side->columns.indices) || !reaches(side->columns.region_of)) return false;
   return args_.bounds == 0 || (memory.reachable(args_.bounds, sizeof(headrace_move_bounds_v1)) &&
                                memory.reachable(args_.refused, sizeof(std::uint64_t)));
 }
@@ -27,19 +28,18 @@ std::uint64_t PagesMove::count() const {
 
 bool PagesMove::is_within_bounds(std::uint64_t page) const {
   const auto& bounds = *at<const headrace_move_bounds_v1>(args_.bounds);
-  const bool source = at<const std::uint32_t>(args_.source.indices)[page] < bounds.source_pages;
-  const bool target = at<const std::uint32_t>(args_.target.indices)[page] < bounds.target_pages;
+  const bool source = args_.source.columns.indices[page] < bounds.source_pages;
+  const bool target = args_.target.columns.indices[page] < bounds.target_pages;
   if (!source || !target)
     __atomic_store_n(at<std::uint64_t>(args_.refused), 2 * page + (source ? 2 : 1), __ATOMIC_RELAXED);
   return source && target;
 }
 
 std::uint64_t PagesMove::address_of(const headrace_move_side_v1& side, std::uint64_t page) {
-  const std::uint64_t index = side.indices != 0 ? at<const std::uint32_t>(side.indices)[page] : page;
-  const std::uint64_t base =
-      side.base_of != 0 ? at<const std::uint64_t>(side.bases)[at<const std::uint32_t>(side.base_of)[page]]
-                        : side.base;
-  return base + index * side.stride;
+  const headrace_columns_v1& columns = side.columns;
+  const std::uint64_t slot = columns.indices != nullptr ? columns.indices[page] : page;
+  const std::uint64_t base = columns.region_of != nullptr ? side.bases[columns.region_of[slot]] : 0;
+  return base + columns.base_offset + slot * columns.stride_bytes;
 }
 
 }  // namespace headrace::kernels::reference

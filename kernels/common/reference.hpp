@@ -72,7 +72,7 @@ class PagesMove {
   void each_run(const Run& run) const {
     for (std::uint64_t page = 0; page < count(); ++page)
       if (args_.bounds == 0 || is_within_bounds(page))
-        run(address_of(args_.source, page), address_of(args_.target, page), args_.page_bytes);
+        run(address_of(args_.source, page), address_of(args_.target, page), args_.source.columns.page_bytes);
   }
 
  private:

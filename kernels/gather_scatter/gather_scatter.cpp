@@ -39,15 +39,15 @@ std::int32_t move_pages(void* kernels, const headrace_move_pages_v1* args, void*
   if (!are_complete(*args)) return invalid_value;
   const KernelSet& set = KernelSet::of(kernels);
   const auto& functions = set.functions_of<Functions>(family);
+  const std::uint64_t bytes = page_bytes(*args);
   const bool vectors = is_aligned(args->source, args->flags) && is_aligned(args->target, args->flags) &&
-                       args->page_bytes % vector_bytes == 0;
-  const bool share_tiles = vectors && args->page_bytes < tile_bytes;
-  const PagesKernel& kernel = !vectors                            ? functions.any_pages
-                              : !share_tiles                      ? functions.aligned_pages
-                              : args->page_bytes % row_bytes == 0 ? functions.row_pages
-                                                                  : functions.small_pages;
-  const std::uint64_t tiles =
-      share_tiles ? tiles_of(args->count * args->page_bytes) : args->count * tiles_of(args->page_bytes);
+                       bytes % vector_bytes == 0;
+  const bool share_tiles = vectors && bytes < tile_bytes;
+  const PagesKernel& kernel = !vectors                 ? functions.any_pages
+                              : !share_tiles           ? functions.aligned_pages
+                              : bytes % row_bytes == 0 ? functions.row_pages
+                                                       : functions.small_pages;
+  const std::uint64_t tiles = share_tiles ? tiles_of(args->count * bytes) : args->count * tiles_of(bytes);
   return set.launch(kernel.fitting(*args), blocks_for(set, tiles, args->most_multiprocessors), page_threads,
                     *args, stream);
 }

@@ -83,7 +83,7 @@ std::optional<RunGrid> run_grid(const headrace_move_grids_v1& args) {
     grid.target_strides[grid.dimensions++] = args.target_strides[d];
   }
   if (runs < 2 || args.pages.count > most_runs / runs) return {};
-  if (args.pages.page_bytes / runs != args.run_bytes || args.pages.page_bytes % runs != 0) return {};
+  if (page_bytes(args.pages) / runs != args.run_bytes || page_bytes(args.pages) % runs != 0) return {};
   grid.runs = static_cast<unsigned>(runs);
   grid.per_page = Divisor::of(grid.runs);
   return grid;

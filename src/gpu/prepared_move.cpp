@@ -83,24 +83,82 @@ std::uint64_t column_bytes(const headrace_prepare_v1& args, const headrace_side_
   return args.count * a_page + alignof(std::uint64_t);
 }
 
+template <class T>
+struct Column {
+  std::span<T> values;        // to be filled
+  cuda::Address address = 0;  // on the GPU
+  [[nodiscard]] const T* on_gpu() const { return reinterpret_cast<const T*>(address); }
+};
+
 /// Columns, one after another, in a table.
-class Columns {
+class TableColumns {
  public:
-  explicit Columns(const TablePool::Table& table) : table_(table) {}
-  /// Adds room for `count` values; returns the device's address of it.
+  explicit TableColumns(const TablePool::Table& table) : table_(table) {}
+  /// Adds room for `count` values.
   template <class T>
-  cuda::Address add(std::uint64_t count, std::span<T>& values) {
+  Column<T> add(std::uint64_t count) {
     at_ = (at_ + alignof(T) - 1) / alignof(T) * alignof(T);
-    values = {reinterpret_cast<T*>(table_.host() + at_), count};
-    const cuda::Address address = table_.device() + at_;
+    const Column<T> column{{reinterpret_cast<T*>(table_.host() + at_), count}, table_.device() + at_};
     at_ += count * sizeof(T);
-    return address;
+    return column;
   }
   [[nodiscard]] std::uint64_t end() const { return at_; }
 
  private:
   const TablePool::Table& table_;
   std::uint64_t at_ = head_bytes;
+};
+
+/// Makes the sides of a request such as kernels read: what is an array goes into the table.
+class SidesForKernels {
+ public:
+  /// `all_indices`: also of a side whose page i has the index i.
+  SidesForKernels(const headrace_prepare_v1& args, TableColumns& table, bool all_indices)
+      : args_(args), table_(table), all_indices_(all_indices) {}
+
+  headrace_move_side_v1 make(const headrace_side_v1& side, const PreparedMove::AddressOf& address_of) {
+    headrace_move_side_v1 made =
+        is_regular(side) ? by_index(side.columns, address_of(side.regions[0])) : by_address(side, address_of);
+    made.columns.page_bytes = common_page_bytes(args_);
+    return made;
+  }
+  /// Of the launch that moves the sides made so far.
+  [[nodiscard]] std::uint32_t flags() const {
+    return all_addresses_ % 16 == 0 ? HEADRACE_MOVE_BASES_ALIGNED : 0;
+  }
+
+ private:
+  headrace_move_side_v1 by_index(const headrace_columns_v1& columns, cuda::Address region) {
+    headrace_move_side_v1 made{};
+    made.columns.base_offset = region + columns.base_offset;
+    made.columns.stride_bytes = columns.stride_bytes;
+    if (columns.indices == nullptr && !all_indices_) return made;
+    const auto column = table_.add<std::uint32_t>(args_.count);
+    if (columns.indices != nullptr)
+      std::memcpy(column.values.data(), columns.indices, column.values.size_bytes());
+    else
+      std::iota(column.values.begin(), column.values.end(), 0U);
+    made.columns.indices = column.on_gpu();
+    return made;
+  }
+
+  /// The kernel takes each page for a region of its own.
+  headrace_move_side_v1 by_address(const headrace_side_v1& side, const PreparedMove::AddressOf& address_of) {
+    const auto addresses = table_.add<std::uint64_t>(args_.count);
+    const auto numbers = table_.add<std::uint32_t>(args_.count);
+    for (std::uint64_t i = 0; i < args_.count; ++i)
+      all_addresses_ |= addresses.values[i] = address_of(side_region(side, i)) + offset_of(side.columns, i);
+    std::iota(numbers.values.begin(), numbers.values.end(), 0U);
+    headrace_move_side_v1 made{};
+    made.columns.region_of = numbers.on_gpu();
+    made.bases = addresses.on_gpu();
+    return made;
+  }
+
+  const headrace_prepare_v1& args_;
+  TableColumns& table_;
+  const bool all_indices_;
+  std::uint64_t all_addresses_ = 0;
 };
 
 }  // namespace
@@ -219,45 +277,21 @@ Result<void> PreparedMove::write_pages(const headrace_prepare_v1& args, const Ad
   runs_ = args.count;
   HEADRACE_TRY_VOID(
       take_table(head_bytes + column_bytes(args, *args.local) + column_bytes(args, *args.remote)));
-  Columns columns(table_);
-  std::uint64_t all_addresses = 0;
-  const auto side = [&](const headrace_side_v1& pages, const AddressOf& address_of) {
-    headrace_move_side_v1 told{};
-    if (!is_regular(pages)) {
-      std::span<std::uint64_t> addresses;
-      std::span<std::uint32_t> numbers;
-      told.bases = columns.add(args.count, addresses);
-      told.base_of = columns.add(args.count, numbers);
-      std::iota(numbers.begin(), numbers.end(), 0U);
-      for (std::uint64_t i = 0; i < args.count; ++i)
-        all_addresses |= addresses[i] = address_of(side_region(pages, i)) + offset_of(pages.columns, i);
-      return told;
-    }
-    told.base = address_of(pages.regions[0]) + pages.columns.base_offset;
-    told.stride = pages.columns.stride_bytes;
-    if (pages.columns.indices != nullptr) {
-      std::span<std::uint32_t> column;
-      told.indices = columns.add(args.count, column);
-      std::memcpy(column.data(), pages.columns.indices, column.size_bytes());
-    } else if (limits != nullptr) {
-      std::span<std::uint32_t> column;
-      told.indices = columns.add(args.count, column);
-      std::iota(column.begin(), column.end(), 0U);
-    }
-    return told;
-  };
-  const headrace_move_side_v1 here = side(*args.local, local), there = side(*args.remote, remote);
+  TableColumns columns(table_);
+  SidesForKernels sides(args, columns, limits != nullptr);
+  const headrace_move_side_v1 here = sides.make(*args.local, local), there = sides.make(*args.remote, remote);
   pages_.struct_size = sizeof pages_;
   pages_.source = args.op == HEADRACE_READ ? there : here;
   pages_.target = args.op == HEADRACE_READ ? here : there;
-  pages_.page_bytes = common_page_bytes(args);
   pages_.count = args.count;
   pages_.most_multiprocessors = mover_->settings.multiprocessors;
-  pages_.flags = all_addresses % 16 == 0 ? HEADRACE_MOVE_BASES_ALIGNED : 0;
+  pages_.flags = sides.flags();
   if (args.grid != nullptr) tell_grid(args);
   if (limits != nullptr) {
     write_bounds(args, *limits);
-    changeable_ = {pages_.bounds + offsetof(headrace_move_bounds_v1, count), here.indices, there.indices};
+    changeable_ = {pages_.bounds + offsetof(headrace_move_bounds_v1, count),
+                   reinterpret_cast<cuda::Address>(here.columns.indices),
+                   reinterpret_cast<cuda::Address>(there.columns.indices)};
   }
   return upload(columns.end());
 }
@@ -291,19 +325,19 @@ Result<void> PreparedMove::write_runs(const headrace_prepare_v1& args, const Add
   const std::uint64_t most =
       args.count + args.bytes / longest;  // each page ends one run at most, each cut adds one
   HEADRACE_TRY_VOID(take_table(head_bytes + most * (2 * sizeof(std::uint64_t) + sizeof(std::uint32_t))));
-  Columns columns(table_);
-  std::span<std::uint64_t> sources, targets;
-  std::span<std::uint32_t> lengths;
+  TableColumns columns(table_);
+  const auto sources = columns.add<std::uint64_t>(most), targets = columns.add<std::uint64_t>(most);
+  const auto lengths = columns.add<std::uint32_t>(most);
   run_list_.struct_size = sizeof run_list_;
-  run_list_.sources = columns.add(most, sources);
-  run_list_.targets = columns.add(most, targets);
-  run_list_.lengths = columns.add(most, lengths);
+  run_list_.sources = sources.address;
+  run_list_.targets = targets.address;
+  run_list_.lengths = lengths.address;
   PageCursor cursor(args, longest);
   for (PageRun run; cursor.next(run); ++runs_) {
     const Ends ends = ends_of(args, run, local, remote);
-    sources[runs_] = ends.source;
-    targets[runs_] = ends.target;
-    lengths[runs_] = static_cast<std::uint32_t>(run.bytes);
+    sources.values[runs_] = ends.source;
+    targets.values[runs_] = ends.target;
+    lengths.values[runs_] = static_cast<std::uint32_t>(run.bytes);
   }
   run_list_.count = runs_;
   run_list_.most_multiprocessors = mover_->settings.multiprocessors;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the arrays that say where pages lie. backend_v1.h has the rule of headrace_columns_v1.
+// Reads the arrays that say where pages lie. columns_v1.h has the rule.
 #pragma once
 
-#include <headrace/plugin/backend_v1.h>
+#include <headrace/plugin/columns_v1.h>
 #include <headrace/result.hpp>
 
 #include <cstdint>

@@ -120,6 +120,7 @@ def test_a_family_of_kernels_may_include_itself_what_families_share_and_public_h
         '"kernels/moe/moe.cuh"',
         '"kernels/common/done.cuh"',
         "<headrace/plugin/kernels/moe_v1.h>",
+        "<headrace/plugin/columns_v1.h>",
         "<headrace/plugin/kernels_v1.h>",
     )
     assert problems(tree) == []

@@ -37,6 +37,8 @@
 #ifndef HEADRACE_PLUGIN_BACKEND_V1_H
 #define HEADRACE_PLUGIN_BACKEND_V1_H
 
+#include <headrace/plugin/columns_v1.h>
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -283,22 +285,6 @@ typedef struct headrace_remote_region_v1 {
   /* What the owner's instance returned from `export_region`; valid during the call. */
   headrace_bytes_v1 public_data;
 } headrace_remote_region_v1;
-
-/* Where pages lie, as arrays. For i < count, with k = indices ? indices[i] : i, page i is in region number
- * region_of ? region_of[k] : 0. It begins at byte
- *   offsets ? offsets[k] : base_offset + k * stride_bytes
- * modulo 2^64 (pages may go backward), and its length in bytes is
- *   lengths ? lengths[k] : page_bytes
- * Frozen. */
-typedef struct headrace_columns_v1 {
-  const uint32_t* region_of;
-  const uint64_t* offsets;
-  const uint64_t* lengths;
-  const uint32_t* indices;
-  uint64_t base_offset;
-  uint64_t stride_bytes;
-  uint64_t page_bytes;
-} headrace_columns_v1;
 
 /* One side of a request: its pages, and the regions that they are numbers of. The host has checked every page
  * against its region, unless the region's length is 0: then the backend checks. */

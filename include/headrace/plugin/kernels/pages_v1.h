@@ -6,6 +6,8 @@
 #ifndef HEADRACE_PLUGIN_KERNELS_PAGES_V1_H
 #define HEADRACE_PLUGIN_KERNELS_PAGES_V1_H
 
+#include <headrace/plugin/columns_v1.h>
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,15 +15,13 @@
 extern "C" {
 #endif
 
-/* One side of a list of pages of one length. Page i begins at
- *   (base_of ? bases[base_of[i]] : base) + (indices ? indices[i] : i) * stride
- * Frozen. */
+/* One side of a list of pages of one length, as columns that the GPU reads: their pointers are addresses of
+ * the GPU's. With k = indices ? indices[i] : i, page i begins at the address
+ *   (region_of ? bases[region_of[k]] : 0) + base_offset + k * stride_bytes
+ * `offsets` and `lengths` are NULL. Frozen. */
 typedef struct headrace_move_side_v1 {
-  uint64_t base;
-  uint64_t stride;
-  uint64_t indices; /* address of uint32_t[count]; 0: page i has index i */
-  uint64_t bases;   /* address of uint64_t[]: base addresses, for example of several peers' memory */
-  uint64_t base_of; /* address of uint32_t[count]; 0: `base` holds for all pages */
+  headrace_columns_v1 columns;
+  const uint64_t* bases; /* the address of each region, or NULL if region_of is NULL */
 } headrace_move_side_v1;
 
 /* State in device memory that several launches share. It begins as zeros. Launches that overlap need a state
@@ -52,13 +52,13 @@ typedef struct headrace_move_bounds_v1 {
   uint32_t reserved;
 } headrace_move_bounds_v1;
 
-/* Pages of one length. Frozen: other arguments contain it. */
+/* Pages of one length: both sides have the same page_bytes, which is any number > 0. Frozen: other arguments
+ * contain it. */
 typedef struct headrace_move_pages_v1 {
   size_t struct_size;
   headrace_move_side_v1 source;
   headrace_move_side_v1 target;
-  uint64_t page_bytes; /* any number > 0, any alignment */
-  uint64_t count;      /* 0: the launch only reports its end */
+  uint64_t count; /* 0: the launch only reports its end */
   headrace_move_done_v1 done;
   uint32_t most_multiprocessors; /* that the move may occupy; 0: all of the GPU */
   uint32_t flags;                /* HEADRACE_MOVE_BASES_ALIGNED or 0 */

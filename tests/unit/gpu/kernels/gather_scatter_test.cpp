@@ -42,9 +42,8 @@ TEST_F(GatherScatterTest, pages_move_to_the_places_that_their_indices_name) {
         expected[to[i] * stride + byte] = at(source)[from[i] * stride + byte];
     headrace_move_pages_v1 args{};
     args.struct_size = sizeof args;
-    args.source = {source.address(), stride, from_table.address(), 0, 0};
-    args.target = {target.address(), stride, to_table.address(), 0, 0};
-    args.page_bytes = page;
+    args.source = side(source.address(), stride, page, &from_table);
+    args.target = side(target.address(), stride, page, &to_table);
     args.count = count;
     ASSERT_EQ(move(args), cuda::Outcome::success);
     ASSERT_TRUE(stream.wait_idle());
@@ -53,26 +52,37 @@ TEST_F(GatherScatterTest, pages_move_to_the_places_that_their_indices_name) {
 }
 
 TEST_F(GatherScatterTest, pages_of_several_memories_move_in_one_launch) {
-  constexpr std::size_t page = 48;
-  const auto one = filled(10 * page), two = filled(10 * page);
+  constexpr std::size_t page = 48, lead = 16;
+  const auto one = filled(lead + 10 * page), two = filled(lead + 10 * page);
   const auto target = filled(20 * page);
-  const std::vector<std::uint32_t> base_of{1, 0, 1, 0, 0}, indices{9, 9, 0, 1, 2};
+  // Regions are named by the index, as in every list: page i lies in region_of[indices[i]].
+  const std::vector<std::uint32_t> region_of{0, 1, 1, 0, 0, 0, 0, 0, 0, 1}, indices{9, 8, 0, 1, 2};
   const auto bases = table(std::vector<std::uint64_t>{one.address(), two.address()});
-  const auto base_of_table = table(base_of), index_table = table(indices);
+  const auto region_table = table(region_of), index_table = table(indices);
   auto expected = copy_of(target);
-  for (std::size_t i = 0; i < base_of.size(); ++i)
-    std::memcpy(&expected[i * page], at(base_of[i] == 0 ? one : two) + indices[i] * page, page);
+  for (std::size_t i = 0; i < indices.size(); ++i)
+    std::memcpy(&expected[i * page], at(region_of[indices[i]] == 0 ? one : two) + lead + indices[i] * page,
+                page);
   headrace_move_pages_v1 args{};
   args.struct_size = sizeof args;
-  args.source = {0, page, index_table.address(), bases.address(), base_of_table.address()};
-  args.target = {target.address(), page, 0, 0, 0};
-  args.page_bytes = page;
-  args.count = base_of.size();
-  args.flags = HEADRACE_MOVE_BASES_ALIGNED;
-  ASSERT_EQ(move(args), cuda::Outcome::success);
-  ASSERT_TRUE(stream.wait_idle());
-  EXPECT_EQ(copy_of(target), expected);
+  args.source = side(lead, page, page, &index_table);
+  args.source.columns.region_of = column<std::uint32_t>(region_table);
+  args.source.bases = column<std::uint64_t>(bases);
+  args.target = side(target.address(), page, page);
+  args.count = indices.size();
+  for (const std::uint32_t flags : {0U, HEADRACE_MOVE_BASES_ALIGNED}) {
+    args.flags = flags;
+    const char* const kernel = flags == 0 ? "headrace_move_any_pages" : "headrace_move_small_pages";
+    const int before = fake.calls(kernel);
+    ASSERT_EQ(move(args), cuda::Outcome::success);
+    ASSERT_TRUE(stream.wait_idle());
+    EXPECT_EQ(copy_of(target), expected);
+    EXPECT_EQ(fake.calls(kernel), before + 1) << kernel;
+    std::memset(at(target), 0, expected.size());
+    std::fill(expected.begin() + indices.size() * page, expected.end(), 0);
+  }
 }
+
 TEST_F(GatherScatterTest, runs_of_any_length_are_moved_and_a_count_signals_the_end) {
   const auto source = filled(10000), target = filled(10000);
   const std::vector<std::uint64_t> from{0, 5001, 77}, to{9000, 1, 4000};
@@ -173,7 +183,20 @@ TEST_F(GatherScatterTest, invalid_arguments_are_refused_before_a_launch) {
   headrace_move_pages_v1 pages{};
   pages.struct_size = sizeof pages;
   EXPECT_EQ(move(pages), cuda::Outcome::invalid_value) << "the pages have no length";
-  pages.page_bytes = 4096;
+  pages.source.columns.page_bytes = 4096;
+  EXPECT_EQ(move(pages), cuda::Outcome::invalid_value) << "pages of different lengths";
+  pages.target.columns.page_bytes = 4096;
+  static constexpr std::uint64_t words[] = {4096};
+  static constexpr std::uint32_t numbers[] = {0};
+  const auto with = [&](auto change) {
+    auto changed = pages;
+    change(changed.target);
+    return move(changed);
+  };
+  EXPECT_EQ(with([](auto& side) { side.columns.offsets = words; }), cuda::Outcome::invalid_value);
+  EXPECT_EQ(with([](auto& side) { side.columns.lengths = words; }), cuda::Outcome::invalid_value);
+  EXPECT_EQ(with([](auto& side) { side.columns.region_of = numbers; }), cuda::Outcome::invalid_value);
+  EXPECT_EQ(with([](auto& side) { side.bases = words; }), cuda::Outcome::invalid_value);
   pages.done.word = 4096;
   EXPECT_EQ(move(pages), cuda::Outcome::invalid_value) << "a done word without a state";
   pages.done.word = 0;
@@ -204,9 +227,8 @@ TEST_F(GatherScatterTest, a_captured_launch_counts_at_every_replay) {
   ASSERT_EQ(driver.stream_begin_capture(stream.handle(), cuda::CaptureMode::relaxed), cuda::Outcome::success);
   headrace_move_pages_v1 args{};
   args.struct_size = sizeof args;
-  args.source = {source.address(), 4096, 0, 0, 0};
-  args.target = {target.address(), 4096, 0, 0, 0};
-  args.page_bytes = 4096;
+  args.source = side(source.address(), 4096, 4096);
+  args.target = side(target.address(), 4096, 4096);
   args.count = 1;
   args.done = {word.address(), 0, state.address()};
   ASSERT_EQ(move(args), cuda::Outcome::success);

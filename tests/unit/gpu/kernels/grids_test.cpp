@@ -26,14 +26,16 @@ headrace_move_grids_v1 transposing(std::uint64_t run_bytes, std::uint64_t gap) {
   headrace_move_grids_v1 args{};
   args.struct_size = sizeof args;
   args.pages.struct_size = sizeof args.pages;
-  args.pages.page_bytes = 6 * run_bytes;
   args.dimensions = 2;
   args.run_bytes = run_bytes;
   args.counts[0] = 2, args.counts[1] = 3;
   const std::uint64_t step = run_bytes + gap;
   args.source_strides[0] = 3 * step, args.source_strides[1] = step;
   args.target_strides[0] = step, args.target_strides[1] = 2 * step;
-  args.pages.source.stride = args.pages.target.stride = 6 * step;
+  for (headrace_move_side_v1* const side : {&args.pages.source, &args.pages.target}) {
+    side->columns.stride_bytes = 6 * step;
+    side->columns.page_bytes = 6 * run_bytes;
+  }
   return args;
 }
 
@@ -52,8 +54,8 @@ TEST_F(GridsTest, the_fitting_kernel_moves_the_runs_of_grids_to_the_places_of_th
     const auto source = filled(count * 6 * step), target = filled(count * 6 * step);
     const auto from = shuffled(count), to = shuffled(count);
     const auto from_table = table(from), to_table = table(to);
-    args.pages.source.base = source.address(), args.pages.source.indices = from_table.address();
-    args.pages.target.base = target.address(), args.pages.target.indices = to_table.address();
+    args.pages.source = side(source.address(), 6 * step, 6 * which.run_bytes, &from_table);
+    args.pages.target = side(target.address(), 6 * step, 6 * which.run_bytes, &to_table);
     args.pages.count = count;
     auto expected = copy_of(target);
     for (std::uint32_t page = 0; page < count; ++page)
@@ -83,7 +85,7 @@ TEST_F(GridsTest, an_invalid_grid_is_refused) {
   EXPECT_EQ(moved([](auto& args) { args.run_bytes = 15; }), cuda::Outcome::invalid_value);
   EXPECT_EQ(moved([](auto& args) {
               args.counts[0] = args.counts[1] = 1;
-              args.pages.page_bytes = args.run_bytes;
+              args.pages.source.columns.page_bytes = args.pages.target.columns.page_bytes = args.run_bytes;
             }),
             cuda::Outcome::invalid_value)
       << "one run";
@@ -114,15 +116,16 @@ TEST(RunGrid, a_run_grid_gives_each_run_the_place_that_nested_loops_give) {
   for (int round = 0; round < 500; ++round) {
     headrace_move_grids_v1 args{};
     args.dimensions = static_cast<std::uint32_t>(1 + numbers() % HEADRACE_MOVE_GRID_MOST);
-    args.run_bytes = args.pages.page_bytes = 1 + numbers() % 100;
+    std::uint64_t& page_bytes = args.pages.source.columns.page_bytes;
+    args.run_bytes = page_bytes = 1 + numbers() % 100;
     std::array<std::uint64_t, 4> counts{1, 1, 1, 1}, n{};
     for (std::uint32_t d = 0; d < args.dimensions; ++d) {
-      args.pages.page_bytes *= args.counts[d] = counts[d] = 1 + numbers() % 5;
+      page_bytes *= args.counts[d] = counts[d] = 1 + numbers() % 5;
       args.source_strides[d] = numbers() >> 30;
       args.target_strides[d] = numbers() >> 30;
     }
     const auto grid = kernels::grids::run_grid(args);
-    if (args.pages.page_bytes == args.run_bytes) {
+    if (page_bytes == args.run_bytes) {
       EXPECT_FALSE(grid) << "pages of one run each are gather_scatter's";
       continue;
     }

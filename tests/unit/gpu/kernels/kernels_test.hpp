@@ -9,6 +9,8 @@
 #include "gpu/stream.hpp"
 #include "unit/gpu/gpu_test.hpp"
 
+#include <headrace/plugin/kernels/pages_v1.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +43,20 @@ class KernelsTest : public GpuTest {
   }
   static unsigned char* at(const DeviceMemory& memory) {
     return reinterpret_cast<unsigned char*>(memory.address());
+  }
+  template <class T>
+  static const T* column(const DeviceMemory& memory) {
+    return reinterpret_cast<const T*>(memory.address());
+  }
+  /// Pages of `bytes` bytes, one for each index; null: page i has the index i.
+  static headrace_move_side_v1 side(cuda::Address base, std::uint64_t stride, std::uint64_t bytes,
+                                    const DeviceMemory* indices = nullptr) {
+    headrace_move_side_v1 made{};
+    made.columns.base_offset = base;
+    made.columns.stride_bytes = stride;
+    made.columns.page_bytes = bytes;
+    if (indices != nullptr) made.columns.indices = column<std::uint32_t>(*indices);
+    return made;
   }
   static std::vector<unsigned char> copy_of(const DeviceMemory& memory) {
     return {at(memory), at(memory) + memory.bytes()};
