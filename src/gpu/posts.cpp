@@ -14,7 +14,17 @@ namespace {
 // A kernel that faults writes no word: the driver is asked now and then. Asking costs microseconds, looking
 // nanoseconds.
 constexpr std::uint32_t looks_before_asking = 4096;
-constexpr auto watch_every = std::chrono::microseconds(20);
+
+// Short rests cost CPU for as long as a post lasts. So one that lasts may end a hundredth later than it
+// could.
+constexpr auto shortest_rest = std::chrono::microseconds(20);
+constexpr auto longest_rest = std::chrono::microseconds(1000);
+constexpr std::uint32_t looks_at_each_rest = 64;
+constexpr std::uint32_t looks_before_waking = 1024;  // the host, which asks the driver
+
+std::chrono::microseconds rest_after(std::uint32_t looks) {
+  return std::min(shortest_rest * (1 + looks / looks_at_each_rest), longest_rest);
+}
 
 }  // namespace
 
@@ -27,6 +37,7 @@ void Posts::add(Post& post) {
   const std::scoped_lock lock(mutex_);
   in_flight_.push_back(&post);
   any_.store(true, std::memory_order_relaxed);
+  looks_of_watcher_ = 0;
   if (armed_) start_watching();
 }
 
@@ -112,16 +123,16 @@ void Posts::start_watching() {
 
 void Posts::watch(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  std::uint32_t looks = 0;
   while (changed_.wait(lock, stop, [this] { return armed_ && !in_flight_.empty(); })) {
+    const bool ended = any_ended();
+    looks_of_watcher_ = ended ? 1 : looks_of_watcher_ + 1;
     // Rings for ends, and now and then so that the host looks for failures.
-    if (any_ended() || ++looks % looks_before_asking == 0) {
+    if (ended || looks_of_watcher_ % looks_before_waking == 0) {
       idle_looks_ = looks_before_asking - 1;
       ring_();
     }
-    lock.unlock();
-    std::this_thread::sleep_for(watch_every);
-    lock.lock();
+    (void)changed_.wait_for(lock, stop, rest_after(looks_of_watcher_),
+                            [this] { return looks_of_watcher_ == 0; });
   }
 }
 

@@ -66,6 +66,7 @@ class Posts {
   std::vector<Post*> in_flight_;
   std::atomic<bool> any_{false};  ///< false: in_flight_ is empty; read without the lock
   std::uint32_t idle_looks_ = 0;
+  std::uint32_t looks_of_watcher_ = 0;  // since something was added or has ended
   bool armed_ = false;
   std::condition_variable_any changed_;
   std::jthread watcher_;  // from the first time that the host slept while a GPU worked
