@@ -9,6 +9,7 @@
 #include "backends/cuda_ipc/owner_move.hpp"
 #include "backends/cuda_ipc/remote_region.hpp"
 #include "gpu/graph_move.hpp"
+#include "gpu/replay_watch.hpp"
 #include "gpu/staged_move.hpp"
 #include "host_link/post_message.hpp"
 
@@ -37,7 +38,7 @@ class Client {
 };
 
 /// Counted: the host holds one reference until `release`, each list of the link another.
-class Request final : public host_link::Post, public gpu::Post {
+class Request final : public host_link::Post, public gpu::Post, public gpu::ReplayWatch::Listener {
  public:
   /// `client`: told in place of the host, which then knows nothing
   /// of the request; outlives it.
@@ -60,6 +61,12 @@ class Request final : public host_link::Post, public gpu::Post {
   void end_capture();
   [[nodiscard]] Result<void> set_indices(const headrace_indices_v1& args);
   [[nodiscard]] Result<std::uint64_t> check();
+
+  // For the watch of its replays.
+
+  /// Else counts would wait in the link, one at every look, while a peer reads nothing.
+  [[nodiscard]] bool may_hear() const override { return !link_->messages().wants_room(); }
+  void replays_ended(std::uint32_t count) override;
 
   // For the link.
 
@@ -131,7 +138,10 @@ class Request final : public host_link::Post, public gpu::Post {
   std::shared_ptr<gpu::StagedMove> staged_;  // in place of it where host memory cannot be pinned
   std::unique_ptr<OwnerMove> by_owner_;      // in place of either
 
-  std::unique_ptr<gpu::GraphMove> captured_;  // while it lies in a graph
+  // While it lies in a graph.
+  std::unique_ptr<gpu::GraphMove> captured_;
+  std::optional<plugin::Immediate> counted_as_;
+  std::shared_ptr<gpu::ReplayWatch> watch_;  // if its replays are counted
 
   std::uint64_t token_ = 0;  // of the present post
   std::uint64_t look_until_ns_ = 0;

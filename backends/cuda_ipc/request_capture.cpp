@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request that lies in CUDA graphs: the host has no part in its replays, so all that they touch is held
-// from the capture on, and what went wrong is looked for when somebody asks.
+// from the capture on, and what went wrong is looked for when somebody asks. Replays that the peer counts are
+// told by whoever looks for the ends of posts.
 #include "backends/cuda_ipc/request.hpp"
 #include "gpu/given_stream.hpp"
 
@@ -28,6 +29,8 @@ Result<bool> Request::capture(const headrace_capture_v1& args) {
     return std::move(recorded).error();
   }
   captured_ = std::move(*move);
+  counted_as_ = plugin::Immediate::of(args);
+  if (counted_as_) watch_ = gpu::ReplayWatch::start(instance_.posts, *gpu_, *captured_, *this);
   return true;
 }
 
@@ -60,8 +63,17 @@ Result<std::unique_ptr<gpu::GraphMove>> Request::prepare_for_graph(const headrac
 }
 
 void Request::end_capture() {
+  if (watch_ != nullptr) watch_->stop();
+  watch_.reset();
   captured_.reset();
   memory_.clear();
+}
+
+/// As at the end of a post, which is not counted either if the owner had given the memory up.
+void Request::replays_ended(std::uint32_t count) {
+  if (!link_->usable() || !check_peer().status.ok()) return;
+  link_->messages().send_beyond(host_link::count_channel,
+                                host_link::CountRecord{*counted_as_, count}.bytes());
 }
 
 Result<void> Request::set_indices(const headrace_indices_v1& args) {

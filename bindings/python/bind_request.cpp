@@ -371,11 +371,11 @@ void bind_request(nb::module_& module) {
           "the other parts do not change.\n"
           "immediate, scope: integers of 32 bits; the peer counts the post after its pages are written or\n"
           "read: Agent.counter. A post with an immediate tries no other path after a failure of its path.\n"
+          "In a capture every replay is counted.\n"
           "Errors: InvalidArgument (in flight; a stream of another GPU), WouldBlock (a queue is full; or\n"
           "the peer's memory is not mapped yet, which a stream needs: poll, retry; before a capture post\n"
           "once without a stream), PeerLost, NotFound (a region has been revoked), NotSupported (the\n"
-          "path does not support streams; a notification or an immediate in a capture). In a request to "
-          "several peers\n"
+          "path does not support streams; a notification in a capture). In a request to several peers\n"
           "wait() raises the error of a part. With a stream post raises it too: outside a capture the\n"
           "other parts are in flight; in a capture they are removed from the graph, which must be\n"
           "dropped.")

@@ -77,7 +77,8 @@ struct PostOptions {
   std::optional<std::string> notification = {};
   /// Counted by the peer once the bytes have arrived (write) or have been taken (read): Agent::counter. A
   /// post that succeeds is counted once, unless the link is lost; one that fails is not counted. After a
-  /// failure of its path a post with an immediate ends, and tries no other path.
+  /// failure of its path a post with an immediate ends, and tries no other path. In a capture every replay
+  /// is counted.
   std::optional<Immediate> immediate = {};
   Timeout timeout = {};  ///< of this post; nullopt: the request's
   /// A CUDA stream (CUstream or cudaStream_t; null: the default stream) of the GPU that has the local pages.
@@ -139,8 +140,7 @@ class Request {
   ///   errors  invalid_argument (posted already; the stream is of another GPU), would_block (a queue is full:
   ///           poll, retry; or, with a stream, the peer's memory is not mapped yet: poll, retry, and before a
   ///           capture post once without a capture), peer_lost, not_found (a region has been revoked),
-  ///           not_supported (this path has no streams; a notification or an immediate in a
-  ///           capture). With indices also the
+  ///           not_supported (this path has no streams; a notification in a capture). With indices also the
   ///           errors of set_indices, and invalid_argument (the stream is not being captured)
   ///   parts   if a part fails and others have begun, wait() returns the error. On a stream post() returns it
   ///           too: the other parts are under way. In a capture the parts are withdrawn from the graph:

@@ -473,10 +473,11 @@ class Request:
         the other parts do not change.
         immediate, scope: integers of 32 bits; the peer counts the post after its pages are written or
         read: Agent.counter. A post with an immediate tries no other path after a failure of its path.
+        In a capture every replay is counted.
         Errors: InvalidArgument (in flight; a stream of another GPU), WouldBlock (a queue is full; or
         the peer's memory is not mapped yet, which a stream needs: poll, retry; before a capture post
         once without a stream), PeerLost, NotFound (a region has been revoked), NotSupported (the
-        path does not support streams; a notification or an immediate in a capture). In a request to several peers
+        path does not support streams; a notification in a capture). In a request to several peers
         wait() raises the error of a part. With a stream post raises it too: outside a capture the
         other parts are in flight; in a capture they are removed from the graph, which must be
         dropped.

@@ -68,6 +68,11 @@ Result<std::unique_ptr<GraphCapture>> GraphCapture::record(const Path& path, con
   args.local_pages = plan.local->columns.count;
   args.remote_pages = plan.remote->columns.count;
   args.has_message = post.has_message ? 1 : 0;
+  if (*post.immediate) {
+    args.has_immediate = 1;
+    args.immediate = (*post.immediate)->value;
+    args.scope = (*post.immediate)->scope;
+  }
   headrace_indices_v1 indices{};
   if (*post.indices) {
     HEADRACE_TRY(good, checked_indices(plan, **post.indices, post.stream));

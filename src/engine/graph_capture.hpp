@@ -27,7 +27,8 @@ class GraphCapture {
   struct Post {
     void* stream = nullptr;
     const std::optional<PageIndices>* indices = nullptr;  ///< that the graph reads before it moves
-    bool has_message = false;                             ///< or an immediate: no graph carries either
+    bool has_message = false;                             ///< no graph carries one
+    const std::optional<Immediate>* immediate = nullptr;  ///< counted at every replay
   };
   /// Records the post into the graph that its stream captures. Null if the stream is not being captured: then
   /// nothing has been done.

@@ -248,7 +248,7 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
   if (link != nullptr && !pass.emplace(link->gate()))
     return {Outcome::failed, {Code::peer_lost}, link->lost_text()};
   if (stream_ != nullptr && (indices_ || path_.backend->can(HEADRACE_CAPTURE))) {
-    auto graph = GraphCapture::record(path_, plan_, {stream_, &indices_, has_message_ || immediate_});
+    auto graph = GraphCapture::record(path_, plan_, {stream_, &indices_, has_message_, &immediate_});
     if (!graph) return {Outcome::failed, {graph.code(), 0, graph.error().page}, graph.error().message};
     if (*graph) return captured(*std::move(graph));
   }

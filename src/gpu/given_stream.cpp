@@ -33,7 +33,7 @@ Result<bool> is_captured(const WorkingGpu& gpu, const headrace_capture_v1& args)
   if (args.has_message != 0)
     return make_error(
         Code::not_supported,
-        "a graph carries no notification and no immediate: post without, and notify when a replay has ended");
+        "a graph carries no notification: let it carry an immediate, or notify when a replay has ended");
   return true;
 }
 

@@ -41,6 +41,11 @@ void Posts::add(Post& post) {
   if (armed_) start_watching();
 }
 
+bool Posts::remove(Post& post) {
+  const std::scoped_lock lock(mutex_);
+  return std::erase(in_flight_, &post) != 0;
+}
+
 bool Posts::poll(Post& post) {
   {
     const std::scoped_lock lock(mutex_);

@@ -45,6 +45,8 @@ class Posts {
 
   /// A GPU has begun it.
   void add(Post& post);
+  /// Takes it off the list. False: it is not there, for a thread is about to tell its end.
+  bool remove(Post& post);
   /// Tells it its end if that has come. Returns whether it is worth while to ask again at once: while its end
   /// is expected sooner than a sleeping thread would hear of it.
   bool poll(Post& post);

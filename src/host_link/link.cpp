@@ -398,10 +398,10 @@ bool Link::deliver(const RingReader::Message& message) {
     site_.host.received(link_token_, message.channel, message.bytes);
     return true;
   }
-  plugin::Immediate immediate;
-  if (message.bytes.size() != sizeof immediate) return false;
-  std::memcpy(&immediate, message.bytes.data(), sizeof immediate);
-  site_.host.counted(link_token_, immediate);
+  CountRecord count;
+  if (message.bytes.size() != sizeof count) return false;
+  std::memcpy(&count, message.bytes.data(), sizeof count);
+  site_.host.counted(link_token_, count.immediate, count.posts);
   return true;
 }
 

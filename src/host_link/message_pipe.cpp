@@ -161,6 +161,14 @@ void MessagePipe::send_reserved(std::uint32_t channel, std::string_view bytes) {
   (void)flush_locked();
 }
 
+void MessagePipe::send_beyond(std::uint32_t channel, std::string_view bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    reserved_ += RingWriter::record_bytes(bytes.size());
+  }
+  send_reserved(channel, bytes);
+}
+
 MessagePipe::Place MessagePipe::take_place(std::uint32_t channel) {
   const std::lock_guard lock(mutex_);
   Lane& lane = lane_locked(channel);

@@ -6,6 +6,7 @@
 #include "host_link/memory_file.hpp"
 #include "host_link/ring.hpp"
 
+#include <headrace/plugin/backend.hpp>
 #include <headrace/result.hpp>
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace::host_link {
@@ -21,8 +23,16 @@ namespace headrace::host_link {
 /// section 4).
 inline constexpr std::uint64_t max_message_bytes = 64 * 1024 + 16;
 
-/// The channel of the counts of posts: a record is a plugin::Immediate. The host does not use it.
+/// The channel of the counts of posts, which the host does not use.
 inline constexpr std::uint32_t count_channel = UINT32_MAX;
+/// A message there: so many posts with this immediate have arrived.
+struct CountRecord {
+  plugin::Immediate immediate;
+  std::uint32_t posts = 1;
+
+  [[nodiscard]] std::string_view bytes() const { return {reinterpret_cast<const char*>(this), sizeof *this}; }
+};
+static_assert(sizeof(CountRecord) == 12);
 
 /// Layout of the file: the first 64 KiB hold this header and, from 1024 on, the two RingControls; then come
 /// the data of ring 0 (from the side that connected) and of ring 1 (to it).
@@ -60,6 +70,8 @@ class MessagePipe {
   void cancel_reservation(std::uint64_t message_bytes);
   /// Sends what was reserved, after all that was sent before.
   void send_reserved(std::uint32_t channel, std::string_view bytes);
+  /// The same without a reservation, however much waits: for a few short messages.
+  void send_beyond(std::uint32_t channel, std::string_view bytes);
 
   struct Waiting {
     std::string bytes;

@@ -15,11 +15,11 @@ Status PostMessage::begin(Link& link, const headrace_post_v1& args) {
   if (bytes.size() > max_message_bytes) return {Code::invalid_argument};
   if (args.has_message != 0 && args.channel == count_channel) return {Code::invalid_argument};
   if (args.has_immediate != 0) {
-    if (const Status room = link.messages().reserve(sizeof(plugin::Immediate)); !room.ok()) return room;
+    if (const Status room = link.messages().reserve(sizeof(CountRecord)); !room.ok()) return room;
   }
   if (args.has_message != 0) {
     if (const Status room = link.messages().reserve(bytes.size()); !room.ok()) {
-      if (args.has_immediate != 0) link.messages().cancel_reservation(sizeof(plugin::Immediate));
+      if (args.has_immediate != 0) link.messages().cancel_reservation(sizeof(CountRecord));
       return room;
     }
     there_is_one_ = true;
@@ -49,9 +49,7 @@ void PostMessage::send(MessagePipe& messages) {
     messages.fill_place(*place, bytes_);
   else if (there_is_one_)
     messages.send_reserved(channel_, bytes_);
-  if (!immediate_) return;
-  const plugin::Immediate immediate = *immediate_;
-  messages.send_reserved(count_channel, {reinterpret_cast<const char*>(&immediate), sizeof immediate});
+  if (immediate_) messages.send_reserved(count_channel, CountRecord{*immediate_}.bytes());
 }
 
 void PostMessage::take_back(MessagePipe& messages) {
@@ -60,7 +58,7 @@ void PostMessage::take_back(MessagePipe& messages) {
     messages.give_up_place(channel_, *place, bytes_.size());
   else if (there_is_one_)
     messages.cancel_reservation(bytes_.size());
-  if (immediate_) messages.cancel_reservation(sizeof(plugin::Immediate));
+  if (immediate_) messages.cancel_reservation(sizeof(CountRecord));
 }
 
 }  // namespace headrace::host_link

@@ -134,7 +134,20 @@ Result<bool> GpuRequest::capture(const headrace_capture_v1& args) {
                                              address, address));
   HEADRACE_TRY_VOID(gpu::record(*move, args));
   captured_ = std::move(move);
+  counted_as_ = plugin::Immediate::of(args);
+  if (counted_as_) watch_ = gpu::ReplayWatch::start(instance_.posts, *gpu_, *captured_, *this);
   return true;
+}
+
+void GpuRequest::end_capture() {
+  if (watch_ != nullptr) watch_->stop();
+  watch_.reset();
+  captured_.reset();
+}
+
+void GpuRequest::replays_ended(std::uint32_t count) {
+  constexpr std::uint64_t this_agent = 0;
+  instance_.host.counted(this_agent, *counted_as_, count);
 }
 
 Result<void> GpuRequest::set_indices(const headrace_indices_v1& args) {

@@ -4,6 +4,7 @@
 
 #include "gpu/graph_move.hpp"
 #include "gpu/posts.hpp"
+#include "gpu/replay_watch.hpp"
 #include "gpu/staged_move.hpp"
 #include "local/request.hpp"
 
@@ -14,7 +15,7 @@
 
 namespace headrace::local {
 
-class GpuRequest final : public Request, public gpu::Post {
+class GpuRequest final : public Request, public gpu::Post, public gpu::ReplayWatch::Listener {
  public:
   ///   errors   not_supported (no GPU reaches both sides: why), and those of Request::prepare
   [[nodiscard]] static Result<Request*> prepare(Instance& instance, const headrace_prepare_v1& args);
@@ -26,7 +27,7 @@ class GpuRequest final : public Request, public gpu::Post {
   void release() override { delete this; }
 
   [[nodiscard]] Result<bool> capture(const headrace_capture_v1& args) override;
-  void end_capture() override { captured_.reset(); }
+  void end_capture() override;
   [[nodiscard]] Result<void> set_indices(const headrace_indices_v1& args) override;
   [[nodiscard]] Result<std::uint64_t> check() override;
 
@@ -39,6 +40,11 @@ class GpuRequest final : public Request, public gpu::Post {
   [[nodiscard]] const gpu::WorkingGpu& gpu() const override { return *gpu_; }
   [[nodiscard]] std::uint64_t look_until_ns() const override { return look_until_ns_; }
   void ended(Result<void> outcome) override;
+
+  // For the watch of its replays.
+
+  [[nodiscard]] bool may_hear() const override { return true; }
+  void replays_ended(std::uint32_t count) override;
 
  private:
   using Addresses = std::unordered_map<void*, cuda::Address>;
@@ -59,7 +65,11 @@ class GpuRequest final : public Request, public gpu::Post {
   bool stages_ = false;                      // the local side is host memory that cannot be pinned
   std::optional<gpu::PreparedMove> move_;    // one of these two
   std::shared_ptr<gpu::StagedMove> staged_;  //
+
+  // While it lies in a graph.
   std::unique_ptr<gpu::GraphMove> captured_;
+  std::optional<plugin::Immediate> counted_as_;
+  std::shared_ptr<gpu::ReplayWatch> watch_;  // if its replays are counted
 
   std::uint64_t token_ = 0;  // of the present post
   std::uint64_t look_until_ns_ = 0;

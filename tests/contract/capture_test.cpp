@@ -66,6 +66,9 @@ class CapturesOf : public OverFakeGpus<Fixture> {
     args.local_pages = args.remote_pages = pages;
     args.indices = indices;
     args.has_message = with_message ? 1 : 0;
+    args.has_immediate = immediate ? 1 : 0;
+    args.immediate = immediate ? immediate->value : 0;
+    args.scope = immediate ? immediate->scope : 0;
     ErrorText error;
     const std::int32_t code = this->table->capture(a.handle(), request.handle(), &args, error.out());
     return {static_cast<Code>(code), error.str(), args.page, 0, args.captured != 0};
@@ -116,6 +119,7 @@ class CapturesOf : public OverFakeGpus<Fixture> {
   }
 
   const gpu::Stream stream;
+  std::optional<plugin::Immediate> immediate;  ///< of all posts that are captured
 };
 
 // ------------------------------------------------------------------------------------------ to a peer
@@ -456,6 +460,127 @@ TEST_P(Captures, tell_that_the_peers_region_is_registered_no_longer) {
   end_capture(ground.a(), ground.request());
 }
 
+// Replays that the peer counts.
+
+TEST_P(Captures, with_an_immediate_are_counted_once_a_replay_and_after_its_bytes) {
+  for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ}) {
+    Ground ground(*this, op);
+    PluginHost& owner = ground.pair.b->host();
+    immediate = {7, op == HEADRACE_READ ? 1U : 2U};
+    std::uint64_t wrong = 0;
+    owner.on_counted = [&](const HostCount& count) {
+      if (count.scope != immediate->scope || count.immediate != immediate->value || !ground.as_expected())
+        ++wrong;
+    };
+    const auto graph = captured(ground.a(), ground.request());
+    for (std::uint64_t replay = 1; replay <= 1000; ++replay) {
+      ground.refill();
+      ground.move(in_order(), in_order());
+      graph->launch();
+      ASSERT_TRUE(world.until([&] { return owner.count_of(7, immediate->value) == replay; }))
+          << world.describe();
+    }
+    EXPECT_EQ(wrong, 0U);
+    EXPECT_EQ(check(ground.a(), ground.request()).replays, 1000U);
+    end_capture(ground.a(), ground.request());
+    ground.pair.ab.send(world, HEADRACE_CHANNEL_USER, "behind all counts");
+    ASSERT_TRUE(world.until([&] { return owner.message_count() == 1; })) << world.describe();
+    EXPECT_EQ(owner.count_of(7, immediate->value), 1000U);
+    owner.on_counted = nullptr;
+  }
+}
+
+TEST_P(Captures, with_an_immediate_are_counted_as_often_as_replays_that_nobody_waited_for_end) {
+  Ground ground(*this, HEADRACE_WRITE);
+  PluginHost& owner = ground.pair.b->host();
+  immediate = {0, UINT32_MAX};
+  const auto graph = captured(ground.a(), ground.request());
+  driver().hold();
+  for (int replay = 0; replay < 100; ++replay) graph->launch();
+  ground.pair.ab.send(world, HEADRACE_CHANNEL_USER, "before");
+  ASSERT_TRUE(world.until([&] { return owner.message_count() == 1; })) << world.describe();
+  EXPECT_EQ(owner.count_of(0, UINT32_MAX), 0U) << "none has ended";
+  driver().release();
+  ASSERT_TRUE(world.until([&] { return owner.count_of(0, UINT32_MAX) >= 100; })) << world.describe();
+  EXPECT_EQ(owner.count_of(0, UINT32_MAX), 100U);
+  end_capture(ground.a(), ground.request());
+}
+
+TEST_P(Captures, that_were_ended_have_every_replay_before_counted_once_and_none_after) {
+  Ground ground(*this, HEADRACE_WRITE);
+  PluginHost& owner = ground.pair.b->host();
+  for (std::uint32_t round = 0; round < 20; ++round) {
+    immediate = {round, 5};
+    {
+      const auto graph = captured(ground.a(), ground.request());
+      for (std::uint32_t replay = 0; replay < round; ++replay) graph->replay();
+    }
+    end_capture(ground.a(), ground.request());  // no progress has run since the replays
+    immediate.reset();
+    {
+      const auto uncounted = captured(ground.a(), ground.request());
+      uncounted->replay();
+    }
+    end_capture(ground.a(), ground.request());
+    ground.request().set_immediate(plugin::Immediate{round, 5});
+    ASSERT_TRUE(ground.request().run().status.ok());
+    ground.request().set_immediate(std::nullopt);
+  }
+  ground.pair.ab.send(world, HEADRACE_CHANNEL_USER, "behind all counts");
+  ASSERT_TRUE(world.until([&] { return owner.message_count() == 1; })) << world.describe();
+  for (std::uint32_t round = 0; round < 20; ++round) EXPECT_EQ(owner.count_of(round, 5), round + 1);
+}
+
+TEST_P(Captures, with_an_immediate_end_while_other_threads_look_for_replays) {
+  Ground ground(*this, HEADRACE_WRITE);
+  PluginHost& owner = ground.pair.b->host();
+  immediate = {1, 1};
+  world.start_driver();
+  constexpr std::uint64_t rounds = 30, replays = 10;
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    {
+      const auto graph = captured(ground.a(), ground.request());
+      for (std::uint64_t replay = 0; replay < replays; ++replay) graph->launch();
+      ASSERT_TRUE(stream.wait_idle());
+    }
+    end_capture(ground.a(), ground.request());
+  }
+  EXPECT_TRUE(world.until([&] { return owner.count_of(1, 1) >= rounds * replays; })) << world.describe();
+  world.stop_driver();
+  EXPECT_EQ(owner.count_of(1, 1), rounds * replays);
+}
+
+TEST_P(Captures, with_an_immediate_are_not_counted_once_the_owner_has_given_up_its_memory) {
+  Ground ground(*this, HEADRACE_WRITE);
+  PluginHost& owner = ground.pair.b->host();
+  immediate = {1, 1};
+  const auto graph = captured(ground.a(), ground.request());
+  graph->replay();
+  ASSERT_TRUE(world.until([&] { return owner.count_of(1, 1) == 1; })) << world.describe();
+  ground.owner.deregister();  // by an owner that does not wait for its peers
+  graph->replay();
+  end_capture(ground.a(), ground.request());
+  ground.pair.ab.send(world, HEADRACE_CHANNEL_USER, "behind all counts");
+  ASSERT_TRUE(world.until([&] { return owner.message_count() == 1; })) << world.describe();
+  EXPECT_EQ(owner.count_of(1, 1), 1U);
+}
+
+TEST_P(Captures, with_an_immediate_outlive_their_link) {
+  Ground ground(*this, HEADRACE_WRITE);
+  immediate = {1, 1};
+  const auto graph = captured(ground.a(), ground.request());
+  graph->replay();
+  ASSERT_TRUE(world.until([&] { return ground.pair.b->host().count_of(1, 1) == 1; })) << world.describe();
+  ground.pair.ba.disconnect();
+  ASSERT_TRUE(world.until([&] { return ground.pair.ab.lost(); })) << world.describe();
+  graph->replay();
+  ground.pair.ab.disconnect();
+  graph->replay();
+  for (int look = 0; look < 10; ++look) world.progress();
+  end_capture(ground.a(), ground.request());
+  EXPECT_EQ(ground.pair.b->host().count_of(1, 1), 1U);
+}
+
 // ------------------------------------------------------------------------------------------ two processes
 
 class CapturesBetweenProcesses : public CapturesOf<ContractBetweenProcesses> {};
@@ -535,6 +660,24 @@ TEST_P(LocalCaptures, move_between_two_gpus_at_every_replay) {
   fill_pattern(lists.mine.bytes(), 99);
   ASSERT_TRUE(lists.request.run().status.ok());
   EXPECT_TRUE(same_bytes(lists.mine.bytes(), other.bytes()));
+}
+
+TEST_P(LocalCaptures, with_an_immediate_are_counted_by_their_own_agent) {
+  const auto a = open();
+  const Memory other(Memory::Kind::plain, page_bytes * pages, 2);
+  const Region there(*a, other);
+  Lists lists(*a, nullptr, Remote(*a, there), HEADRACE_WRITE);
+  immediate = {3, 4};
+  {
+    const auto graph = captured(*a, lists.request);
+    for (std::uint64_t replay = 1; replay <= 10; ++replay) {
+      graph->launch();
+      ASSERT_TRUE(world.until([&] { return a->host().count_of(3, 4) == replay; })) << world.describe();
+    }
+    graph->replay();
+  }
+  end_capture(*a, lists.request);
+  EXPECT_EQ(a->host().count_of(3, 4), 11U);
 }
 
 }  // namespace

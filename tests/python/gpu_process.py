@@ -360,7 +360,7 @@ class Process:
 
     # CUDA graphs
 
-    def capture(self, handle, op, peer, mine, theirs, page, pages, numbers="host"):
+    def capture(self, handle, op, peer, mine, theirs, page, pages, numbers="host", immediate=None):
         """Makes the request `handle` for `pages` pages of the two regions, and captures a post of it as torch
         captures.
 
@@ -382,7 +382,7 @@ class Process:
         given = dict(zip(("local", "remote"), tables)) if numbers == "graph" else {}
         self._quiet()
         with torch.cuda.graph(graph):
-            request.post(stream=torch.cuda.current_stream(), **given)
+            request.post(stream=torch.cuda.current_stream(), immediate=immediate, **given)
         self.graphs[handle] = graph, request, sides, numbers, tables
         return request.state
 
@@ -493,6 +493,17 @@ class Process:
     def replay_blindly(self, handle):
         self.graphs[handle][0].replay()
         self._quiet()
+
+    def replay_and_cancel(self, handle, replays):
+        """Queues replays, one behind the other, and takes the request out of the graph when they have
+        ended."""
+        graph, request, _, _, _ = self.graphs[handle]
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            for _ in range(replays):
+                graph.replay()
+        stream.synchronize()
+        request.cancel()
 
     def drop_graph(self, handle):
         self._quiet()
@@ -646,6 +657,11 @@ class Process:
         stream.synchronize()
         del kept
         return told.tolist()[:2]
+
+    def wait_for_count(self, immediate, at_least):
+        counter = self.agent.counter(immediate)
+        counter.wait(at_least, timeout=60)
+        return counter.value
 
     def write_counted(self, peer, mine, theirs, page, threads, each, immediate):
         """`threads` threads write each page once, by posts of their own with the same immediate."""

@@ -721,6 +721,27 @@ def test_the_host_sees_the_ends_of_replays_without_asking_the_gpu(pair, graph):
 
 
 @gpus_only
+def test_replays_of_a_graph_are_counted_by_the_peer_after_their_bytes(pair):
+    here, there = pair
+    key, page, pages, immediate = unique("counted"), 4096 + 16, 1000, 13
+    _, theirs = fill(here, there, page * pages, seeds=(7, 8), key=key)
+    whole = {"op": "write", "peer": there.name, "mine": key, "theirs": theirs, "page": page, "pages": pages}
+    for handle in (f"{key} 1", f"{key} 2"):
+        before = there.ask("wait_for_count", immediate=immediate, at_least=0)
+        assert here.ask("capture", handle=handle, immediate=immediate, **whole) == "captured"
+        for replay in range(1, 6):
+            there.ask("fill", key=key, bytes=page * pages, seed=8)
+            there.ask("spin_on_counter", key=key, immediate=immediate, at_least=before + replay, seed=7)
+            here.ask("replay_blindly", handle=handle)
+            assert there.ask("end_of_spin", key=key) == [before + replay, 0]
+        here.ask("replay_and_cancel", handle=handle, replays=995)
+        assert there.ask("wait_for_count", immediate=immediate, at_least=before + 1000) == before + 1000
+        here.ask("drop_graph", handle=handle)
+    for process in (here, there):
+        take_back(process, key)
+
+
+@gpus_only
 def test_a_captured_request_holds_its_regions_until_it_is_canceled(pair, graph):
     here, there = pair
     handle = graph("read", 4096, 100)

@@ -315,9 +315,10 @@ void PluginHost::counted(const HostCount& count) {
     const std::scoped_lock lock(mutex_);
     may_be_called("counted");
     const auto found = links_.find(count.link);
-    if (found == links_.end())
+    const bool of_peer = count.link != 0;  // else of a replay inside this agent
+    if (of_peer && found == links_.end())
       broken(fmt::format("a count came on link {}, which is unknown or closed", count.link));
-    else if (found->second.lost)
+    else if (of_peer && found->second.lost)
       broken(fmt::format("a count came on link {} after it was lost", count.link));
     if (count.amount == 0) broken("`counted` was called with the amount 0");
     counts_[{count.scope, count.immediate}] += count.amount;

@@ -95,7 +95,7 @@ class PluginHost {
   [[nodiscard]] std::vector<HostMessage> messages() const;
   [[nodiscard]] std::size_t message_count() const;
 
-  /// Posts of peers that were counted, on all links together.
+  /// Posts that were counted: of peers, on all links together, and of replays inside this agent.
   [[nodiscard]] std::uint64_t count_of(std::uint32_t scope, std::uint32_t immediate) const;
 
   /// Called inside the host functions of the same name, without the host's lock. Set them before traffic

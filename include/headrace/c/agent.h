@@ -351,7 +351,7 @@ typedef struct headrace_post_options {
   void* stream;
   int64_t timeout_ns;                   /* of this post; negative: the request's */
   const headrace_page_indices* indices; /* in a capture alone; else NULL */
-  int32_t has_immediate;                /* the peer counts the post: headrace_agent_counter */
+  int32_t has_immediate;                /* the peer counts the post, or each replay: headrace_agent_counter */
   uint32_t immediate;
   uint32_t scope; /* immediates of different scopes are different */
 } headrace_post_options;

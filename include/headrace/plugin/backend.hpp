@@ -27,8 +27,9 @@ struct Immediate {
   std::uint32_t scope = 0;
   std::uint32_t value = 0;
 
-  /// The one of a post; none: it has no immediate.
-  [[nodiscard]] static std::optional<Immediate> of(const headrace_post_v1& post) {
+  /// The one of a post, or of a captured one; none: it has no immediate.
+  template <class Args>
+  [[nodiscard]] static std::optional<Immediate> of(const Args& post) {
     return post.has_immediate != 0 ? std::optional(Immediate{post.scope, post.immediate}) : std::nullopt;
   }
 };
@@ -392,7 +393,8 @@ const headrace_backend_v1* table() {
     };
     t.capture = [](void* i, void* request, headrace_capture_v1* args, headrace_text_v1* error) {
       return guarded(
-          error, [&] { return telling_page(self<B>(i).capture(H::request(request), *args), args->page); },
+          error,
+          [&] { return telling_page(self<B>(i).capture(H::request(request), whole(*args)), args->page); },
           [&](auto& result) { args->captured = result.value() ? 1 : 0; });
     };
     t.end_capture = [](void* i, void* request) {

@@ -218,7 +218,8 @@ typedef struct headrace_host_v1 {
    * - A post that ended ok is counted once, unless the link is lost first.
    * - A post that failed is not counted.
    * - A post that was canceled, or whose link was lost, is counted once or not at all: only if all of its
-   *   bytes have arrived. */
+   *   bytes have arrived.
+   * - A replay of a captured post counts as a post. One that ended before `end_capture` is counted. */
   void (*counted)(void* context, uint64_t link_token, uint32_t scope, uint32_t immediate, uint64_t amount);
 
   /* Runs `function(argument)` on the process's pool for large host copies. Returns 0 if its queue is full.
@@ -371,6 +372,12 @@ typedef struct headrace_capture_v1 {
   int32_t has_message;                /* the post has a message; no graph can carry one */
   int32_t captured; /* out: 0: the stream is not being captured, nothing done; 1: recorded into its graph */
   uint64_t page;    /* out, on failure: the page that the error is about, or HEADRACE_NO_PAGE */
+  /* As in headrace_post_v1, and every replay is counted. Also inside the agent: then the instance itself
+   * calls `counted`, with link_token 0. */
+  int32_t has_immediate;
+  uint32_t immediate;
+  uint32_t scope;
+  uint32_t reserved;
 } headrace_capture_v1;
 
 typedef struct headrace_check_v1 {
@@ -522,7 +529,8 @@ typedef struct headrace_backend_v1 {
   /* If the stream is being captured, records the move into its graph, to run at every replay without the
    * host. Else does nothing, and the host posts. No post is in flight. Until `end_capture` the request is
    * neither posted nor captured again, and holds all memory that replays touch, even if link or peer are
-   * lost. would_block: the peer's memory is not mapped yet. not_supported: has_message. */
+   * lost. would_block: the peer's memory is not mapped yet. not_supported: has_message, or has_immediate of a
+   * backend that does not count replays. */
   int32_t (*capture)(void* instance, void* request, headrace_capture_v1* args, headrace_text_v1* error);
   /* Releases what `capture` holds. The caller promises that its graphs are not replayed any more. It may
    * wait for changes that `set_indices` has queued. */

@@ -71,11 +71,12 @@ class CaptureTest : public testing::Test {
   }
   /// Posts once, so that the link is ready and the peer's memory is mapped; then captures a post of the
   /// request.
-  std::unique_ptr<GpuGraph> captured() {
+  std::unique_ptr<GpuGraph> captured() { return captured(on_stream); }
+  std::unique_ptr<GpuGraph> captured(const PostOptions& options) {
     EXPECT_TRUE(request->post(nullptr).ok());
     EXPECT_TRUE(request->wait(10s).ok()) << request->error().message;
     auto graph = std::make_unique<GpuGraph>(
-        stream, [&] { EXPECT_EQ(request->post(&on_stream), Status{}) << request->error().message; });
+        stream, [&] { EXPECT_EQ(request->post(&options), Status{}) << request->error().message; });
     EXPECT_EQ(request->state(), RequestState::captured);
     return graph;
   }
@@ -105,6 +106,7 @@ class CaptureTest : public testing::Test {
   std::shared_ptr<Engine> here, there;
   const gpu::Stream stream;
   const PostOptions on_stream{.stream = stream.handle()};
+  const PostOptions counted{.immediate = Immediate{.value = 5, .scope = 2}, .stream = stream.handle()};
   RegionId ours, theirs;
   std::shared_ptr<RequestCore> request;
 };
@@ -148,6 +150,43 @@ TEST_F(CaptureTest, a_capture_with_a_notification_is_refused_with_a_sentence) {
   const GpuGraph graph(stream, [&] { EXPECT_EQ(request->post(&options).code, Code::not_supported); });
   EXPECT_EQ(request->state(), RequestState::failed);
   EXPECT_THAT(request->error().message, HasSubstr("a graph carries no notification"));
+}
+
+TEST_F(CaptureTest, the_peer_counts_each_replay_of_a_post_with_an_immediate_while_nobody_polls) {
+  const auto count = there->arrivals().open(*counted.immediate).value();
+  const auto graph = captured(counted);
+  for (std::uint64_t replay = 1; replay <= 20; ++replay) {
+    fill(far.base, 100 + replay);
+    graph->launch();
+    ASSERT_TRUE(there->arrivals().wait(*count, replay, 10s).ok()) << replay;
+    EXPECT_TRUE(moved());
+    EXPECT_EQ(count->value(), replay);
+  }
+}
+
+TEST_F(CaptureTest, replays_before_a_cancel_are_counted_and_posts_after_it_as_they_say) {
+  const auto count = there->arrivals().open(*counted.immediate).value();
+  for (std::uint64_t round = 1; round <= 10; ++round) {
+    const auto graph = captured(counted);
+    graph->replay();
+    graph->replay();
+    request->cancel();
+    ASSERT_TRUE(request->post(&counted).ok());
+    ASSERT_TRUE(request->wait(10s).ok());
+    ASSERT_TRUE(there->arrivals().wait(*count, 3 * round, 10s).ok());
+    EXPECT_EQ(count->value(), 3 * round);
+  }
+}
+
+TEST_F(CaptureTest, replays_before_the_agent_closes_are_counted) {
+  const auto count = there->arrivals().open(*counted.immediate).value();
+  {
+    const auto graph = captured(counted);
+    for (int replay = 0; replay < 3; ++replay) graph->replay();
+  }
+  here->close();
+  EXPECT_TRUE(there->arrivals().wait(*count, 3, 10s).ok());
+  EXPECT_EQ(count->value(), 3U);
 }
 
 TEST_F(CaptureTest, a_capture_before_the_link_is_ready_would_block_and_changes_nothing) {
