@@ -122,8 +122,8 @@ const headrace_kernel_image_v1 @symbol@s[] = {
 extern \"C\" const uint64_t @symbol@_count;
 const uint64_t @symbol@_count = @count@;
 ")
-  # The assembler reads the cubins behind the compiler's back.
-  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${ARGN}")
+  # The assembler reads the cubins behind the compiler's back. A source inside a unity loses what it depends on.
+  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${ARGN}" SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # headrace_cubins(<variable> <source> [<what it includes>...]): a cubin of the source for each of headrace_cuda_archs, by
