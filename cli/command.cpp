@@ -23,6 +23,44 @@ std::string join(int argc, char** argv) {
   return line;
 }
 
+std::string hint(std::string_view wrong, const std::vector<std::string>& names) {
+  const std::vector<std::string> similar = nearest(wrong, names, 1);
+  return similar.empty() ? "" : ": did you mean " + similar.front() + "?";
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent())
+    for (const CLI::Option* option : app->get_options())
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+/// Says which word of the command line is wrong, and the nearest right one. CLI11 names no wrong command, and
+/// lists what it did not expect backwards.
+std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  std::string path = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    path += " " + command->get_name();
+  }
+  std::vector<std::string> commands;
+  for (const CLI::App* sub :
+       command->get_subcommands([](const CLI::App* sub) { return !sub->get_group().empty(); }))
+    commands.push_back(sub->get_name());
+  for (const std::string& word : app.remaining(true)) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name.starts_with("--") && name.size() > 2)
+      return fmt::format("`{}` has no option {}{}", path, name, hint(name, option_names(*command)));
+    if (!name.starts_with("-") && !commands.empty())
+      return fmt::format("there is no command `{} {}`{}", path, name, hint(name, commands));
+  }
+  if (!commands.empty() && error.get_name() == "RequiredError")
+    return fmt::format("name a command: {}", fmt::join(commands, ", "));
+  return error.what();
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
@@ -71,7 +109,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
       return app.exit(error), flush_output();
-    complain(error.what());
+    complain(usage_error(app, error));
     std::fputs("  Run with --help for the commands and options.\n", stderr);
     return exit_usage;
   }

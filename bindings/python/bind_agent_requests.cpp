@@ -166,7 +166,7 @@ std::unique_ptr<PyRequest> transfer(PyAgent& self, Op op, const std::string& pee
   };
   const Status posted = wait_in_slices(post.timeout, post_when_there_is_room,
                                        [](Status status) { return status.code == Code::would_block; });
-  if (!posted.ok()) request->raise_refusal(posted);
+  if (!posted.ok()) request->raise_refusal(posted, post);
   try {
     Timeout left = post.timeout;
     // The request ends by its own deadline. Up to 1 s more it may be canceling; another second for clock

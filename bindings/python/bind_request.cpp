@@ -15,6 +15,8 @@
 namespace headrace::python {
 namespace {
 
+constexpr std::size_t longest_notification = 65536;
+
 /// The error text of a refused post, for errors that the request does not describe itself.
 const char* refusal(Code code) {
   switch (code) {
@@ -24,9 +26,9 @@ const char* refusal(Code code) {
     case Code::not_supported:
       return "not posted: this path does not support streams";
     case Code::invalid_argument:
-      return "not posted: the request is in flight (wait for its end, or cancel it), the notification is "
-             "longer than 64 KiB, the stream belongs to another GPU, the request is captured in a graph "
-             "(cancel it, or make another), or the agent is closed or belongs to another process";
+      return "not posted: the request is in flight (wait for its end, or cancel it), the stream belongs to "
+             "another GPU, the request is captured in a graph (cancel it, or make another), or the agent is "
+             "closed or belongs to another process";
     default:
       return "";
   }
@@ -211,10 +213,16 @@ void PyRequest::post(PostOptions& options, nb::handle local, nb::handle remote, 
 void PyRequest::post(const PostOptions& options) {
   check_home();
   const Status status = without_gil([&] { return request_->post(options); });
-  if (!status.ok()) raise_refusal(status);
+  if (!status.ok()) raise_refusal(status, options);
 }
 
-void PyRequest::raise_refusal(Status status) const { raise(error_of(status)); }
+void PyRequest::raise_refusal(Status status, const PostOptions& options) const {
+  const std::size_t bytes = options.notification ? options.notification->size() : 0;
+  if (status.code == Code::invalid_argument && bytes > longest_notification)
+    raise_invalid("a notification of " + std::to_string(bytes) + " bytes: at most " +
+                  std::to_string(longest_notification) + " are allowed");
+  raise(error_of(status));
+}
 
 RequestState PyRequest::poll() {
   check_home();

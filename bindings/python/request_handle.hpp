@@ -24,7 +24,7 @@ class PyRequest {
   /// Posts with page numbers for a part; each of local and remote may be None.
   void post(PostOptions& options, nb::handle local, nb::handle remote, std::size_t part);
   /// Raises the error of a post that was refused with this status.
-  [[noreturn]] void raise_refusal(Status status) const;
+  [[noreturn]] void raise_refusal(Status status, const PostOptions& options) const;
   RequestState poll();
   void wait(const Timeout& timeout);
   void cancel();

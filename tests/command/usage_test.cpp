@@ -58,6 +58,20 @@ TEST(CliUsage, AWrongCommandLineIsExitCode2) {
   }
 }
 
+TEST(CliUsage, AWrongWordIsNamedWithTheNearestRightOne) {
+  using Words = std::vector<std::string>;
+  for (const auto& [arguments, text] : std::vector<std::pair<Words, const char*>>{
+           {{}, "name a command: demo, serve, pull, "},
+           {{"bench"}, "name a command: pages"},
+           {{"doctr"}, "no command `headrace doctr`: did you mean doctor?"},
+           {{"bench", "page"}, "no command `headrace bench page`: did you mean pages?"},
+           {{"bench", "pages", "--pages", "4K"},
+            "`headrace bench pages` has no option --pages: did you mean --page?"},
+           {{"doctor", "--optin=a=b"}, "`headrace doctor` has no option --optin: did you mean --option?"}}) {
+    EXPECT_THAT(run_command(arguments).err, HasSubstr(text)) << testing::PrintToString(arguments);
+  }
+}
+
 TEST(CliUsage, AFailureIsExitCode1WithASentenceOnStderr) {
   const Outcome outcome = run_command({"serve", "/nowhere/model.safetensors"});
   EXPECT_EQ(outcome.code, 1);

@@ -478,7 +478,7 @@ def test_a_notification_comes_after_the_bytes_and_names_its_sender(lists):
 def test_a_notification_that_is_too_long_is_refused(lists):
     left, right, *_, local, remote = lists
     request = left.make_request("write", local, remote)
-    with pytest.raises(headrace.InvalidArgument, match="64 KiB"):
+    with pytest.raises(headrace.InvalidArgument, match="65537 bytes: at most 65536"):
         request.post(notification=bytes(65537))
     with pytest.raises(TypeError, match="the notification must be bytes"):
         request.post(notification="text")
