@@ -26,9 +26,22 @@ Error out_of_order(std::string_view what, const FrameHeader& header) {
                     header.chunk, header.request);
 }
 
+/// A refusal is about the peer's memory (docs/wire.md has its codes). Others would say something of this
+/// side: that the post was canceled, or still runs.
+Code code_in_refusal(std::uint32_t number) {
+  switch (const Code code = wire::code_from_wire(number)) {
+    case Code::not_found:
+    case Code::invalid_argument:
+    case Code::not_supported:
+      return code;
+    default:
+      return Code::backend_failed;
+  }
+}
+
 Status status_of(const FrameHeader& header) {
   if (header.code == 0) return {};
-  return {wire::code_from_wire(header.code), static_cast<std::int32_t>(header.os_error)};
+  return {code_in_refusal(header.code), static_cast<std::int32_t>(header.os_error)};
 }
 
 /// Whether the frame answers the chunk that is the next to be answered.

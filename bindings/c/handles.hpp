@@ -64,7 +64,7 @@ inline Result<void> given(const void* handle, const char* what) {
 template <class Struct>
 Result<void> whole(const Struct* given, const char* what) {
   if (given == nullptr) return missing(what);
-  if (given->struct_size < sizeof(Struct))
+  if (given->struct_size < sizeof(Struct) || given->struct_size % alignof(Struct) != 0)
     return wrong(std::string(what) + ": its struct_size is not set to its sizeof");
   return {};
 }
@@ -72,6 +72,14 @@ Result<void> whole(const Struct* given, const char* what) {
 template <class Struct>
 Result<void> whole_or_null(const Struct* given, const char* what) {
   return given == nullptr ? Result<void>() : whole(given, what);
+}
+
+/// Struct `index` of the caller's array. A caller of a later version has longer structs, so the first says
+/// how far apart they are. The result is for `whole` to check.
+template <class Struct>
+const Struct* element(const Struct* first, std::uint64_t index) {
+  if (!whole(first, "")) return first;
+  return reinterpret_cast<const Struct*>(reinterpret_cast<const char*>(first) + index * first->struct_size);
 }
 
 inline std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }

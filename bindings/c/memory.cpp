@@ -71,7 +71,7 @@ std::int32_t headrace_agent_register(headrace_agent* agent, const headrace_memor
     HEADRACE_C_TRY(given(regions, "regions"));
     std::vector<headrace::MemoryRange> all;
     for (std::uint64_t i = 0; i < count; ++i) {
-      auto range = range_of(&ranges[i]);
+      auto range = range_of(element(ranges, i));
       if (!range) return std::move(range).error().within("range " + std::to_string(i));
       all.push_back(std::move(*range));
     }

@@ -41,7 +41,7 @@ Result<std::vector<TensorView>> views_of(const headrace_tensor* inputs, std::uin
   if (inputs == nullptr && count > 0) return missing("inputs");
   std::vector<TensorView> views;
   for (std::uint64_t i = 0; i < count; ++i) {
-    auto view = view_of(&inputs[i]);
+    auto view = view_of(element(inputs, i));
     if (!view) return std::move(view).error().within("input " + std::to_string(i));
     views.push_back(*view);
   }

@@ -91,7 +91,7 @@ std::int32_t headrace_agent_make_request(headrace_agent* agent, std::int32_t ope
       return wrong("there is no operation " + std::to_string(operation) + ": 0 reads, 1 writes");
     std::vector<headrace::RequestPart> all;
     for (std::uint64_t i = 0; i < part_count; ++i) {
-      auto part = part_of(&parts[i]);
+      auto part = part_of(element(parts, i));
       if (!part) return std::move(part).error().within("part " + std::to_string(i));
       all.push_back(std::move(*part));
     }

@@ -27,7 +27,8 @@ LinkQueue::Answer LinkQueue::add(std::uint32_t channel, std::string_view bytes) 
   if (messages_pass_.load(std::memory_order_acquire)) return Answer::pass;
   const std::lock_guard lock(mutex_);
   if (messages_pass_.load(std::memory_order_relaxed)) return Answer::pass;
-  if (bytes.size() > most_message_bytes - message_bytes_) return Answer::full;
+  // A message that was put back may have made them more than the most.
+  if (message_bytes_ + bytes.size() > most_message_bytes) return Answer::full;
   message_bytes_ += bytes.size();
   messages_.push_back({channel, std::string(bytes)});
   return Answer::waits;

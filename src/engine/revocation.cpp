@@ -178,10 +178,11 @@ void Revocation::asked(const std::shared_ptr<Link>& link, std::uint64_t sequence
 void Revocation::answer() {
   {
     const std::lock_guard lock(mutex_);
+    if (waits_for_room_) return;
     look_again_ = true;
     if (std::exchange(answering_, true)) return;
   }
-  bool full = false;
+  std::set<const Link*> full;
   for (;;) {
     std::vector<std::shared_ptr<const Pending>> pending;
     {
@@ -191,13 +192,29 @@ void Revocation::answer() {
       pending = pending_;
     }
     for (const auto& one : pending) {
-      if (uses_peers(*one->life, one->ranges)) continue;
-      const bool would_block = answer_one(*one).code == Code::would_block;
-      full = full || would_block;
-      if (!would_block) drop(*one);
+      if (full.contains(one->link.get()) || uses_peers(*one->life, one->ranges)) continue;
+      if (answer_one(*one).code == Code::would_block)
+        full.insert(one->link.get());
+      else
+        drop(*one);
     }
   }
-  if (full) progress_.after(ask_again_after, [this] { answer(); });
+  if (!full.empty()) answer_later();
+}
+
+/// One timer for all, and no look before it: a peer that takes no answers may have thousands to come.
+void Revocation::answer_later() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(waits_for_room_, true)) return;
+  }
+  progress_.after(ask_again_after, [this] {
+    {
+      const std::lock_guard lock(mutex_);
+      waits_for_room_ = false;
+    }
+    answer();
+  });
 }
 
 /// No post uses the regions any more.

@@ -77,6 +77,7 @@ class Revocation final : public LinkWatcher, public RegionUsers {
   [[nodiscard]] bool all_answered(const std::vector<std::uint64_t>& sequences) const;
   [[nodiscard]] Error silence(const std::vector<std::uint64_t>& sequences) const;
   void answer();
+  void answer_later();
   [[nodiscard]] Status answer_one(const Pending& pending) const;
   void drop(const Pending& pending);
 
@@ -91,8 +92,9 @@ class Revocation final : public LinkWatcher, public RegionUsers {
   std::uint64_t next_round_ = 1;
   std::vector<std::shared_ptr<const Pending>> pending_;
   std::atomic<std::size_t> pending_count_{0};
-  bool answering_ = false;   ///< a thread is in `answer`
-  bool look_again_ = false;  ///< that thread has to look once more
+  bool answering_ = false;       ///< a thread is in `answer`
+  bool look_again_ = false;      ///< that thread has to look once more
+  bool waits_for_room_ = false;  ///< a timer will call `answer`: a link was full
 };
 
 }  // namespace headrace::engine

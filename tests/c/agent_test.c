@@ -328,6 +328,54 @@ static void errors_have_code_sentence_and_page(headrace_agent* agent) {
   CHECK(headrace_agent_wait_notification(agent, NULL, NULL, 1000000, &taken, fresh()) == 5 && taken == NULL);
 }
 
+/* A caller that was compiled with a later version. */
+static void structs_of_a_later_version_may_be_longer_in_arrays_too(headrace_agent* agent) {
+  static unsigned char memory[2][page_bytes];
+  struct {
+    headrace_memory known;
+    uint64_t later;
+  } ranges[2];
+  memset(ranges, 0xff, sizeof ranges);
+  for (int i = 0; i < 2; ++i) {
+    SIZED(headrace_memory, range);
+    range.struct_size = sizeof ranges[i];
+    range.address = memory[i];
+    range.length = page_bytes;
+    ranges[i].known = range;
+  }
+  uint32_t regions[2] = {0, 0};
+  CHECK(headrace_agent_register(agent, &ranges[0].known, 2, NULL, regions, fresh()) == 0);
+  CHECK(regions[0] != 0 && regions[1] != 0 && regions[0] != regions[1]);
+  ranges[0].known.struct_size = sizeof ranges[0] + 1;
+  CHECK(headrace_agent_register(agent, &ranges[0].known, 2, NULL, regions, fresh()) == 2);
+  CHECK(strstr(text(), "struct_size") != NULL);
+  CHECK(headrace_agent_deregister(agent, regions, 2, ten_seconds, fresh()) == 0);
+
+  headrace_page_spec spec = uniform(register_bytes(agent, memory, sizeof memory, NULL));
+  spec.count = 1;
+  headrace_page_list *local = NULL, *remote = NULL;
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &local, fresh()) == 0);
+  CHECK(headrace_agent_prepare(agent, "left", &spec, &remote, fresh()) == 0);
+  struct {
+    headrace_request_part known;
+    uint64_t later;
+  } parts[2];
+  memset(parts, 0xff, sizeof parts);
+  for (int i = 0; i < 2; ++i) {
+    SIZED(headrace_request_part, part);
+    part.struct_size = sizeof parts[i];
+    part.local = local;
+    part.remote = remote;
+    parts[i].known = part;
+  }
+  headrace_request* request = NULL;
+  CHECK(headrace_agent_make_request(agent, HEADRACE_OPERATION_READ, &parts[0].known, 2, NULL, &request,
+                                    fresh()) == 2);
+  CHECK(strstr(text(), "struct_size") == NULL); /* both are of one peer: that is what is wrong */
+  headrace_page_list_free(local);
+  headrace_page_list_free(remote);
+}
+
 static void a_refused_registration_drops_what_it_was_to_keep(headrace_agent* agent) {
   const int before = atomic_load(&drops);
   SIZED(headrace_memory, nothing);
@@ -399,6 +447,7 @@ int main(void) {
   a_counter_counts_posts_after_their_bytes(left, right);
   metadata_travels_by_socket(left, right);
   errors_have_code_sentence_and_page(left);
+  structs_of_a_later_version_may_be_longer_in_arrays_too(left);
   a_refused_registration_drops_what_it_was_to_keep(left);
   a_request_needs_indices_on_both_sides(left);
   null_may_be_freed_and_asked();

@@ -53,6 +53,14 @@ class PlayedSocket {
     header.chunk = heard.chunk;
     say(header, std::string(8, '\xff'));
   }
+  void refuse(const tcp::FrameHeader& heard, tcp::FrameType answer, Code code) const {
+    tcp::FrameHeader header;
+    header.type = answer;
+    header.request = heard.request;
+    header.chunk = heard.chunk;
+    header.code = static_cast<std::uint32_t>(code);
+    say(header, std::string(8, '\0'));
+  }
   /// The next frame; what follows its header is thrown away.
   [[nodiscard]] tcp::FrameHeader hear() const {
     tcp::FrameHeader header;

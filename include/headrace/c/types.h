@@ -9,7 +9,8 @@
  *   is `headrace_error** error`. NULL: the caller wants the code alone, and nothing is allocated. Else *error
  *   becomes NULL, or an error that the caller frees.
  * - Structs begin with struct_size, which the caller sets to sizeof, also in structs that the function fills
- *   in. Fields are only ever appended. A struct without struct_size is frozen.
+ *   in. Fields are only ever appended. A struct without struct_size is frozen. The structs of an array have
+ *   one struct_size.
  * - Text is UTF-8 with a zero at its end. Text in an argument is copied. Returned text lives as long as the
  *   handle that it came from, unless a sentence says less.
  * - Time: timeout_ns counts nanoseconds from the call; negative: no limit.

@@ -76,6 +76,19 @@ TEST(LinkQueue, beyond_its_bounds_it_is_full) {
   EXPECT_EQ(queue.add(0, "x"), Answer::waits) << "there is room again";
 }
 
+TEST(LinkQueue, a_message_that_is_put_back_leaves_no_room_for_others) {
+  LinkQueue queue;
+  const std::string half(LinkQueue::most_message_bytes / 2, 'x');
+  EXPECT_EQ(queue.add(0, half), Answer::waits);
+  EXPECT_EQ(queue.add(0, half), Answer::waits);
+  (void)queue.open();
+  auto taken = queue.next_message();
+  EXPECT_EQ(queue.add(0, half), Answer::waits) << "meanwhile there was room";
+  queue.put_back(*std::move(taken));
+  EXPECT_EQ(queue.add(0, half), Answer::full);
+  EXPECT_EQ(queue.add(0, "x"), Answer::full);
+}
+
 TEST(LinkQueue, a_closed_queue_returns_what_waited_and_keeps_nothing) {
   LinkQueue queue;
   int post = 0;

@@ -100,5 +100,23 @@ TEST_F(RevocationTest, an_answer_that_finds_no_room_is_sent_later) {
   EXPECT_EQ(last<wire::Revoked>().sequence, 42U);
 }
 
+/// How often the backend was asked to send while it was full.
+std::size_t attempts = 0;
+
+TEST_F(RevocationTest, answers_that_find_no_room_are_tried_once_a_while_however_many_they_are) {
+  static headrace_backend_v1 table = recording_table("counting");
+  table.notify = [](void*, void*, uint32_t, const void*, size_t) {
+    ++attempts;
+    return headrace_status_v1{HEADRACE_WOULD_BLOCK, 0, HEADRACE_NO_PAGE};
+  };
+  const auto link = parts.ready_link(parts.import("there"), parts.add(table));
+  constexpr std::size_t asked = 100;
+  for (std::size_t i = 0; i < asked; ++i) parts.revocation.asked(link, i, ranges);
+  attempts = 0;
+  parts.clock.advance(1ms);
+  (void)parts.progress->poll();
+  EXPECT_EQ(attempts, 1U);
+}
+
 }  // namespace
 }  // namespace headrace::engine
