@@ -1346,7 +1346,7 @@ STEPS: dict[str, Step] = {
     "host": Step(host, 140, 36),
     "tcp": Step(tcp, 90, 20),
     "views": Step(views, 60, 6),
-    "tests": Step(tests, 240, 165),
+    "tests": Step(tests, 330, 165),
     "memcheck": Step(memcheck, 60, 8),
     "initcheck": Step(initcheck, 60, 8),
     "racecheck": Step(racecheck, 60, 11),

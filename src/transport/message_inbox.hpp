@@ -72,7 +72,13 @@ class MessageInbox {
 
   Result<void> bind(const MessageHead& head);
 
-  std::map<std::uint16_t, Lane> lanes_;
+  /// Counts first, agents' own messages last: with one of those a peer says that it leaves.
+  struct DeliveredBefore {
+    bool operator()(std::uint16_t a, std::uint16_t b) const {
+      return static_cast<std::uint16_t>(a - count_channel) < static_cast<std::uint16_t>(b - count_channel);
+    }
+  };
+  std::map<std::uint16_t, Lane, DeliveredBefore> lanes_;
   std::unordered_map<std::uint64_t, Write> writes_;
 };
 

@@ -124,6 +124,24 @@ TEST_P(Counts, and_messages_of_one_post_both_come) {
   EXPECT_EQ(expected, posts);
 }
 
+// An agent says on that channel that it leaves: what it has waited for is counted by then.
+TEST_P(Counts, come_before_what_channel_1_says_after_the_posts) {
+  Pair pair = open_pair();
+  Rows all(pair, 1);
+  std::atomic<std::uint64_t> messages{0}, early{0};
+  pair.b->host().on_received = [&](const HostMessage&) { early += all.counted < ++messages ? 1 : 0; };
+  world.start_driver();
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    ASSERT_TRUE(all.requests[0]->run().status.ok());
+    pair.ab.send(world, HEADRACE_CHANNEL_AGENT, "after it");
+    // The owner looks at the row when it is counted: the next post may write it only then.
+    ASSERT_TRUE(world.until([&] { return all.counted == i && messages == i; })) << world.describe();
+  }
+  world.stop_driver();
+  pair.b->host().on_received = nullptr;
+  EXPECT_EQ(early, 0U);
+}
+
 TEST_P(Counts, of_a_read_come_to_the_owner_once) {
   const Pair pair = open_pair();
   const Memory target(Memory::Kind::plain, 50'000, 1), source(Memory::Kind::plain, 50'000, 2);

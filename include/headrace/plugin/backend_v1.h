@@ -213,7 +213,8 @@ typedef struct headrace_host_v1 {
 
   /* So many posts of the peer with this immediate have arrived: the bytes of a write can be read here, and
    * the peer has the bytes of a read. Called once for each post, or once for several with their sum. Counts
-   * of different posts come in any order, and so do the count and the message of one post.
+   * of different posts come in any order, and so do the count and the message of one post. A count comes
+   * before a message of channel 1 that the peer has sent after the post's end.
    *
    * - A post that ended ok is counted once, unless the link is lost first.
    * - A post that failed is not counted.
