@@ -102,7 +102,10 @@ OURS = {"registered": False, "allocated": True}
 # the goals are about.
 OVER_TCP = {
     "nixl": {"UCX_TLS": "tcp,cuda_copy,self"},
-    "headrace": {"HEADRACE_BACKENDS": "tcp", "HEADRACE_TCP_SOCKETS": "8"},
+    "headrace": {
+        "HEADRACE_BACKENDS": "tcp",
+        "HEADRACE_TCP_SOCKETS": str(min(8, len(os.sched_getaffinity(0)))),
+    },
 }
 
 # The GPUs of initiator and target, and the single pages that are timed between them.
@@ -563,7 +566,7 @@ def report_metadata(rows: Rows) -> None:
 def table_of(options: argparse.Namespace) -> str:
     """Returns the table of bench/results for the rows."""
     if not options.as_gpus:
-        return "pages-cpu"
+        return "tcp-cpu" if options.over else "pages-cpu"
     if options.over:
         return "tcp-cpu" if options.kinds == "dram-dram" else "tcp-gpu"
     return "pages-gpu" if options.kinds == "vram-vram" else "pages-host"
@@ -628,7 +631,7 @@ def main() -> None:
         f"{INITIATOR})",
     )
     parser.add_argument(
-        "--over", choices=["tcp"], help="with --device cuda: through sockets only, eight of Headrace's"
+        "--over", choices=["tcp"], help="through sockets only, eight of Headrace's, or as many as cores"
     )
     parser.add_argument("--python", help="interpreter with NIXL (default: of --install)")
     parser.add_argument(
@@ -653,8 +656,8 @@ def main() -> None:
         parser.error("--posts is 1 or more, and goes with neither --device cuda nor --through-dropin")
     if gpus and options.through_dropin:
         parser.error("--through-dropin compares in host memory")
-    if not gpus and (options.over or options.tuned or options.kinds != "vram-vram"):
-        parser.error("--kinds, --over and --tuned go with --device cuda")
+    if not gpus and (options.tuned or options.kinds != "vram-vram"):
+        parser.error("--kinds and --tuned go with --device cuda")
     if options.target_gpu is not None and not (gpus and options.kinds == "vram-vram"):
         parser.error("--target-gpu goes with --device cuda and --kinds vram-vram")
     places = KINDS[options.kinds] if gpus else HOST_MEMORY

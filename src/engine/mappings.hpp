@@ -78,7 +78,7 @@ namespace headrace {
 
 /// A mapped region: keeps the engine, and with it the backend's instance, until the last copy is gone.
 struct Mapping::State {
-  explicit State(const engine::CallGate& calls) : calls(calls) {}
+  explicit State(const engine::CallGate& its_calls) : calls(its_calls) {}
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
