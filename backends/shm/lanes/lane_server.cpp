@@ -19,7 +19,6 @@ constexpr std::uint64_t linger_ns = 50'000;   // for the next runs of a request
 constexpr std::uint64_t turn_ns = 5'000'000;  // then the pool's other tasks get the thread
 constexpr std::uint64_t longest_turn_ns = 1'000'000'000;
 constexpr std::uint64_t check_ns = 1'000'000;
-constexpr std::uint64_t give_up_ns = 100'000'000;  // a reader that takes nothing out: stopped, or dead
 
 /// Copies what a peer asked for, and fetches `next` meanwhile. Our threads change that memory when the peer
 /// has told them, by way of its own process, that it has its bytes. The thread sanitizer does not see that
@@ -164,7 +163,7 @@ bool LaneServer::wait() {
   patience_.wait();
   if (!patience_.is_long()) return true;
   let_go();
-  return patience_.waited_ns() < give_up_ns;
+  return patience_.waited_ns() < give_up_ns_;
 }
 
 /// For the next run. False: it is time to leave.

@@ -19,7 +19,9 @@ namespace headrace::shm {
 /// table, and holds the regions that it copies out of while there are runs.
 class LaneServer {
  public:
-  LaneServer(ServedRegions& regions, LaneMemory& lane) : regions_(regions), lane_(lane) {}
+  /// `give_up_ns`: after so long without room the reader is taken for stopped, or dead.
+  LaneServer(ServedRegions& regions, LaneMemory& lane, std::uint64_t give_up_ns = 100'000'000)
+      : regions_(regions), lane_(lane), give_up_ns_(give_up_ns) {}
 
   template <class KeepOn>
   void serve(const KeepOn& keep_on) {
@@ -75,6 +77,7 @@ class LaneServer {
 
   ServedRegions& regions_;
   LaneMemory& lane_;
+  const std::uint64_t give_up_ns_;
   FaultGuard guard_;
   Step last_ = Step::moved;
   std::uint64_t begun_ns_ = 0;

@@ -82,7 +82,8 @@ class Lane : public testing::Test {
 
   /// What reader and owner do when the reader calls.
   void serve() {
-    servers.emplace_back([this] { LaneServer(regions, *served).serve([] { return true; }); });
+    servers.emplace_back(
+        [this] { LaneServer(regions, *served, patient.stall_ns).serve([] { return true; }); });
   }
 
   /// Keeps what the request is described by.
@@ -236,7 +237,7 @@ TEST_F(Lane, a_region_that_goes_on_the_way_ends_the_part) {
     return true;
   };
   const LaneEnd end = reader->read(transfer, {0, 0}, {2000, 0}, [&] {
-    servers.emplace_back([&] { LaneServer(regions, *served).serve(go_once); });
+    servers.emplace_back([&] { LaneServer(regions, *served, patient.stall_ns).serve(go_once); });
   });
   join();
   owner.join();
@@ -310,7 +311,7 @@ TEST_P(LostMemory, under_a_server_ends_the_part_and_no_reader_gets_the_region_an
     return true;
   };
   const LaneEnd end = reader->read(transfer, {0, 0}, {2000, 0}, [&] {
-    servers.emplace_back([&] { LaneServer(regions, *served).serve(lose_once); });
+    servers.emplace_back([&] { LaneServer(regions, *served, patient.stall_ns).serve(lose_once); });
   });
   join();
   EXPECT_FALSE(end.complete);
