@@ -175,10 +175,11 @@ Result<PathChoice::Prepared> PathChoice::prepare_over(BackendInstance& backend, 
   Path empty;
   empty.backend = &backend;
   if (plan.remote->life) {
-    HEADRACE_TRY(link, links_.to(plan.remote->life, backend));
-    empty.link = std::move(link);
+    HEADRACE_TRY(found, links_.to(plan.remote->life, backend));
+    empty.link = std::move(found);
   }
-  const Held held(regions_, empty.link.get());
+  const std::shared_ptr<Link> link = empty.link;  // outlives the hold also where it fails and the path goes
+  const Held held(regions_, link.get());
   HEADRACE_TRY(path, prepare_on(std::move(empty), held, plan, args, sides));
   return Prepared{std::move(path), backend.cost(args)};
 }
