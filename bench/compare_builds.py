@@ -64,7 +64,10 @@ Values = dict[Figure, dict[str, list[float]]]  # the figures of either build, by
 def measure(command: str, arguments: list[str]) -> list[dict[str, Any]]:
     """Returns the rows of one run; exits where it fails."""
     line = [command, "bench", "pages", "--json", *arguments]
-    run = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    try:
+        run = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"{' '.join(line)}: not ended within {PATIENCE} s")
     if run.returncode != 0:
         sys.exit(f"{' '.join(line)}: {ended('it', run.returncode)}\n{run.stderr}")
     return [json.loads(text) for text in run.stdout.splitlines() if text.startswith("{")]

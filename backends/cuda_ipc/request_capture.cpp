@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request that lies in CUDA graphs: the host has no part in its replays, so all that they touch is held
-// from the capture on, and what went wrong is looked for when somebody asks. Replays that the peer counts are
-// told by whoever looks for the ends of posts.
+// from the capture on, and what went wrong is looked for when somebody asks. The threads
+// that look for the ends of posts also look for replays that the peer counts, and tell them.
 #include "backends/cuda_ipc/request.hpp"
 #include "gpu/given_stream.hpp"
 

@@ -15,8 +15,6 @@
 namespace headrace::python {
 namespace {
 
-constexpr std::size_t longest_notification = 65536;
-
 /// The error text of a refused post, for errors that the request does not describe itself.
 const char* refusal(Code code) {
   switch (code) {
@@ -218,9 +216,9 @@ void PyRequest::post(const PostOptions& options) {
 
 void PyRequest::raise_refusal(Status status, const PostOptions& options) const {
   const std::size_t bytes = options.notification ? options.notification->size() : 0;
-  if (status.code == Code::invalid_argument && bytes > longest_notification)
+  if (status.code == Code::invalid_argument && bytes > max_notification_bytes)
     raise_invalid("a notification of " + std::to_string(bytes) + " bytes: at most " +
-                  std::to_string(longest_notification) + " are allowed");
+                  std::to_string(max_notification_bytes) + " are allowed");
   raise(error_of(status));
 }
 

@@ -71,6 +71,9 @@ struct Immediate {
   friend bool operator==(const Immediate&, const Immediate&) = default;
 };
 
+/// The most bytes of a notification.
+inline constexpr std::size_t max_notification_bytes = 64 * 1024;
+
 /// What goes with one post.
 struct PostOptions {
   /// Delivered to the peer once the bytes have arrived (write) or have been taken (read). Up to 64 KiB.

@@ -10,6 +10,8 @@
 
 namespace headrace::engine {
 
+static_assert(wire::user_payload_bytes == max_notification_bytes);
+
 // ------------------------------------------------------------------ sending
 
 Result<void> Notifications::send(std::string_view name, std::string_view payload) {

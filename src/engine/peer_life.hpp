@@ -59,8 +59,8 @@ struct PeerLife {
     }
     return best;
   }
-  /// A link that is ready and carries messages, or none. Every agent has host memory, and a backend of GPUs
-  /// alone may be in the driver for milliseconds before it looks for messages: it is the second choice.
+  /// A link that is ready and carries messages, or none. One whose backend has host memory comes first, as in
+  /// Notifications::ways_to, which says why.
   [[nodiscard]] std::shared_ptr<Link> ready_message_link() const {
     const std::shared_lock lock(mutex);
     std::shared_ptr<Link> other;

@@ -14,8 +14,7 @@
 namespace headrace::engine {
 namespace {
 
-constexpr std::size_t message_header_bytes = 16;  // request and post number (docs/wire.md)
-constexpr std::size_t longest_notification = 65536;
+constexpr std::size_t message_header_bytes = 16;           // request and post number (docs/wire.md)
 constexpr auto canceling_limit = std::chrono::seconds(1);  // then the connection goes
 constexpr auto full_queue_wait =
     std::chrono::microseconds(100);  // until a path whose queue was full is asked again
@@ -93,7 +92,7 @@ Status RequestCore::refusal(const PostOptions* options) const {
   if (const Status unusable = context_.calls.status(); !unusable.ok()) return unusable;
   if (!may_post(state())) return {Code::invalid_argument};
   if (options == nullptr) return {};
-  if (options->notification && options->notification->size() > longest_notification)
+  if (options->notification && options->notification->size() > max_notification_bytes)
     return {Code::invalid_argument};
   if (options->indices && (!options->stream || (whole_ == nullptr && options->indices->part != 0)))
     return {Code::invalid_argument};

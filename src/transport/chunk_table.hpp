@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chunks that are on the wire and not answered, by number. A transport gives the number to its network
-// with the chunk (verbs: the wr_id) and gets it back with the completion, whatever the order. What comes back
-// is not trusted: a number that was never given out, or is used up, finds nothing.
+// The chunks that are on the wire and not answered, by number. A transport passes the number to its network
+// with the chunk (verbs: the wr_id), and the completion has it. Completions come in any order. A number from
+// the network is not trusted: one that was never given out, or is used up, finds nothing.
 #pragma once
 
 #include "transport/chunk.hpp"
