@@ -9,7 +9,9 @@
 
 namespace headrace::cli {
 
-Result<void> keep_tcp_door_at(std::string_view address, std::map<std::string, std::string>& options) {
+Result<void> keep_tcp_door_at(std::string_view address, const std::vector<std::string>& backends,
+                              std::map<std::string, std::string>& options) {
+  if (!backends.empty() && std::find(backends.begin(), backends.end(), "tcp") == backends.end()) return {};
   const std::string host(address.substr(0, address.rfind(':')));
   if (host.empty() || host == "0.0.0.0" || host == "[::]" || host == "*") return {};
   HEADRACE_CLI_TRY(known, list_options(options));

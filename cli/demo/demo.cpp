@@ -163,8 +163,8 @@ Result<void> run_demo(DemoArguments wanted, const Invocation& invocation) {
   demo.front.placement = placement;
   HEADRACE_CLI_CHECK(check_shape(wanted));
   demo.front.options = invocation.options;
-  HEADRACE_CLI_CHECK(
-      keep_tcp_door_at("127.0.0.1:0", demo.front.options));  // all processes of the demo are on this host
+  // All processes of the demo are on this host.
+  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", demo.front.backends, demo.front.options));
   HEADRACE_CLI_CHECK(find_model(wanted, invocation));
   if (!wanted.is_trained()) {
     HEADRACE_CLI_CHECK(find_random_prompt(wanted));

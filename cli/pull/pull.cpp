@@ -154,7 +154,7 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   options.store = wanted.store;
   options.options = invocation.options;
   // No peer connects to this process, so its tcp backend listens on loopback only.
-  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.options));
+  HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.backends, options.options));
   HEADRACE_CLI_TRY(agent, Agent::open(own_name(), std::move(options)));
   HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
                                                 : agent.find(wanted.address, wanted.patience()));

@@ -123,7 +123,7 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   // explicit
   // --listen.
   if (wanted.store.empty() || wanted.listen != default_listen)
-    HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.options));
+    HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.backends, options.options));
   HEADRACE_CLI_TRY(
       agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
 

@@ -19,7 +19,9 @@ from types import SimpleNamespace
 import pytest
 
 import headrace
+import parts
 import peer_process
+from parts import pytest_collection_modifyitems  # noqa: F401  (a hook)
 
 HERE = Path(__file__).resolve().parent
 TEST_SECONDS, SLOW_TEST_SECONDS = 120, 1800
@@ -31,6 +33,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--soak-seconds", type=float, default=600, help="how long the soak between GPUs may take"
     )
+    parts.add_option(parser)
 
 
 def pytest_configure(config):
@@ -57,7 +60,7 @@ def own_runtime_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(folder))
 
 
-@pytest.fixture(params=["shm", "tcp"])
+@pytest.fixture(params=parts.BY_CASE)
 def backend(request):
     return request.param
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: shm
 """The names under which the drop-in can be imported, and the cost and side effects of an import. Each test
 runs in a fresh interpreter."""
 

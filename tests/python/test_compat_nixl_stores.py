@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: shm
 """Metadata over etcd and torch's TCPStore, with NIXL's environment variables."""
 
 import numpy as np

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case, others shm
 """`headrace demo`: a prefill worker and decode workers that write one text together."""
 
 import itertools
@@ -21,6 +22,8 @@ from headrace.demo_model import export, generate
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
 COMMAND = Path(sys.executable).parent / "headrace"
+# Named, so that the command needs not look up among the options of all backends.
+SETTINGS = {"--backend": "shm", "--python": sys.executable}
 WORDS = "and the king of Judah went up unto the house of the LORD with all his people ".split()
 
 
@@ -39,7 +42,7 @@ def demo(packages, tmp_path):
     def start(*arguments, folder=packages, **more):
         environment = os.environ | {"TMPDIR": str(tmp_path)}
         process = subprocess.Popen(
-            [COMMAND, "demo", "--packages", folder, *map(str, arguments)],
+            command(folder, *arguments),
             bufsize=0,  # `communicate` does not see what `read` has left in a buffer
             env=environment,
             stdout=subprocess.PIPE,
@@ -53,6 +56,12 @@ def demo(packages, tmp_path):
     for process in started:
         process.kill()
         process.wait()
+
+
+def command(folder, *arguments):
+    """The command line; the settings are those of SETTINGS unless the arguments have others."""
+    usual = [word for name, value in SETTINGS.items() if name not in arguments for word in (name, value)]
+    return [COMMAND, "demo", "--packages", folder, *usual, *map(str, arguments)]
 
 
 def finished(process, seconds=110):
@@ -94,10 +103,10 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(
-    "path, workers, page",
+    "backend, workers, page",
     [pytest.param(*each, marks=[] if each in EVERY_DAY else [pytest.mark.slow]) for each in COMBINATIONS],
 )
-def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
+def test_the_tokens_are_those_of_one_process_alone(demo, backend, workers, page):
     said, _ = finished(
         demo(
             "--json",
@@ -105,7 +114,7 @@ def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
             "--tokens",
             24,
             "--backend",
-            path,
+            backend,
             "--workers",
             workers,
             "--page",
@@ -116,7 +125,7 @@ def test_the_tokens_are_those_of_one_process_alone(demo, path, workers, page):
     )
     assert (said["tokens"], said["path"], said["page_tokens"], said["decode_workers"]) == (
         24,
-        path,
+        backend,
         page,
         workers,
     )
@@ -136,8 +145,7 @@ def small():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["shm", "tcp"])
-def test_random_weights_are_the_same_in_every_process(demo, small, path):
+def test_random_weights_are_the_same_in_every_process(demo, small, backend):
     process = demo(
         "--shape",
         "small",
@@ -146,13 +154,13 @@ def test_random_weights_are_the_same_in_every_process(demo, small, path):
         "--tokens",
         24,
         "--backend",
-        path,
+        backend,
         "--workers",
         2,
         folder=small,
     )
     said, _ = finished(process)
-    assert (said["shape"], said["text"], len(said["token_ids"]), said["path"]) == ("small", "", 24, path)
+    assert (said["shape"], said["text"], len(said["token_ids"]), said["path"]) == ("small", "", 24, backend)
     assert said["prompt_tokens"] == 2048 - 24 and said["share_before_prefill_ended"] >= 0.7
     layers, token_bytes = 4, 2 * 2 * 32 * 2
     assert said["bytes"] == layers * -(-said["prompt_tokens"] // 16) * 16 * token_bytes
@@ -258,7 +266,6 @@ def test_with_retry_the_text_goes_on_where_it_was(demo):
         (["--prompt-file", "/tmp"], "read the prompt from /tmp: Is a directory"),
         (["--prompt-file", "/dev/zero"], "longer than the model's context of 2048 tokens"),
         (["--tokens", "999999999"], "more than the model's context of 2048"),
-        (["--backend", "nosuch"], "nosuch"),
         (["--model-weights", "/nonexistent.safetensors"], "/nonexistent.safetensors"),
         (["--python", "/nonexistent"], "compile the demo's model"),
         (["--device", "tpu"], "tpu"),
@@ -309,7 +316,7 @@ def test_a_gpu_that_is_not_there_is_said(demo):
 def test_a_temporary_folder_that_is_none_is_named(packages):
     environment = os.environ | {"TMPDIR": "/nonexistent"}
     done = subprocess.run(
-        [COMMAND, "demo", "--packages", packages],
+        command(packages),
         env=environment,
         capture_output=True,
         text=True,
@@ -333,7 +340,7 @@ def test_a_reader_that_leaves_ends_the_text(demo):
 def test_a_full_device_is_said(packages, tmp_path):
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [COMMAND, "demo", "--packages", packages],
+            command(packages),
             env=os.environ | {"TMPDIR": str(tmp_path)},
             stdout=full,
             stderr=subprocess.PIPE,

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: shm
 """`headrace demo --serve`: OpenAI's completions protocol, tried with OpenAI's own client."""
 
 import itertools
@@ -27,7 +28,8 @@ import openai
 from headrace.demo_model import export, generate
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
-COMMAND = Path(sys.executable).parent / "headrace"
+# The settings are named, so that the command needs not look up among the options of all backends.
+COMMAND = [Path(sys.executable).parent / "headrace", "demo", "--backend", "shm", "--python", sys.executable]
 MODEL = "headrace-demo"
 PROMPT = "And the king said unto "
 
@@ -41,7 +43,7 @@ class Server:
         environment = os.environ | {"TMPDIR": str(folder), "HEADRACE_RUNTIME_DIR": self.runtime.name}
         self.folder = folder
         self.process = subprocess.Popen(
-            [COMMAND, "demo", "--serve", "0", "--packages", BUILD, *map(str, arguments)],
+            [*COMMAND, "--serve", "0", "--packages", BUILD, *map(str, arguments)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=(folder / "stderr").open("w"),
@@ -405,7 +407,7 @@ def test_whatever_comes_in_the_server_goes_on(server):
 
 def test_a_port_in_use_is_said(server):
     port = server.url.split(":")[-1]
-    command = [COMMAND, "demo", "--serve", port, "--packages", BUILD]
+    command = [*COMMAND, "--serve", port, "--packages", BUILD]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
     assert f"port {port}" in done.stderr and "--serve 0" in done.stderr

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case
 """Peers that were never introduced to one another find each other in a real etcd."""
 
 import numpy as np

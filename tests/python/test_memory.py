@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case
 """Registering, allocating and mapping memory: the objects that are accepted, the ones that are refused, and
 the references that keep memory alive."""
 

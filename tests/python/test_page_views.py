@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case
 """Pages that are strided views of arrays: the bytes arrive as NumPy computes them, and impossible views are
 refused."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case
 """The forms of pages that `prepare` accepts, and how it refuses all others."""
 
 import pickle

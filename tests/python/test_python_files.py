@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
 
 from testing import python_files, stage, store
 
@@ -27,11 +28,20 @@ TESTS = {
         def test_it(): pytest.skip("no IPv6")
         def test_other(): pass
     """,
+    "test_each.py": """
+        # backends: by case, others fake
+        import os
+        import pytest
+        @pytest.mark.parametrize("backend", ["shm", "tcp"])
+        def test_it(backend): assert os.environ.get("HEADRACE_BACKENDS", backend) == backend
+        def test_other(): assert os.environ.get("HEADRACE_BACKENDS", "fake") == "fake"
+    """,
     "test_any.py": """
         import os
         def test_it(): assert os.path.exists("CHANGELOG.md")
     """,
 }
+CONFTEST = "from parts import add_option as pytest_addoption, pytest_collection_modifyitems\n"
 PLAIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 PYPROJECT = """[tool.pytest.ini_options]
 markers = ["slow"]
@@ -75,6 +85,9 @@ def tree(tmp_path, monkeypatch, plugin):
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / ".gitignore").write_text("*.pyc\n__pycache__\n")
     subprocess.run(["git", "init", "-q", root], check=True)
+    (root / "tests" / "python").mkdir(parents=True)
+    shutil.copy(HERE / "parts.py", root / "tests" / "python")
+    (root / "tests" / "python" / "conftest.py").write_text(CONFTEST)
     for name, text in TESTS.items():
         write(root / "tests" / "python" / name, text.format(fake=str(package / "headrace_backend_fake.so")))
     return tmp_path
@@ -100,24 +113,26 @@ def run(tree):
     return run_files
 
 
-ALL = ["any", "fake", "none"]
+EACH = ["each@others", "each@shm", "each@tcp"]
+ALL = ["any", *EACH, "fake", "none"]
 
 
 def test_the_counts_are_the_same_whether_files_run_or_not(run):
     counted, ran = run()
-    assert (counted.passed, counted.stored, len(counted.skips), ran) == (4, 0, 1, ALL), counted.failures
+    assert (counted.passed, counted.stored, len(counted.skips), ran) == (7, 0, 1, ALL), counted.failures
     counted, ran = run()
-    assert (counted.passed, counted.stored, len(counted.skips), ran) == (4, 4, 1, [])
-    assert run(use_store=False)[1] == ALL
+    assert (counted.passed, counted.stored, len(counted.skips), ran) == (7, 7, 1, [])
+    counted, ran = run(use_store=False)
+    assert (counted.passed, counted.stored, ran) == (7, 0, ["any", "each", "fake", "none"])
 
 
 @pytest.mark.parametrize(
     ("changed", "runs"),
     [
-        ("root/backends/tcp/x.cpp", ["any"]),
-        ("root/backends/fake/x.cpp", ["any", "fake"]),
-        ("package/headrace_backend_tcp.so", ["any"]),
-        ("package/headrace_backend_fake.so", ["any", "fake"]),
+        ("root/backends/tcp/x.cpp", ["any", "each@tcp"]),
+        ("root/backends/fake/x.cpp", ["any", "each@others", "fake"]),
+        ("package/headrace_backend_tcp.so", ["any", "each@tcp"]),
+        ("package/headrace_backend_fake.so", ["any", "each@others", "fake"]),
         ("root/backends/README.md", ALL),
         ("root/backends/tcp/y.cpp", ALL),  # one more
         ("package/module.py", ALL),
@@ -205,5 +220,5 @@ def test_a_file_without_a_test_of_these_marks_counts_nothing(run, tree):
     text = "import pytest\npytestmark = pytest.mark.slow\ndef test_it(): assert False"
     (tree / "root" / "tests" / "python" / "test_none.py").write_text(text)
     counted, _ = run()
-    assert (counted.passed, counted.failures) == (3, [])
+    assert (counted.passed, counted.failures) == (6, [])
     assert run()[1] == []

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case
 """Requests: the bytes arrive, every completion is reported in every form, and a dropped request leaves
 nothing behind."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case
 """Many threads on one agent, and memory that does not grow."""
 
 import gc

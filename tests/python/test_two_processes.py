@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# backends: by case
 """Two agents in two processes: bytes, notifications, the death of a peer and its restart."""
 
 import numpy as np
