@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option `--part`: the cases that use one backend, by their fixture `backend` or `stopped`, or the others.
+"""The option `--part`: the cases that use one backend by their fixture `backend` or `stopped`, or others.
 
 tools/testing/python_files.py stores the result of each part by itself.
 """

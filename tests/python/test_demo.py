@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: by case, others shm
+# backends: shm
 """`headrace demo`: a prefill worker and decode workers that write one text together."""
 
 import itertools
@@ -96,17 +96,20 @@ def runs(pid):
         return False
 
 
-EVERY_DAY = [("shm", 3, 16), ("tcp", 1, 64)]
-COMBINATIONS = [
-    (path, workers, page) for path in ("shm", "tcp") for workers in (1, 3) for page in (1, 16, 64)
-]
+def combinations(every_day):
+    """Numbers of workers and tokens of a page; all but one are slow tests."""
+    return [
+        pytest.param(*each, marks=[] if each == every_day else [pytest.mark.slow])
+        for each in itertools.product((1, 3), (1, 16, 64))
+    ]
 
 
-@pytest.mark.parametrize(
-    "backend, workers, page",
-    [pytest.param(*each, marks=[] if each in EVERY_DAY else [pytest.mark.slow]) for each in COMBINATIONS],
-)
-def test_the_tokens_are_those_of_one_process_alone(demo, backend, workers, page):
+@pytest.mark.parametrize("workers, page", combinations((3, 16)))
+def test_the_tokens_are_those_of_one_process_alone(demo, workers, page):
+    check_tokens(demo, "shm", workers, page)
+
+
+def check_tokens(demo, backend, workers, page):
     said, _ = finished(
         demo(
             "--json",
@@ -145,7 +148,11 @@ def small():
 
 
 @pytest.mark.slow
-def test_random_weights_are_the_same_in_every_process(demo, small, backend):
+def test_random_weights_are_the_same_in_every_process(demo, small):
+    check_random_weights(demo, small, "shm")
+
+
+def check_random_weights(demo, small, backend):
     process = demo(
         "--shape",
         "small",

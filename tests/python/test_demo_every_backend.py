@@ -1,41 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`headrace demo` without settings opens every backend; the tests of test_demo.py open one."""
+"""`headrace demo` over tcp, and with every backend open; the tests of test_demo.py open shm alone."""
 
-import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from headrace.demo_model import export
+from test_demo import COMMAND, check_random_weights, check_tokens, combinations, finished
+from test_demo import demo as demo
+from test_demo import packages as packages
+from test_demo import small as small
 
-BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
-COMMAND = Path(sys.executable).parent / "headrace"
+
+@pytest.mark.parametrize("workers, page", combinations((1, 64)))
+def test_the_tokens_are_those_of_one_process_alone(demo, workers, page):
+    check_tokens(demo, "tcp", workers, page)
 
 
-def demo(folder, *arguments):
-    export.export_pieces(BUILD, cache=BUILD / "cache")
-    return subprocess.run(
-        [COMMAND, "demo", "--packages", BUILD, *arguments],
-        env=os.environ | {"TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+@pytest.mark.slow
+def test_random_weights_are_the_same_in_every_process(demo, small):
+    check_random_weights(demo, small, "tcp")
+
+
+def test_a_backend_that_does_not_exist_is_named(demo):
+    process = demo("--backend", "nosuch")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "nosuch" in err.decode()
+
+
+def test_the_demo_chooses_among_all_backends(packages, tmp_path):
+    process = subprocess.Popen(
+        [COMMAND, "demo", "--packages", packages, "--json", "--check", "--tokens", "16"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-
-
-def test_a_backend_that_does_not_exist_is_named(tmp_path):
-    done = demo(tmp_path, "--backend", "nosuch")
-    assert done.returncode == 1 and "nosuch" in done.stderr
-
-
-def test_the_demo_chooses_among_all_backends(tmp_path):
-    done = demo(tmp_path, "--json", "--check", "--tokens", "16")
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said, _ = finished(process)
     assert (said["tokens"], said["checked"], said["path"]) == (16, True, "shm")

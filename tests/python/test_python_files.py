@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 from testing import python_files, stage, store
+
+HERE = Path(__file__).resolve().parent
 
 TESTS = {
     "test_fake.py": """
