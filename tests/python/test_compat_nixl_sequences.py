@@ -39,8 +39,10 @@ def rows_of(library, sequence, python=sys.executable, path=()):
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, path), environment.get("PYTHONPATH", "")])
     command = [python, str(HERE / "nixl_sequences.py"), library, sequence]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=110, check=False)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    # A line of the log may follow the rows: agents end with the interpreter.
+    rows = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert rows, done.stderr
+    return json.loads(rows[-1])
 
 
 def wheel_is_installed():
