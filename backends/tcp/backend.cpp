@@ -110,6 +110,8 @@ Result<std::shared_ptr<Link>> TcpBackend::admit(const wire::Hello& peer) {
     return make_error(Code::not_found, "socket {} of \"{}\" is for a link that is not there (any more)",
                       peer.channel, peer.name);
   }
+  for (const auto& old : links())
+    if (old->peer_incarnation() == peer.incarnation && old->peer_name() == peer.name) old->lose_if_closed();
   // How many sockets a link has is the connecting side's choice; here they are taken as they come.
   constexpr unsigned most_sockets = 64;
   auto link = std::make_shared<Link>(context_, peer.name, peer.incarnation, peer.link_id, 0, most_sockets);

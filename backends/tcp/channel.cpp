@@ -4,9 +4,9 @@
 #include "backends/tcp/context.hpp"
 #include "backends/tcp/lingering_close.hpp"
 #include "backends/tcp/link.hpp"
+#include "backends/tcp/socket_setup.hpp"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 namespace headrace::tcp {
 
@@ -99,8 +99,7 @@ void Channel::close(bool farewell) {
   if (told) {
     close_lingering(state_.thread, std::move(fd), state_.context);
   } else {
-    ::shutdown(fd.get(), SHUT_RDWR);
-    fd.reset();
+    abort_connection(std::move(fd));
   }
   sender_.release();
   receiver_.release();

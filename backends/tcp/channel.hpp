@@ -48,6 +48,8 @@ class Channel final : public Watched {
   /// Keeps peers out of a region that is going away: the rest of a write into it is thrown away, the rest of
   /// an answer from it is copied first.
   void detach(const Region& region);
+  /// Whether the peer has closed the socket.
+  [[nodiscard]] bool closed_by_peer() { return receiver_.closed_by_peer(); }
   /// No memory is touched after it; with `farewell` the peer is told, if it can be done at once. The socket
   /// is closed.
   void close(bool farewell);

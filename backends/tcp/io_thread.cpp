@@ -2,11 +2,9 @@
 #include "backends/tcp/io_thread.hpp"
 
 #include "base/clock.hpp"
+#include "base/start_thread.hpp"
 
 #include <fmt/format.h>
-
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -29,15 +27,9 @@ Result<std::unique_ptr<IoThread>> IoThread::open(unsigned number, Now now, std::
   HEADRACE_TRY(bell, EventFd::create());
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN, bell_key));
   std::unique_ptr<IoThread> io(new IoThread(std::move(epoll), std::move(bell), std::move(now), spin));
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  io->thread_ = std::thread([raw = io.get(), number] {
-    ::pthread_setname_np(::pthread_self(), fmt::format("headrace-tcp{}", number).c_str());
-    raw->loop();
-  });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  HEADRACE_TRY(
+      thread, start_thread(fmt::format("headrace-tcp{}", number).c_str(), [raw = io.get()] { raw->loop(); }));
+  io->thread_ = std::move(thread);
   return io;
 }
 

@@ -13,6 +13,10 @@ namespace {
 // than the second that the contract allows.
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
 
+// How long the posts of a lost link wait for their end after its sockets were reset: a peer that still places
+// a write sees the reset within a millisecond of running (Receiver::look_for_close).
+constexpr auto end_of_writes = std::chrono::milliseconds(5);
+
 // What a socket may take at least, however little is left: enough to keep it busy over the way there and back
 // inside a machine (4 GB/s for half a millisecond), and so that the last chunk of one is no long wait for
 // all.
@@ -286,6 +290,7 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
       std::make_shared<Channel>(shared_from_this(), index, std::move(fd), context_.some_thread());
   if (auto watched = channel->watch(); !watched) {
     context_.log(HEADRACE_LOG_WARN, "socket {} to peer {}: {}", index, peer_name_, watched.error().message);
+    if (index == 0) lose({watched.error().code}, watched.error().message);  // posts would wait for it
     return false;
   }
   HostCalls calls(*this);
@@ -339,6 +344,8 @@ void Link::lose(Status status, std::string why) {
     state_ = State::lost;
   }
   for (const auto& channel : channels()) channel->close(false);
+  // The caller may fill the memory of a write anew as soon as the write has ended.
+  if (writes_are_under_way()) std::this_thread::sleep_for(end_of_writes);
   deliver_all();
   const std::string text = fmt::format("peer {}: {}", peer_name_, why);
   end_all(calls, {code_for_posts(status.code), status.os_error}, text);
@@ -354,6 +361,17 @@ void Link::lose(Status status, std::string why) {
     context_.host.link_event(token, HEADRACE_LINK_LOST, status, text);
 }
 
+bool Link::writes_are_under_way() const {
+  const std::scoped_lock lock(mutex_);
+  return requests_.writes_are_under_way();
+}
+
+void Link::lose_if_closed() {
+  const auto all = channels();
+  if (std::ranges::any_of(all, &Channel::closed_by_peer))
+    lose({Code::peer_lost}, "it has closed the link, and makes a new one");
+}
+
 void Link::disconnect() {
   {
     HostCalls calls(*this);
@@ -362,7 +380,10 @@ void Link::disconnect() {
       const std::scoped_lock lock(mutex_);
       ready = std::exchange(state_, State::closed) == State::ready;
     }
-    for (const auto& channel : channels()) channel->close(ready);
+    // A goodbye would come behind what the peer has still to read of writes that end here.
+    const bool writes = writes_are_under_way();
+    for (const auto& channel : channels()) channel->close(ready && !writes);
+    if (writes) std::this_thread::sleep_for(end_of_writes);
     end_all(calls, {Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_));
   }
   wait_for_host_calls();

@@ -45,6 +45,9 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   void detach(const Region& region);
 
   // What happens to it.
+  /// Its peer makes a new link: it ends here as well, if the peer has closed it. What is still to be read
+  /// from its sockets goes nowhere after that.
+  void lose_if_closed();
   void accepted(std::uint64_t token);
   /// A socket has shaken hands. The first one makes a link that connects ready, which the host is told.
   /// False: it is not wanted (any more).
@@ -64,6 +67,7 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   [[nodiscard]] std::vector<std::shared_ptr<Channel>> channels() const;
   std::pair<bool, bool> take_in(const std::shared_ptr<Channel>& channel, unsigned index);
   void deliver_all();
+  [[nodiscard]] bool writes_are_under_way() const;
   void end_all(HostCalls& calls, Status status, const std::string& text);
   void check_cancels(std::uint64_t now_ns, HostCalls& calls);
   [[nodiscard]] bool is_small(const RemoteRequest& request) const;

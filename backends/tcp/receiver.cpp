@@ -3,6 +3,7 @@
 
 #include "backends/tcp/context.hpp"
 #include "backends/tcp/link.hpp"
+#include "backends/tcp/socket_setup.hpp"
 #include "base/clock.hpp"
 #include "wire/codes.hpp"
 
@@ -20,6 +21,8 @@ constexpr std::size_t receive_pieces = 256;
 // A caller that polled so recently is about to poll again, and will find what came: the I/O thread leaves it
 // to him instead of fighting for the socket with him.
 constexpr std::uint64_t caller_takes_ns = 3'000;
+// A socket that was seen open so recently is taken to be open. Less than `end_of_writes` of a link.
+constexpr std::uint64_t open_for_ns = 1'000'000;
 
 Error out_of_order(std::string_view what, const FrameHeader& header) {
   return make_error(Code::corrupt, "{} for chunk {} of request {}, which is not the next one", what,
@@ -68,6 +71,11 @@ bool Receiver::start(HostCalls& calls, std::string_view early) {
   return true;
 }
 
+bool Receiver::closed_by_peer() {
+  const std::scoped_lock lock(mutex_);
+  return receipt_.open && tcp::closed_by_peer(state_.fd.get());
+}
+
 bool Receiver::left_to_caller() const {
   return headrace::now_ns() - caller_ns_.load(std::memory_order_relaxed) < caller_takes_ns;
 }
@@ -100,6 +108,7 @@ bool Receiver::receive(HostCalls& calls, Driver driver) {
 }
 
 Receiver::Taken Receiver::take(std::uint64_t& total) {
+  look_for_close();
   const std::span<iovec> targets = receipt_.reader.targets(receive_pieces);
   std::size_t offered = 0;
   for (const iovec& target : targets) offered += target.iov_len;
@@ -121,6 +130,25 @@ Receiver::Taken Receiver::take(std::uint64_t& total) {
     return Taken::nothing;
   }
   return bytes < offered ? Taken::some : Taken::all;
+}
+
+/// This process may have been stopped while what came waited in the socket. A peer that has closed the socket
+/// since then has ended its writes, and may have filled the same memory anew by another path: what is still
+/// to come of them is thrown away. Messages that came whole still count.
+void Receiver::look_for_close() {
+  const std::uint64_t now = headrace::now_ns();
+  if (closed_ || now - looked_ns_ < open_for_ns) return;
+  looked_ns_ = now;
+  closed_ = tcp::closed_by_peer(state_.fd.get());
+  if (!closed_ || receipt_.reader.payload_left() == 0) return;
+  if (receipt_.reader.header().type == FrameType::write) discard_write(0);
+}
+
+/// The write that is being received goes no further than its byte `at`.
+void Receiver::discard_write(std::uint64_t at) {
+  receipt_.refuse(Code::not_found, at);
+  if (gpu_ != nullptr) gpu_->drop();
+  receipt_.reader.discard();
 }
 
 /// What follows from the error of a receive.
@@ -220,6 +248,11 @@ bool Receiver::goes_to_gpu(Regions::View& view, const RangeList& ranges) const {
 
 Result<void> Receiver::begin_write(const RangeList& ranges) {
   receipt_.refuse(Code::ok, UINT64_MAX);
+  if (closed_) {
+    receipt_.refuse(Code::not_found, 0);
+    receipt_.reader.discard();
+    return {};
+  }
   Regions::View view(state_.context.regions);
   const bool to_gpu = goes_to_gpu(view, ranges);
   if (to_gpu) gpu().begin();
@@ -382,11 +415,7 @@ void Receiver::detach(const Region& region) {
   if (receipt_.reader.payload_left() > 0 && receipt_.reader.header().type == FrameType::write) {
     const auto hit =
         std::ranges::find(receipt_.regions, &region, &std::pair<const Region*, std::uint64_t>::first);
-    if (hit != receipt_.regions.end()) {
-      receipt_.refuse(Code::not_found, hit->second);
-      if (gpu_ != nullptr) gpu_->drop();
-      receipt_.reader.discard();
-    }
+    if (hit != receipt_.regions.end()) discard_write(hit->second);
   }
   if (region.of_gpu() && gpu_ != nullptr) gpu_->wait_for_lane();
 }

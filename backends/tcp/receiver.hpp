@@ -29,6 +29,8 @@ class Receiver final : private FrameReader::Handler {
   bool receive(HostCalls& calls, Driver driver);
   /// A caller has polled within the last microseconds, so it is about to poll again.
   [[nodiscard]] bool left_to_caller() const;
+  /// Whether the peer has closed the socket, whatever has still to be read from it.
+  [[nodiscard]] bool closed_by_peer();
   /// Looks what GPUs have ended. Whether there was anything.
   bool look(HostCalls& calls);
 
@@ -47,6 +49,8 @@ class Receiver final : private FrameReader::Handler {
   Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) override;
   void unwritable(std::uint64_t at) override;
 
+  void look_for_close();
+  void discard_write(std::uint64_t at);
   enum class Taken { all, some, nothing };  // all: there may be more; some: the socket is empty
   Taken take(std::uint64_t& total);
   Taken failed(int error);
@@ -67,6 +71,8 @@ class Receiver final : private FrameReader::Handler {
   ChannelState& state_;
   std::mutex mutex_;
   Receipt receipt_;
+  std::uint64_t looked_ns_ = 0;              // when the socket was last seen open
+  bool closed_ = false;                      // the peer has closed the socket: its writes have ended
   std::unique_ptr<GpuReceiver> gpu_;         // null: no GPU has had to do with what came
   std::atomic<std::uint64_t> caller_ns_{0};  // when a caller last polled
 };

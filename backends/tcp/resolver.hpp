@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/bounded_queue.hpp"
+#include "base/start_thread.hpp"
 #include "base/tcp_address.hpp"
 
 #include <functional>
@@ -23,12 +24,15 @@ class Resolver {
   }
 
   /// Asks; `done` is called on the resolver's thread. The thread starts with the first question.
-  ///   errors  would_block (too many questions are waiting)
+  ///   errors  would_block (too many questions are waiting), exhausted (no thread)
   Result<void> ask(TcpAddress address, Done done) {
     const std::scoped_lock lock(mutex_);
+    if (!thread_.joinable()) {
+      HEADRACE_TRY(thread, start_thread("headrace-names", [this] { answer(); }));
+      thread_ = std::move(thread);
+    }
     if (!questions_.try_push({std::move(address), std::move(done)}))
       return make_error(Code::would_block, "too many host names wait to be resolved");
-    if (!thread_.joinable()) thread_ = std::thread([this] { answer(); });
     return {};
   }
 

@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -34,6 +35,17 @@ void tune(int fd, const Settings& settings) {
   if (!settings.congestion.empty())
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, settings.congestion.data(),
                        static_cast<socklen_t>(settings.congestion.size()));
+}
+
+bool closed_by_peer(int fd) {
+  pollfd asked{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&asked, 1, 0) > 0;
+}
+
+void abort_connection(UniqueFd fd) {
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  set(fd.get(), SOL_SOCKET, SO_LINGER, none);
+  fd.reset();
 }
 
 Result<UniqueFd> open_socket(const SocketAddress& address, const Settings& settings) {

@@ -11,6 +11,7 @@
 #include <headrace/plugin/backend_v1.h>
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -534,6 +535,9 @@ static char* payload_target(Link* link, char* scratch, size_t* room) {
   if (h->type == HELLO) return link->peer + skip;
   if (h->type == MESSAGE) return link->in_text->bytes + skip;
   if (h->type == DATA) return link->first->target + skip;
+  /* A peer that has closed the link has ended its writes: their memory may have been filled anew. */
+  struct pollfd closed = {.fd = link->fd, .events = POLLRDHUP};
+  if (poll(&closed, 1, 0) > 0) link->write_status = at_page(HEADRACE_CANCELED, h->page);
   /* The region is looked up for each call, so a deregistered one is not touched any more. */
   char* to = link->write_status.code == HEADRACE_OK ? check_range(link->instance, h, 1, &code) : NULL;
   if (to != NULL) return to + skip;

@@ -3,8 +3,12 @@
 
 #include "base/errors.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
+#include <exception>
 #include <thread>
+#include <utility>
 
 namespace headrace::engine {
 namespace {
@@ -57,6 +61,27 @@ struct Telling {
 
 bool BackendInstance::is_telling() { return telling > 0; }
 
+/// The body of a host function. An exception (there is no memory) may not cross the border: it is counted and
+/// logged as far as that goes, and the function answers `otherwise`.
+template <class Value, class Body>
+Value BackendInstance::told(Value otherwise, Body&& body) noexcept {
+  try {
+    return std::forward<Body>(body)(events_);
+  } catch (const std::exception& thrown) {
+    try {
+      events_.count("host_functions_failed", 1);
+      events_.log(name_, HEADRACE_LOG_ERROR, fmt::format("a function of the host failed: {}", thrown.what()));
+    } catch (...) {  // there is no memory to tell it with
+    }
+  }
+  return otherwise;
+}
+
+template <class Body>
+void BackendInstance::told(Body&& body) noexcept {
+  (void)told(0, [&](HostEvents& events) { return body(events), 0; });
+}
+
 void BackendInstance::fill_host(const InstanceArgs& args) {
   agent_name_ = args.agent_name;
   host_.struct_size = sizeof(host_);
@@ -66,39 +91,46 @@ void BackendInstance::fill_host(const InstanceArgs& args) {
   host_.agent_name = agent_name_.c_str();
   host_.incarnation = args.incarnation;
   host_.log_enabled = [](void* c, int32_t level) {
-    return self(c).events_.log_enabled(self(c).name_, level) ? 1 : 0;
+    return self(c).told(0,
+                        [&](HostEvents& events) { return events.log_enabled(self(c).name_, level) ? 1 : 0; });
   };
   host_.log = [](void* c, int32_t level, const char* text, size_t n) {
-    self(c).events_.log(self(c).name_, level, {text, n});
+    self(c).told([&](HostEvents& events) { events.log(self(c).name_, level, {text, n}); });
   };
   host_.now_ns = [](void* c) { return self(c).clock_.now_ns(); };
-  host_.count = [](void* c, const char* counter, uint64_t amount) { self(c).events_.count(counter, amount); };
+  host_.count = [](void* c, const char* counter, uint64_t amount) {
+    self(c).told([&](HostEvents& events) { events.count(counter, amount); });
+  };
   host_.completed = [](void* c, uint64_t token, headrace_status_v1 status, const char* text, size_t n) {
     const Telling inside;
-    self(c).events_.completed(token, from_c(status),
-                              text != nullptr ? std::string_view(text, n) : std::string_view());
+    const std::string_view why = text != nullptr ? std::string_view(text, n) : std::string_view();
+    self(c).told([&](HostEvents& events) { events.completed(token, from_c(status), why); });
   };
   host_.accepted = [](void* c, void* connection, const char* peer, uint64_t incarnation) {
     const Telling inside;
-    return self(c).events_.accepted(self(c), connection, peer, incarnation);
+    return self(c).told(std::uint64_t{0}, [&](HostEvents& events) {
+      return events.accepted(self(c), connection, peer, incarnation);
+    });
   };
   host_.link_event = [](void* c, uint64_t link, int32_t event, headrace_status_v1 status, const char* text,
                         size_t n) {
     const Telling inside;
-    self(c).events_.link_event(link, static_cast<headrace_link_event_v1>(event), from_c(status), {text, n});
+    const auto kind = static_cast<headrace_link_event_v1>(event);
+    self(c).told([&](HostEvents& events) { events.link_event(link, kind, from_c(status), {text, n}); });
   };
   host_.received = [](void* c, uint64_t link, uint32_t channel, const void* bytes, size_t n) {
     const Telling inside;
-    self(c).events_.received(link, channel, {static_cast<const char*>(bytes), n});
+    const std::string_view message{static_cast<const char*>(bytes), n};
+    self(c).told([&](HostEvents& events) { events.received(link, channel, message); });
   };
   host_.counted = [](void* c, uint64_t link, uint32_t scope, uint32_t immediate, uint64_t amount) {
     const Telling inside;
-    self(c).events_.counted(link, {immediate, scope}, amount);
+    self(c).told([&](HostEvents& events) { events.counted(link, {immediate, scope}, amount); });
   };
   host_.submit = [](void* c, void (*function)(void*), void* argument) {
-    return self(c).events_.submit(function, argument) ? 1 : 0;
+    return self(c).told(0, [&](HostEvents& events) { return events.submit(function, argument) ? 1 : 0; });
   };
-  host_.wake = [](void* c) { self(c).events_.wake(); };
+  host_.wake = [](void* c) { self(c).told([](HostEvents& events) { events.wake(); }); };
 }
 
 Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_backend_v1* table,

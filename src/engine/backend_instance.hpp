@@ -112,6 +112,10 @@ class BackendInstance {
   BackendInstance(const headrace_backend_v1* table, std::string name, HostEvents& events, const Clock& clock)
       : table_(table), name_(std::move(name)), events_(events), clock_(clock) {}
   void fill_host(const InstanceArgs& args);
+  template <class Value, class Body>
+  Value told(Value otherwise, Body&& body) noexcept;
+  template <class Body>
+  void told(Body&& body) noexcept;
 
   const headrace_backend_v1* table_;
   std::string name_;

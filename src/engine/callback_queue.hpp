@@ -7,7 +7,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 namespace headrace::engine {
 
@@ -20,7 +22,7 @@ class CallbackQueue {
     const std::lock_guard lock(state_->mutex);
     if (state_->closed) return;
     state_->calls.push_back(std::move(call));
-    if (!thread_.joinable()) thread_ = std::thread([state = state_] { run(*state); });
+    if (!thread_.joinable()) start();
     state_->ready.notify_one();
   }
 
@@ -50,6 +52,15 @@ class CallbackQueue {
     std::deque<std::function<void()>> calls;
     bool closed = false;
   };
+
+  /// With the signals of the program: a callback may start a process, which inherits them. If the system
+  /// makes no thread, the calls wait until the next one finds room for it.
+  void start() noexcept {
+    try {
+      thread_ = std::thread([state = state_] { run(*state); });
+    } catch (const std::system_error&) {
+    }
+  }
 
   static void run(State& state) {
     std::unique_lock lock(state.mutex);

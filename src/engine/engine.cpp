@@ -16,7 +16,7 @@ Result<std::shared_ptr<Engine>> Engine::open(EngineSettings settings, Logger& lo
   HEADRACE_TRY(progress, Progress::open(clock));
   std::shared_ptr<Engine> engine(new Engine(std::move(settings), logger, clock, std::move(progress)));
   engine->this_ = engine;
-  engine->progress_->start();
+  HEADRACE_TRY_VOID(engine->progress_->start());
   return engine;
 }
 

@@ -3,8 +3,8 @@
 
 #include "base/errors.hpp"
 #include "base/futex.hpp"
+#include "base/start_thread.hpp"
 
-#include <pthread.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -73,11 +73,10 @@ Result<void> Progress::add(BackendInstance& instance) {
   return {};
 }
 
-void Progress::start() {
-  thread_ = std::thread([this] {
-    ::pthread_setname_np(::pthread_self(), "headrace");
-    run();
-  });
+Result<void> Progress::start() {
+  HEADRACE_TRY(thread, start_thread("headrace", [this] { run(); }));
+  thread_ = std::move(thread);
+  return {};
 }
 
 void Progress::stop() {

@@ -51,7 +51,7 @@ class Progress {
 
   /// The instance must outlive this object. Calls must not overlap; exhausted after max_backends.
   Result<void> add(BackendInstance& instance);
-  void start();
+  [[nodiscard]] Result<void> start();
   void stop();  ///< joins the thread; no waiter may be left
   /// Returns whether no thread is inside `wait` any more, by the deadline. The caller has made true all that
   /// they wait for.

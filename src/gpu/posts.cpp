@@ -2,6 +2,7 @@
 #include "gpu/posts.hpp"
 
 #include "base/clock.hpp"
+#include "base/start_thread.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -122,7 +123,11 @@ std::uint32_t Posts::arm(bool on) {
 /// With mutex_ held. Agents that post nothing to a GPU pay for no thread, nor for waking it at each sleep of
 /// theirs.
 void Posts::start_watching() {
-  if (!watcher_.joinable()) watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  if (!watcher_.joinable()) {
+    auto thread =
+        start_thread<std::jthread>("headrace-gpu", [this](const std::stop_token& stop) { watch(stop); });
+    if (thread) watcher_ = std::move(*thread);  // else the next post tries again, and polls see the end
+  }
   changed_.notify_all();
 }
 

@@ -179,6 +179,11 @@ void RequestBook::release_message(Request& request) {
   message->state = OutMessage::State::dropped;
 }
 
+bool RequestBook::writes_are_under_way() const {
+  return std::ranges::any_of(
+      posted_, [](const auto& entry) { return entry.second->is_write() && entry.second->chunks() > 0; });
+}
+
 void RequestBook::end_all(Status status, const std::string& text, HostCalls& calls) {
   reads_.clear();
   writes_.clear();

@@ -70,6 +70,8 @@ class RequestBook {
   /// The link has ended, and no memory is touched any more: ends every post. Canceled ones end canceled.
   void end_all(Status status, const std::string& text, HostCalls& calls);
 
+  /// Whether bytes of a write that has not ended may be on their way.
+  [[nodiscard]] bool writes_are_under_way() const;
   /// Whether a message may have become ready in the outbox since the last call.
   [[nodiscard]] bool messages_changed() { return std::exchange(messages_changed_, false); }
 

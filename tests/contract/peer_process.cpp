@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -125,6 +126,15 @@ RegionFacts PeerProcess::facts_of(const std::string& answer) const {
   facts.length = std::stoull(words.at(2));
   facts.public_data = from_hex(words.at(3));
   return facts;
+}
+
+std::vector<std::byte> PeerProcess::bytes_of(const RegionFacts& region) const {
+  std::vector<std::byte> bytes(region.length);
+  const iovec here{bytes.data(), bytes.size()};
+  const iovec there{reinterpret_cast<void*>(region.address), bytes.size()};
+  if (::process_vm_readv(pid_, &here, 1, &there, 1, 0) != static_cast<ssize_t>(bytes.size()))
+    throw std::runtime_error("the memory of the peer's process cannot be read");
+  return bytes;
 }
 
 void PeerProcess::signal(int number) {

@@ -43,6 +43,8 @@ class PeerProcess {
     return std::stoull(ask(fmt::format("hash {}", region.id)));
   }
 
+  /// What its memory holds now, also while it is stopped.
+  [[nodiscard]] std::vector<std::byte> bytes_of(const RegionFacts& region) const;
   void signal(int number);
   /// SIGKILL, and waits until the system has taken it away.
   void kill();

@@ -276,6 +276,32 @@ TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
   EXPECT_GT(canceled_in_flight, 0) << "each post had ended before it was canceled";
 }
 
+TEST_P(Processes, a_write_to_a_stopped_peer_changes_nothing_once_it_has_ended) {
+  constexpr std::uint64_t bytes = 8 << 20;
+  const auto a = open();
+  for (const std::uint64_t page : {std::uint64_t{4096}, std::uint64_t{1} << 20}) {
+    const auto b = start_peer();
+    const Link ab = connect(*a, *b);
+    const Memory memory(Memory::Kind::plain, bytes, 1);
+    const Region mine(*a, memory);
+    const RegionFacts theirs = b->host_region(Memory::Kind::plain, bytes, 2);
+    const Remote remote(ab, theirs);
+    Request request(*a, HEADRACE_WRITE, &ab, uniform_side(mine.handle(), 0, page, page),
+                    uniform_side(remote.handle(), 0, page, page), bytes / page);
+    ASSERT_TRUE(request.run().status.ok());
+    fill_pattern(memory.bytes(), 3);
+    b->signal(SIGSTOP);
+    request.post();
+    for (int i = 0; i < 10; ++i) (void)world.progress();
+    request.cancel();
+    (void)request.wait();
+    const auto at_its_end = b->bytes_of(theirs);
+    b->signal(SIGCONT);
+    EXPECT_FALSE(world.until([] { return false; }, std::chrono::milliseconds(300)));
+    EXPECT_EQ(b->bytes_of(theirs) == at_its_end, true) << "pages of " << page;
+  }
+}
+
 /// Without those in which lost memory ends the link: tcp cannot take back the header of a read's bytes, and
 /// of a GPU's memory the driver knows.
 std::vector<BackendCase> of_pages_that_get_lost() {

@@ -80,6 +80,26 @@ class PlayedSocket {
     frame.append(reinterpret_cast<const char*>(&range), sizeof range);
     write(frame.data(), frame.size());
   }
+  /// Writes to the beginning of a region: the header of one chunk of `bytes`, and the first of them.
+  void write_to(std::uint32_t region, std::uint64_t bytes, std::string_view first) const {
+    tcp::FrameHeader header;
+    header.type = tcp::FrameType::write;
+    header.request = 1;
+    header.ranges = 1;
+    header.payload = bytes;
+    const tcp::WireRange range{region, 0, 0, bytes};
+    std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
+    frame.append(reinterpret_cast<const char*>(&range), sizeof range);
+    frame += first;
+    write(frame.data(), frame.size());
+  }
+  void write_more(std::string_view bytes) const { write(bytes.data(), bytes.size()); }
+  /// Closes the socket behind what was sent, or resets the connection.
+  void close(bool reset) {
+    const linger none{.l_onoff = reset ? 1 : 0, .l_linger = 0};
+    ::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    fd_.reset();
+  }
   /// The next header by itself, then its payload.
   [[nodiscard]] tcp::FrameHeader hear_header() const {
     tcp::FrameHeader header;

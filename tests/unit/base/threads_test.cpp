@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/bounded_queue.hpp"
 #include "base/futex.hpp"
+#include "base/start_thread.hpp"
 #include "base/worker_pool.hpp"
 #include "support/child_ending.hpp"
 #include "support/sleeping_thread.hpp"
@@ -13,8 +14,11 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <memory>
 #include <numeric>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -204,6 +208,40 @@ TEST(Futex, AProcessWakesAnotherThroughSharedMemory) {
   EXPECT_EQ(sleep_until_changed(word, waiter, FutexScope::shared), FutexWait::woken);
   EXPECT_TRUE(test::ends_well(child));
   ::munmap(page, 4096);
+}
+
+sigset_t signal_mask() {
+  sigset_t mask;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  return mask;
+}
+
+/// A thread that the system does not make.
+struct RefusedThread {
+  template <class Body>
+  explicit RefusedThread(Body&&) {
+    throw std::system_error(EAGAIN, std::generic_category());
+  }
+  [[nodiscard]] static pthread_t native_handle() { return {}; }
+};
+
+TEST(StartThread, the_thread_takes_no_signal_and_the_caller_takes_its_own) {
+  bool blocked = false;
+  auto thread = start_thread("blocked", [&] {
+                  const sigset_t mask = signal_mask();
+                  blocked = ::sigismember(&mask, SIGUSR1) == 1 && ::sigismember(&mask, SIGTERM) == 1;
+                }).value();
+  thread.join();
+  EXPECT_TRUE(blocked);
+  const sigset_t mask = signal_mask();
+  EXPECT_EQ(::sigismember(&mask, SIGUSR1), 0);
+}
+
+TEST(StartThread, a_thread_that_the_system_refuses_is_an_error_and_no_signal_stays_blocked) {
+  const auto refused = start_thread<RefusedThread>("refused", [] {});
+  EXPECT_EQ(refused.code(), Code::exhausted);
+  const sigset_t mask = signal_mask();
+  EXPECT_EQ(::sigismember(&mask, SIGUSR1), 0);
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ TEST(Progress, a_waiter_runs_progress_after_the_progress_thread_has_stopped_doin
   const auto instance = open(Held::table(), events, folder).value();
   const auto progress = Progress::open(steady_clock, 1h).value();
   ASSERT_TRUE(progress->add(*instance).ok());
-  progress->start();
+  ASSERT_TRUE(progress->start().ok());
   while (!Held::armed) std::this_thread::yield();
   std::thread waiter([&] {
     Held::waiter = ::gettid();
