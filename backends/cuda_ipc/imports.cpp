@@ -61,6 +61,10 @@ Result<ImportedMemory> Imports::open(const WorkingGpu& gpu, WholeOffer offered) 
     open_[key] = mapping;
   }
   std::erase_if(open_, [](const auto& entry) { return entry.second.expired(); });
+  // Another offer may have opened it.
+  if (offer.offset + offer.bytes > mapping->whole_bytes())
+    return make_error(Code::corrupt, "region {} is said to be {} bytes at {} of an allocation of {}",
+                      offer.region_id, offer.bytes, offer.offset, mapping->whole_bytes());
   const cuda::Address address = mapping->address() + offer.offset;
   return ImportedMemory{std::move(mapping), address, offer.bytes};
 }

@@ -58,6 +58,15 @@ Result<AllocationInfo> describe_allocation(const Device& device, cuda::Address a
   return info;
 }
 
+Result<std::size_t> bytes_of_allocation(const Device& device, cuda::Address address) {
+  cuda::Address start = 0;
+  std::size_t bytes = 0;
+  if (ask(device.driver(), PointerAttribute::range_start, address, start) &&
+      ask(device.driver(), PointerAttribute::range_size, address, bytes) && start == address)
+    return bytes;
+  return make_error(Code::backend_failed, "the driver does not say how long the memory at {:#x} is", address);
+}
+
 Result<std::uint64_t> identify_buffers(const Device& device, cuda::Address address, std::size_t bytes) {
   std::uint64_t all = 0;
   for (const cuda::Address end = address + bytes; address < end;) {

@@ -33,6 +33,10 @@ struct AllocationInfo {
 ///   errors   not_found (no memory that the driver knows)
 [[nodiscard]] Result<AllocationInfo> describe_allocation(const Device& device, cuda::Address address);
 
+/// How long the allocation is that begins at `address`, which may be a mapping of another process's memory.
+///   errors   backend_failed (the driver does not say)
+[[nodiscard]] Result<std::size_t> bytes_of_allocation(const Device& device, cuda::Address address);
+
 /// Identifies the allocations that hold [address, address + bytes): the same number later means the same
 /// memory.
 ///   errors   not_found (some of it is not GPU memory, or not any more)

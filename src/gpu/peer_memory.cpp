@@ -119,9 +119,16 @@ Result<PeerMemory> PeerMemory::open(std::shared_ptr<const Device> device, const 
 Result<void> PeerMemory::open_handle(const SharedMemory& shared) {
   const cuda::Outcome outcome =
       device_->driver().ipc_open_mem_handle(&mapped_, shared.handle, cuda::ipc_lazy_enable_peer_access);
-  if (outcome == cuda::Outcome::success) return {};
-  mapped_ = 0;
-  return cannot_open(*device_, outcome);
+  if (outcome != cuda::Outcome::success) {
+    mapped_ = 0;
+    return cannot_open(*device_, outcome);
+  }
+  // How long the memory is, is what the driver says, and not what the peer says.
+  HEADRACE_TRY(bytes, bytes_of_allocation(*device_, mapped_));
+  mapped_bytes_ = bytes;
+  if (shared.offset <= bytes && shared.bytes <= bytes - shared.offset) return {};
+  return make_error(Code::corrupt, "{} bytes at offset {} exceed the {} bytes of the allocation",
+                    shared.bytes, shared.offset, bytes);
 }
 
 Result<void> PeerMemory::map_pieces(const SharedMemory& shared) {

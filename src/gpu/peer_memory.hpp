@@ -41,7 +41,7 @@ class PeerMemory {
   /// opens are counted.
   ///   errors   not_found (it was freed, or its process has ended), not_supported (this GPU has no path to
   ///            it), invalid_argument (memory of this process, or the driver takes it for that),
-  ///            backend_failed
+  ///            corrupt (it is shorter than was said), backend_failed
   [[nodiscard]] static Result<PeerMemory> open(std::shared_ptr<const Device> device,
                                                const SharedMemory& shared);
   PeerMemory(PeerMemory&& other) noexcept
@@ -56,6 +56,8 @@ class PeerMemory {
 
   [[nodiscard]] cuda::Address address() const noexcept { return address_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// Of the whole allocation, or of all physical allocations; the range is a part of it.
+  [[nodiscard]] std::size_t whole_bytes() const noexcept { return mapped_bytes_; }
   [[nodiscard]] const Device& device() const noexcept { return *device_; }
 
  private:
@@ -66,7 +68,7 @@ class PeerMemory {
 
   std::shared_ptr<const Device> device_;
   cuda::Address mapped_ = 0;        // begin of the opened allocation or of the reserved address range
-  std::size_t mapped_bytes_ = 0;    // of the address range: mapped so far
+  std::size_t mapped_bytes_ = 0;    // of the allocation, or of the address range: mapped so far
   std::size_t reserved_bytes_ = 0;  // 0: opened by IPC handle
   cuda::Address address_ = 0;
   std::size_t bytes_ = 0;

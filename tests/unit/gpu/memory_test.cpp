@@ -322,6 +322,18 @@ TEST_F(PeerMemoryTest, memory_that_its_owner_has_freed_is_not_found) {
   EXPECT_THAT(mapped.error().message, HasSubstr("may have been freed"));
 }
 
+TEST_F(PeerMemoryTest, memory_that_is_shorter_than_its_owner_says_is_refused) {
+  const auto device = open();
+  SharedMemory said;
+  said.sharing = Sharing::ipc;
+  said.handle = owner.shared.handle;
+  said.offset = 100;
+  said.bytes = std::size_t{1} << 30;
+  const auto mapped = PeerMemory::open(device, said);
+  EXPECT_EQ(mapped.code(), Code::corrupt);
+  EXPECT_EQ(fake.live().imports, 0);
+}
+
 TEST_F(PeerMemoryTest, memory_without_peer_access_is_not_supported) {
   fake.forbid_peer_access(1, 0);
   EXPECT_EQ(PeerMemory::open(open(1), owner.shared).code(), Code::not_supported);
