@@ -156,8 +156,11 @@ function(headrace_add_tests)
         target_compile_definitions(unit_gpu PRIVATE HEADRACE_TEST_KERNELS)
       endif()
     elseif(sources AND NOT room STREQUAL "cli")
-      # Tests of what is not in a room: public headers, the plugin adapter.
+      # Tests of what is not in a room: public headers, the plugin adapter; the life cycle, which many parts share.
       headrace_existing(parts headrace_base)
+      if(room STREQUAL "lifecycle")
+        set(parts ${everything})
+      endif()
       headrace_add_test(unit_${room} "unit;${room}" SOURCES ${sources} PARTS ${parts})
     endif()
   endforeach()

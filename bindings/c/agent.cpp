@@ -40,6 +40,9 @@ std::int32_t headrace_agent_open(const char* name, const headrace_agent_options*
 }
 
 void headrace_agent_close(headrace_agent* agent) { delete agent; }
+void headrace_agent_shut(headrace_agent* agent) {
+  if (agent != nullptr) agent->agent.close();
+}
 
 const char* headrace_agent_name(const headrace_agent* agent) {
   return agent == nullptr ? "" : agent->agent.name().c_str();

@@ -38,8 +38,9 @@ void PyAgent::close() {
   for (const auto& callback : {notification_callback, namespace_callback})
     if (callback) callback->dropped = true;
   if (closing_fd_ >= 0 && home_.is_here()) (void)::eventfd_write(closing_fd_, 1);
-  // Without the GIL: the agent's destructor waits for the callback thread, which may need the GIL.
+  // Without the GIL: the close waits for the callback thread, which may need the GIL.
   without_gil([&] {
+    if (home_.is_here()) agent->close();
     home_.release(agent);
     return true;
   });

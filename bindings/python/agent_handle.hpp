@@ -26,7 +26,7 @@ class PyAgent {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool closed() const { return agent_ == nullptr; }
-  /// Ends the agent. If other threads are inside a call of it, the last of them ends it.
+  /// Ends the agent. Calls that wait on other threads raise Canceled; the last of them frees it.
   void close();
   /// A descriptor that becomes readable when the agent is closed; for waits in an event loop.
   int closing_fd();

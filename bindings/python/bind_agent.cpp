@@ -86,7 +86,8 @@ void bind_agent(nb::module_& module) {
       .def("close", &PyAgent::close,
            "Cancels the requests in flight, tells the peers, and ends all registrations.\n\n"
            "Later calls do nothing.\n"
-           "Threads: calls in other threads end first; the last of them ends the agent.")
+           "Threads: any, at any time. Calls that wait in other threads raise Canceled, later ones\n"
+           "InvalidArgument.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __enter__(self) -> Agent"))

@@ -28,8 +28,13 @@ nb::list take_notifications(PyAgent& self, const std::string& peer, nb::handle p
 nb::tuple wait_notification(PyAgent& self, const Seconds& timeout, const std::string& peer,
                             nb::handle prefix) {
   const NotificationFilter filter = to_filter(peer, prefix);
-  // Each slice gets the agent again, so that a close() on another thread is noticed.
+  bool waited = false;
   const auto wait = [&](std::chrono::nanoseconds time) {
+    // A close() between two slices: this call waited.
+    if (waited && self.closed())
+      return Result<Notification>(
+          Error{Code::canceled, "agent " + self.name() + " was closed while this call waited"});
+    waited = true;
     return self.call([&](headrace::Agent& agent) { return agent.wait_notification(time, filter); });
   };
   return to_tuple(take(wait_in_slices(to_timeout(timeout), wait,
@@ -78,7 +83,7 @@ void bind_agent_notifications(nb::class_<PyAgent>& agent) {
                    "= b'') -> tuple[str, bytes]"),
            "Waits for the next notification. Returns (peer, payload).\n\n"
            "timeout: seconds; None: no limit. peer, prefix: as in take_notifications.\n"
-           "Errors: TimedOut, InvalidArgument (the agent was closed).")
+           "Errors: TimedOut, Canceled (the agent was closed).")
       .def("on_notification", &on_notification, nb::arg("callback").none(),
            nb::sig("def on_notification(self, callback: collections.abc.Callable[[str, bytes], object] | "
                    "None) -> None"),

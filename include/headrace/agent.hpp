@@ -115,10 +115,18 @@ class Agent {
   ///   errors  invalid_argument (name, option), backend_failed (a backend in `options.backends` does not
   ///           load: why)
   static HEADRACE_API Result<Agent> open(std::string name, AgentOptions options = {});
-  /// Cancels requests in flight, tells peers that the agent leaves, and frees memory from `allocate`.
+  /// Closes the agent, and frees memory from `allocate`.
   HEADRACE_API ~Agent();
   HEADRACE_API Agent(Agent&&) noexcept;
   HEADRACE_API Agent& operator=(Agent&&) noexcept;
+
+  /// Cancels requests in flight and tells peers that the agent leaves. Calls that wait return canceled, later
+  /// ones invalid_argument. Memory, mappings and requests stay until their handles go.
+  ///   threads  at any time, beside any other call of this agent and of its requests; on the callback thread
+  ///            too
+  ///   blocks   until calls on other threads have returned and the requests have ended, 5 s at most; a
+  ///            publish that the store does not answer takes up to 10 s
+  HEADRACE_API void close();
 
   [[nodiscard]] HEADRACE_API const std::string& name() const;
   /// The random number of this start of the agent.

@@ -964,7 +964,8 @@ class Agent:
         Cancels the requests in flight, tells the peers, and ends all registrations.
 
         Later calls do nothing.
-        Threads: calls in other threads end first; the last of them ends the agent.
+        Threads: any, at any time. Calls that wait in other threads raise Canceled, later ones
+        InvalidArgument.
         """
 
     def __enter__(self) -> Agent: ...
@@ -1260,7 +1261,7 @@ class Agent:
         Waits for the next notification. Returns (peer, payload).
 
         timeout: seconds; None: no limit. peer, prefix: as in take_notifications.
-        Errors: TimedOut, InvalidArgument (the agent was closed).
+        Errors: TimedOut, Canceled (the agent was closed).
         """
 
     def on_notification(self, callback: Callable[[str, bytes], object] | None) -> None:

@@ -75,6 +75,13 @@ Result<engine::EngineSettings> engine_settings(std::string name, const Options& 
   return settings;
 }
 
+/// Null for an empty address.
+Result<std::unique_ptr<metadata::Store>> store_at(const std::string& address, const Options& core) {
+  if (address.empty()) return std::unique_ptr<metadata::Store>();
+  HEADRACE_TRY(options, metadata::StoreOptions::read(core));
+  return metadata::open_store(address, options, Logger::process_default());
+}
+
 Result<std::string> runtime_folder(const Options& core) {
   HEADRACE_TRY(configured, core.text("runtime_dir"));
   return runtime_dir(configured, environment_variable("XDG_RUNTIME_DIR"));
@@ -109,12 +116,18 @@ Result<Agent> Agent::open(std::string name, AgentOptions options) {
   if (auto opened = open_backends(*impl->engine, *impl->set, asked); !opened)
     return std::move(opened).error().within(context);
   if (auto names = impl->set->check_names({}); !names) return std::move(names).error().within(context);
-  HEADRACE_TRY(store, impl->set->core().text("store"));
-  auto exchange = Exchange::open(*impl->engine, options.listen, options.store.empty() ? store : options.store,
-                                 impl->set->core());
+  HEADRACE_TRY(by_default, impl->set->core().text("store"));
+  auto store = store_at(options.store.empty() ? by_default : options.store, impl->set->core());
+  if (!store) return std::move(store).error().within(context);
+  auto exchange = Exchange::open(*impl->engine, options.listen, std::move(*store), impl->set->core());
   if (!exchange) return std::move(exchange).error().within(context);
   impl->exchange = std::move(*exchange);
   return Agent(std::move(impl));
+}
+
+void Agent::close() {
+  const std::shared_ptr<Impl> kept = impl_;  // it is not destroyed beside its close
+  kept->close();
 }
 
 const std::string& Agent::name() const { return impl_->engine->name(); }

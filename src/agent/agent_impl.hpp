@@ -14,15 +14,20 @@ class Agent::Impl {
  public:
   Impl(std::shared_ptr<engine::Engine> e, std::unique_ptr<BackendSet> s)
       : engine(std::move(e)), set(std::move(s)) {}
-  ~Impl() {
-    exchange.reset();  // first, because it answers with the engine's regions
-    engine->close();
-  }
+  ~Impl() { close(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  /// At any time, from any thread that is not inside a call. A second close returns at once.
+  void close() {
+    if (exchange) exchange->close();
+    engine->close();
+  }
+
   std::shared_ptr<engine::Engine> engine;
   std::unique_ptr<BackendSet> set;
+  /// Destroyed after `close`: a call on the callback thread may use it, and the engine's close waits for that
+  /// call.
   std::unique_ptr<Exchange> exchange;
 };
 

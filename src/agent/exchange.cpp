@@ -12,17 +12,14 @@ constexpr auto store_patience = std::chrono::seconds(10);  // if the caller gave
 }  // namespace
 
 Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const std::string& listen,
-                                                 const std::string& store, const Options& core) {
+                                                 std::unique_ptr<metadata::Store> store,
+                                                 const Options& core) {
   HEADRACE_TRY(token, core.text("auth_token"));
   HEADRACE_TRY(ttl, core.duration("store_ttl"));
   HEADRACE_TRY(handshake, core.duration("handshake_timeout"));
   std::unique_ptr<Exchange> exchange(
       new Exchange(engine, {engine.name(), engine.incarnation(), token, {}}, ttl));
-  if (!store.empty()) {
-    HEADRACE_TRY(options, metadata::StoreOptions::read(core));
-    HEADRACE_TRY(opened, metadata::open_store(store, options, Logger::process_default()));
-    exchange->store_ = std::move(opened);
-  }
+  exchange->store_ = std::move(store);
   if (!listen.empty()) HEADRACE_TRY_VOID(exchange->serve(listen, handshake));
   return exchange;
 }
@@ -45,14 +42,21 @@ Result<void> Exchange::serve(const std::string& listen, std::chrono::nanoseconds
   metadata::MetadataServerOptions options{listen, identity_, handshake};
   HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers),
                                                       Logger::process_default()));
+  listen_address_ = server->address();
   server_ = std::move(server);
   return {};
 }
 
-Exchange::~Exchange() {
+Exchange::~Exchange() { close(); }
+
+void Exchange::close() {
   engine_.regions().on_changed({});
-  watch_.reset();
-  server_.reset();
+  // They end outside the lock, which their threads take.
+  std::unique_ptr<metadata::Store::Watch> watch;
+  std::unique_ptr<metadata::MetadataServer> server;
+  const std::lock_guard lock(mutex_);
+  watch.swap(watch_);
+  server.swap(server_);
 }
 
 Result<std::string> Exchange::export_bytes(const ExportOptions& options) const {

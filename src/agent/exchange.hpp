@@ -12,14 +12,18 @@ namespace headrace {
 
 class Exchange {
  public:
-  /// `listen` and `store` may be empty; `core` holds the rows of metadata::option_rows.
+  /// `listen` may be empty and `store` null; `core` holds the rows of metadata::option_rows.
   static Result<std::unique_ptr<Exchange>> open(engine::Engine& engine, const std::string& listen,
-                                                const std::string& store, const Options& core);
+                                                std::unique_ptr<metadata::Store> store, const Options& core);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  [[nodiscard]] std::string listen_address() const { return server_ ? server_->address() : std::string(); }
+  /// Ends the watch and the server. Nothing is published after a call that is under way. The callback thread
+  /// may still be inside this object.
+  void close();
+
+  [[nodiscard]] const std::string& listen_address() const { return listen_address_; }
   Result<ImportReport> fetch(const std::string& address, Deadline deadline, const std::string& label);
   Result<void> send(const std::string& address, const ExportOptions& options, Deadline deadline);
   Result<void> publish(const ExportOptions& options, const std::string& label);
@@ -43,14 +47,16 @@ class Exchange {
   engine::Engine& engine_;
   const metadata::SocketIdentity identity_;
   const std::chrono::nanoseconds ttl_;
-  std::unique_ptr<metadata::MetadataServer> server_;
   std::unique_ptr<metadata::Store> store_;
+  std::string listen_address_;
 
-  std::mutex mutex_;
+  std::mutex mutex_;                                ///< guards all below
   std::map<std::string, ExportOptions> published_;  // by label
   std::map<std::string, std::string> found_;        // peer -> label with which it was found
   std::function<void(const PeerEvent&)> on_event_;
-  std::unique_ptr<metadata::Store::Watch> watch_;  // last member, destroyed first: its thread uses the others
+  // Last members, destroyed first: their threads use the others.
+  std::unique_ptr<metadata::MetadataServer> server_;
+  std::unique_ptr<metadata::Store::Watch> watch_;
 };
 
 }  // namespace headrace

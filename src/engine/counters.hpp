@@ -22,10 +22,11 @@ struct EngineCounters {
         notifications_received(t.counter("notifications.received")),
         notifications_dropped(t.counter("notifications.dropped")),
         completions_ignored(t.counter("completions.ignored")),
+        links_flooded(t.counter("links.flooded")),
         request_ns(t.histogram("requests.duration_ns")) {}
   TelemetryCounter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured,
       &replayed, &pages, &notifications_sent, &notifications_received, &notifications_dropped,
-      &completions_ignored;
+      &completions_ignored, &links_flooded;  ///< links_flooded: links closed for too much that waited
   Histogram& request_ns;
 };
 

@@ -34,7 +34,8 @@ Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
       links_(*progress_, telemetry_, log_),
       peers_(self_, calls_, backends_, links_, *progress_, telemetry_, log_),
       mappings_(this_, calls_, backends_, links_, peers_, *progress_),
-      revocation_(calls_, links_, mappings_, own_flights_, *progress_),
+      revocation_(calls_, links_, mappings_, own_flights_, *progress_, counters_, log_),
+      agent_messages_(*progress_, [this](const auto& link, auto bytes) { agent_message(link, bytes); }),
       regions_(self_, calls_, backends_, revocation_, *progress_, *callbacks_),
       lists_(self_, calls_, regions_, peers_),
       paths_(backends_, regions_, lists_, links_),
@@ -119,8 +120,18 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
   const auto life = link ? link->life() : nullptr;
   if (!life) return;
   if (channel == HEADRACE_CHANNEL_USER) notifications_.received(*life, bytes);
-  if (channel == HEADRACE_CHANNEL_AGENT)
-    progress_->defer([this, link, message = std::string(bytes)] { agent_message(link, message); });
+  if (channel == HEADRACE_CHANNEL_AGENT) take_agent_message(link, *life, bytes);
+}
+
+/// A peer that sends faster than we handle, for long, loses the link.
+void Engine::take_agent_message(const std::shared_ptr<Link>& link, PeerLife& life, std::string_view bytes) {
+  if (agent_messages_.add(link, bytes) || link->state() == LinkState::lost) return;
+  counters_.links_flooded.add();
+  const std::string why =
+      fmt::format("more than {} agents' messages, or {} bytes of them, wait to be handled",
+                  AgentMessages::most_messages, AgentMessages::most_bytes);
+  log_.warn("closing the link to peer {} over {}: {}", life.name, link->backend().name(), why);
+  links_.lose(link, {Code::exhausted}, why);
 }
 
 void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view bytes) {
@@ -130,7 +141,7 @@ void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view b
   if (!message) {
     log_.warn("dropped an agent's message of peer {}: {}", life->name, message.error().message);
   } else if (auto* revoke = std::get_if<wire::Revoke>(&*message)) {
-    revocation_.asked(link, revoke->sequence, std::move(revoke->ranges));
+    revocation_.asked(link, std::move(*revoke));
   } else if (const auto* revoked = std::get_if<wire::Revoked>(&*message)) {
     revocation_.answered(*link, revoked->sequence);
   } else if (std::holds_alternative<wire::Goodbye>(*message)) {

@@ -6,6 +6,7 @@
 // queued: a thread that runs progress executes it (Progress::defer).
 #pragma once
 
+#include "engine/agent_messages.hpp"
 #include "engine/arrival_counters.hpp"
 #include "engine/backends.hpp"
 #include "engine/call_gate.hpp"
@@ -91,6 +92,7 @@ class Engine final : public HostEvents {
  private:
   Engine(EngineSettings settings, Logger& logger, const Clock& clock, std::unique_ptr<Progress> progress);
   void abandon();
+  void take_agent_message(const std::shared_ptr<Link>& link, PeerLife& life, std::string_view bytes);
   void agent_message(const std::shared_ptr<Link>& link, std::string_view bytes);
 
   const EngineSettings settings_;
@@ -111,6 +113,7 @@ class Engine final : public HostEvents {
   Peers peers_;
   Mappings mappings_;
   Revocation revocation_;
+  AgentMessages agent_messages_;
   LocalRegions regions_;
   PageLists lists_;
   PathChoice paths_;

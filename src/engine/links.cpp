@@ -133,17 +133,20 @@ void Links::hand_over(const std::shared_ptr<Link>& link) {
 
 void Links::hand_over_messages(const std::shared_ptr<Link>& link) {
   LinkQueue& queue = link->queue();
+  std::vector<LinkQueue::Message> left;
   while (auto message = queue.next_message()) {
     const GatePass pass(link->gate());
     const Status sent = pass ? link->backend().notify(link->connection(), message->channel, message->bytes)
                              : Status{Code::peer_lost};
     if (sent.code == Code::would_block) {
       queue.put_back(*std::move(message));
-      return progress_.after(full_link_wait, [this, link] { hand_over_messages(link); });
+      progress_.after(full_link_wait, [this, link] { hand_over_messages(link); });
+      break;
     }
-    if (sent.ok()) continue;
-    for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, {*message});
+    if (!sent.ok()) left.push_back(*std::move(message));
   }
+  if (left.empty()) return;
+  for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, left);
 }
 
 void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text) {

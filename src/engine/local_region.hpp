@@ -49,7 +49,8 @@ struct LocalRegion {
   std::shared_ptr<const void> backing;     ///< the allocation, if it is ours
   RegionHandles handles;
   std::mutex far_mutex;
-  std::atomic<bool> live{true};  ///< false from the beginning of its deregistration
+  std::atomic<bool> live{true};     ///< false from the beginning of its deregistration
+  std::atomic<bool> listed{false};  ///< exports have it: until peers are asked to release it
 
   [[nodiscard]] headrace_region_v1 to_c() const {
     headrace_region_v1 r{};

@@ -2,6 +2,7 @@
 #include "engine/local_regions.hpp"
 
 #include "engine/plugin_host.hpp"
+#include "engine/post_life.hpp"
 #include "engine/range_check.hpp"
 
 #include <algorithm>
@@ -134,10 +135,8 @@ Result<std::vector<Region>> LocalRegions::add(std::span<const MemoryRange> range
   }
   std::vector<Region> regions;
   regions.reserve(made.size());
-  for (const auto& region : made) {
-    regions.push_back(described(*region, all));
-    region->live.store(true, std::memory_order_release);
-  }
+  for (const auto& region : made) regions.push_back(described(*region, all));
+  show(made);
   changed();
   return regions;
 }
@@ -164,6 +163,17 @@ Result<LocalRegions::Regions> LocalRegions::enter(std::span<const MemoryRange> r
     made.push_back(std::move(region));
   }
   return made;
+}
+
+/// Exports list them from now on. An export that was made meanwhile has the version of their ids without
+/// them: for later updates they are new once more.
+void LocalRegions::show(const Regions& regions) {
+  const std::unique_lock lock(mutex_);
+  for (const auto& region : regions) {
+    region->listed.store(true);
+    region->live.store(true, std::memory_order_release);
+    table_.renew(region->info.id.value, exported_.load());
+  }
 }
 
 void LocalRegions::remove(const Regions& regions) {
@@ -274,16 +284,56 @@ Result<void> LocalRegions::deregister(std::span<const RegionId> ids, Timeout tim
   for (const auto& region : going) region->live.store(false);
   epoch_.fetch_add(1);
   auto quiet = wait_for_posts(ranges, timeout, deadline);
-  if (quiet) quiet = users_.ask_peers(ranges, deadline);
-  if (!quiet) {
-    for (const auto& region : going) region->live.store(true);
-    epoch_.fetch_add(1);
+  if (quiet) return take_from_peers(going, ranges, deadline);
+  put_back(going);
+  return quiet;
+}
+
+/// The version rises first: metadata from before does not bring the regions back to a peer that has answered.
+Result<void> LocalRegions::take_from_peers(const Regions& regions, std::span<const IdRange> ranges,
+                                           Deadline deadline) {
+  bool given_back = false;
+  auto quiet = users_.ask_peers(ranges, withdraw(regions), deadline, [&] {
+    for (const auto& region : regions) give_back(*region);
+    given_back = true;
+  });
+  if (!given_back) {
+    put_back(regions);
     return quiet;
   }
-  for (const auto& region : going) give_back(*region);
-  remove(going);
+  remove(regions);
+  if (!quiet) unconfirmed_.insert(unconfirmed_.end(), regions.begin(), regions.end());
+  return quiet;
+}
+
+/// Exports list them no longer. Returns the version from which on that is so.
+std::uint64_t LocalRegions::withdraw(const Regions& regions) {
+  std::uint64_t version = 0;
+  {
+    const std::unique_lock lock(mutex_);
+    for (const auto& region : regions) {
+      region->listed.store(false);
+      table_.withdraw(region->info.id.value);
+    }
+    version = table_.version();
+  }
   changed();
-  return {};
+  return version;
+}
+
+/// They stay after all.
+void LocalRegions::put_back(const Regions& regions) {
+  bool withdrawn = false;
+  {
+    const std::unique_lock lock(mutex_);
+    for (const auto& region : regions) {
+      withdrawn = !region->listed.exchange(true) || withdrawn;
+      table_.put_back(region->info.id.value);
+      region->live.store(true);
+    }
+  }
+  epoch_.fetch_add(1);
+  if (withdrawn) changed();
 }
 
 Result<LocalRegions::Regions> LocalRegions::chosen(std::span<const RegionId> ids) const {
@@ -354,6 +404,7 @@ Result<LocalRegions::Regions> LocalRegions::select(const ExportOptions& options,
   Regions regions;
   const std::shared_lock lock(mutex_);
   m.version = table_.version();
+  raise(exported_, m.version);
   if (options.since_version > m.version) {
     return make_error(Code::invalid_argument,
                       "since_version {} is still to come: the latest is {}, which metadata_version tells",
@@ -367,13 +418,13 @@ Result<LocalRegions::Regions> LocalRegions::select(const ExportOptions& options,
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     for (const std::uint32_t id : ids) {
       const auto* const found = table_.find(id);
-      if (found == nullptr || !(*found)->live.load()) return no_such_region(id, " to export");
+      if (found == nullptr || !(*found)->listed.load()) return no_such_region(id, " to export");
       regions.push_back(*found);
     }
   } else if (!options.regions_none) {
     auto changes = table_.changes_since(options.since_version);
     for (const std::uint32_t id : changes.added)
-      if (const auto& region = *table_.find(id); region->live.load()) regions.push_back(region);
+      if (const auto& region = *table_.find(id); region->listed.load()) regions.push_back(region);
     if (options.since_version > 0)
       for (const auto& range : changes.gone) m.gone.push_back({range.first, range.count});
   }

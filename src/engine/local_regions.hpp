@@ -31,8 +31,11 @@ class RegionUsers {
  public:
   /// Whether a post of ours that uses one of these is in flight.
   [[nodiscard]] virtual bool in_use(std::span<const IdRange> ranges) const = 0;
-  /// Asks every peer to stop using them. timed_out, canceled: not all have answered.
-  virtual Result<void> ask_peers(std::span<const IdRange> ranges, Deadline deadline) = 0;
+  /// Asks every peer to stop using them, then calls `give_back`, after which the backends let no peer use
+  /// them, then waits for the peers that have connected before that. `version`: that of the metadata which no
+  /// longer lists them. timed_out, canceled: not all have answered.
+  virtual Result<void> ask_peers(std::span<const IdRange> ranges, std::uint64_t version, Deadline deadline,
+                                 const std::function<void()>& give_back) = 0;
 
  protected:
   ~RegionUsers() = default;
@@ -98,6 +101,10 @@ class LocalRegions {
 
   Result<Regions> enter(std::span<const MemoryRange> ranges, const RegisterOptions& options,
                         const Backing& backing, std::size_t backends);
+  Result<void> take_from_peers(const Regions& regions, std::span<const IdRange> ranges, Deadline deadline);
+  std::uint64_t withdraw(const Regions& regions);
+  void put_back(const Regions& regions);
+  void show(const Regions& regions);
   void remove(const Regions& regions);
   void give_back(LocalRegion& region);
   Result<Regions> chosen(std::span<const RegionId> ids) const;
@@ -115,9 +122,11 @@ class LocalRegions {
   mutable std::shared_mutex mutex_;  ///< guards the next two
   Table table_;
   std::map<std::string, std::uint32_t, std::less<>> names_;
+  mutable std::atomic<std::uint64_t> exported_{0};  ///< the latest version of an export
   mutable std::shared_mutex handles_mutex_;
   std::atomic<std::uint64_t> epoch_{1};
-  std::mutex deregistering_;  ///< one at a time: each asks all peers
+  std::mutex deregistering_;  ///< one at a time: each asks all peers; guards the next one
+  Regions unconfirmed_;       ///< taken back, and a peer has not said that it has ended: memory that stays
 
   std::mutex on_changed_mutex_;
   std::function<void()> on_changed_;

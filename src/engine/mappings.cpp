@@ -45,6 +45,16 @@ Result<void> check_user(const RemoteRegion& row, std::uint32_t id, std::string_v
       id, peer);
 }
 
+/// A mapping that ended before the caller had it is none.
+Result<void> check_alive(const MappingRow& row) {
+  if (row.alive.load()) return {};
+  if (row.life->fate.load() != Fate::alive || row.link->state() == LinkState::lost)
+    return make_error(Code::peer_lost, "peer {} was lost while region {} was being mapped", row.life->name,
+                      row.region_id);
+  return make_error(Code::not_found, "peer {} has revoked region {} while it was being mapped",
+                    row.life->name, row.region_id);
+}
+
 constexpr auto ask_again = std::chrono::milliseconds(1);  // a backend that waits for its peer
 
 }  // namespace
@@ -143,6 +153,7 @@ Result<std::shared_ptr<Mapping::State>> Mappings::map_over(BackendInstance& back
   mapping->writable = wanted.row.writable;
   HEADRACE_TRY_VOID(ask_until(*mapping, wanted));
   keep(mapping->row);
+  HEADRACE_TRY_VOID(check_alive(*mapping->row));
   return mapping;
 }
 

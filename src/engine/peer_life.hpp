@@ -4,6 +4,7 @@
 
 #include "engine/link.hpp"
 #include "engine/remote_regions.hpp"
+#include "engine/revoked_ids.hpp"
 
 #include <array>
 #include <shared_mutex>
@@ -44,6 +45,7 @@ struct PeerLife {
   bool has_metadata = false;
   std::uint64_t version = 0;
   RemoteRegions regions;
+  RevokedIds revoked;
   std::vector<PeerBackend> backends;
   std::vector<std::shared_ptr<Link>> links;  ///< of every state; lost ones until they are closed
   std::string detail;                        ///< why it was lost

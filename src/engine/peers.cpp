@@ -112,7 +112,8 @@ void Peers::end_life(PeerLife& life, Fate fate, const std::string& why) {
 
 std::uint64_t Peers::accepted(BackendInstance& from, void* connection, std::string_view peer,
                               std::uint64_t incarnation) {
-  if (calls_.closed()) return 0;
+  const Call call(calls_);  // so that a close finds the link
+  if (!call.admitted()) return 0;
   if (peer.empty() || !is_utf8(peer)) {
     log_.warn("refused a link over {} from an agent whose name is empty or not UTF-8", from.name());
     return 0;
@@ -147,7 +148,8 @@ Result<void> Peers::forget(std::string_view name) {
 // ------------------------------------------------------------------ metadata
 
 Result<ImportReport> Peers::import(wire::Metadata metadata) {
-  HEADRACE_TRY_VOID(calls_.usable());
+  const Call call(calls_);
+  HEADRACE_TRY_VOID(call.admitted());
   if (metadata.name == self_.name && metadata.incarnation == self_.incarnation)
     return make_error(
         Code::invalid_argument,

@@ -23,20 +23,22 @@ constexpr std::uint64_t aside_ns =
 
 bool Timers::add(std::uint64_t at_ns, std::function<void()> function) {
   const std::lock_guard lock(mutex_);
-  timers_.emplace(at_ns, std::move(function));
+  timers_.emplace(at_ns, Timer{++added_, std::move(function)});
   const bool first = at_ns < next_.load(std::memory_order_relaxed);
   if (first) next_.store(at_ns, std::memory_order_release);
   return first;
 }
 
 void Timers::run_due(std::uint64_t now_ns) {
+  std::uint64_t last = UINT64_MAX;  // the latest that was there when the pass began
   while (now_ns >= next_.load(std::memory_order_acquire)) {
     std::function<void()> due;
     {
       const std::lock_guard lock(mutex_);
+      last = std::min(last, added_);
       const auto first = timers_.begin();
-      if (first == timers_.end() || first->first > now_ns) return;
-      due = std::move(first->second);
+      if (first == timers_.end() || first->first > now_ns || first->second.number > last) return;
+      due = std::move(first->second.function);
       timers_.erase(first);
       next_.store(timers_.empty() ? UINT64_MAX : timers_.begin()->first, std::memory_order_release);
     }

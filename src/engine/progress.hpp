@@ -32,12 +32,18 @@ class Timers {
   /// Runs `function` once, at `at_ns` or soon after. Returns whether it is now the earliest (then wake the
   /// driver).
   bool add(std::uint64_t at_ns, std::function<void()> function);
+  /// Runs those that are due. One that is added meanwhile waits for the next pass, so that a pass ends.
   void run_due(std::uint64_t now_ns);
   [[nodiscard]] std::uint64_t next_ns() const { return next_.load(std::memory_order_acquire); }
 
  private:
+  struct Timer {
+    std::uint64_t number = 0;  ///< counts those that were ever added
+    std::function<void()> function;
+  };
   std::mutex mutex_;
-  std::multimap<std::uint64_t, std::function<void()>> timers_;
+  std::multimap<std::uint64_t, Timer> timers_;
+  std::uint64_t added_ = 0;
   std::atomic<std::uint64_t> next_{UINT64_MAX};
 };
 
@@ -122,7 +128,7 @@ class Progress {
   void wake();
   void at(std::uint64_t at_ns, std::function<void()> function);
   /// Runs `work` soon, on a thread that drives, outside every backend's call.
-  void defer(std::function<void()> work) { at(0, std::move(work)); }
+  void defer(std::function<void()> work) { at(clock_.now_ns(), std::move(work)); }
   /// The same `wait` from now on.
   void after(std::chrono::nanoseconds wait, std::function<void()> work) {
     at(Deadline::after(wait, clock_).point_ns(), std::move(work));

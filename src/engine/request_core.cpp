@@ -89,8 +89,7 @@ bool RequestCore::release() {
 // ------------------------------------------------------------------ posting
 
 Status RequestCore::refusal(const PostOptions* options) const {
-  if (const Status unusable = context_.calls.status(); !unusable.ok()) return unusable;
-  if (!may_post(state())) return {Code::invalid_argument};
+  if (context_.calls.forked() || !may_post(state())) return {Code::invalid_argument};
   if (options == nullptr) return {};
   if (options->notification && options->notification->size() > max_notification_bytes)
     return {Code::invalid_argument};
@@ -116,6 +115,9 @@ Status RequestCore::post(const PostOptions* options) {
 Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, Entry entry) {
   RequestState before{};
   if (!begin(before, times.posted_ns)) return {Code::invalid_argument};
+  // Begun first, then looked at: a close shuts the gate first and then cancels what has begun. So one of the
+  // two sees the other.
+  if (context_.calls.closed()) return refuse_closed(before, entry);
   tried_.clear();
   set_contents(options);
   deadline_ns_.store(times.deadline_ns, std::memory_order_relaxed);
@@ -130,6 +132,13 @@ Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, 
   if (times.deadline_ns != UINT64_MAX && !ended()) watch_deadline(times.deadline_ns);
   leave_post();
   return attempt.status;
+}
+
+/// The agent is closed: nothing of the post has been handed over.
+Status RequestCore::refuse_closed(RequestState before, Entry entry) {
+  if (entry == Entry::certain) return end({Code::canceled}, "its agent was closed");
+  life_.set(before);
+  return {Code::invalid_argument};
 }
 
 /// What goes with this post.
@@ -178,8 +187,9 @@ std::string RequestCore::why_not_on_stream(const Attempt& attempt) {
          "before";
 }
 
-/// The path had gone, and there is no other.
+/// The path had gone, and there is no other. An agent that closes makes none.
 Status RequestCore::end_unbound(const Error& error) {
+  if (canceled()) return end({Code::canceled}, {});
   return end({error.code == Code::not_supported ? Code::peer_lost : error.code}, error.message);
 }
 

@@ -108,6 +108,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
 
   RequestCore(std::shared_ptr<const void> engine, const RequestContext& context, PostSlots::Hold slot,
               RequestPlan plan, std::uint64_t id);
+  Status refuse_closed(RequestState before, Entry entry);
   void set_contents(const PostOptions* options);
   Attempt start(Entry entry);
   Attempt try_path();

@@ -3,7 +3,6 @@
 
 #include "base/errors.hpp"
 #include "engine/request_core.hpp"
-#include "wire/agent_message.hpp"
 
 #include <fmt/ranges.h>
 
@@ -47,20 +46,36 @@ bool Revocation::in_use(std::span<const IdRange> ranges) const {
          });
 }
 
-Result<void> Revocation::ask_peers(std::span<const IdRange> ranges, Deadline deadline) {
-  const auto sequences = begin_rounds(ranges);
+/// The rounds end after `give_back`: a peer that connects between the last answer and that moment is asked,
+/// too, and what it has posted has ended when this returns.
+Result<void> Revocation::ask_peers(std::span<const IdRange> ranges, std::uint64_t version, Deadline deadline,
+                                   const std::function<void()>& give_back) {
+  const auto sequences = begin_rounds(ranges, version);
   ask();
-  Result<void> outcome;
-  if (!progress_.wait([&] { return calls_.closed() || all_answered(sequences); }, deadline))
-    outcome = silence(sequences);
-  else if (calls_.closed())
-    outcome = calls_.closed_meanwhile();
+  auto outcome =
+      wait_for_answers(sequences, deadline, "the regions stay registered; try again, or forget the peer");
+  if (outcome) {
+    give_back();
+    outcome =
+        wait_for_answers(sequences, deadline,
+                         "it connected while the regions were being deregistered. They are so now, but it "
+                         "may still use their memory: leave that in place until the peer is gone");
+  }
   end_rounds(sequences);
   return outcome;
 }
 
+Result<void> Revocation::wait_for_answers(const std::vector<std::uint64_t>& sequences, Deadline deadline,
+                                          std::string_view if_silent) const {
+  if (!progress_.wait([&] { return calls_.closed() || all_answered(sequences); }, deadline))
+    return make_error(Code::timed_out, "no answer from {}: {}", fmt::join(silent(sequences), ", "),
+                      if_silent);
+  if (calls_.closed()) return calls_.closed_meanwhile();
+  return {};
+}
+
 /// A link that is made from now on finds the rounds; the others are in the table.
-std::vector<std::uint64_t> Revocation::begin_rounds(std::span<const IdRange> ranges) {
+std::vector<std::uint64_t> Revocation::begin_rounds(std::span<const IdRange> ranges, std::uint64_t version) {
   std::vector<std::uint64_t> sequences;
   {
     const std::lock_guard lock(mutex_);
@@ -68,7 +83,7 @@ std::vector<std::uint64_t> Revocation::begin_rounds(std::span<const IdRange> ran
       const auto part = ranges.subspan(at, std::min(wire::revoke_ranges, ranges.size() - at));
       const std::uint64_t sequence = next_round_++;
       rounds_[sequence].message =
-          *wire::encode(wire::AgentMessage{wire::Revoke{sequence, {part.begin(), part.end()}}});
+          *wire::encode(wire::AgentMessage{wire::Revoke{sequence, version, {part.begin(), part.end()}}});
       sequences.push_back(sequence);
     }
   }
@@ -135,17 +150,14 @@ bool Revocation::all_answered(const std::vector<std::uint64_t>& sequences) const
   return std::ranges::all_of(sequences, [&](std::uint64_t s) { return rounds_.at(s).waiting.empty(); });
 }
 
-Error Revocation::silence(const std::vector<std::uint64_t>& sequences) const {
+/// The names of the peers that have not answered.
+std::set<std::string> Revocation::silent(const std::vector<std::uint64_t>& sequences) const {
   std::set<std::string> names;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const std::uint64_t sequence : sequences)
-      for (const auto& [token, question] : rounds_.at(sequence).waiting)
-        if (const auto life = question.link->life()) names.insert(life->name);
-  }
-  return make_error(Code::timed_out,
-                    "no answer from {}: the regions stay registered; try again, or forget the peer",
-                    fmt::join(names, ", "));
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t sequence : sequences)
+    for (const auto& [token, question] : rounds_.at(sequence).waiting)
+      if (const auto life = question.link->life()) names.insert(life->name);
+  return names;
 }
 
 void Revocation::end_rounds(const std::vector<std::uint64_t>& sequences) {
@@ -155,22 +167,36 @@ void Revocation::end_rounds(const std::vector<std::uint64_t>& sequences) {
 
 // ------------------------------------------------------------------ regions of peers
 
-void Revocation::asked(const std::shared_ptr<Link>& link, std::uint64_t sequence,
-                       std::vector<IdRange> ranges) {
+void Revocation::asked(const std::shared_ptr<Link>& link, wire::Revoke question) {
   const auto life = link->life();
   if (!life) return;
   {
     const std::unique_lock lock(life->mutex);
-    life->regions.erase(ranges);
+    life->revoked.add(question.ranges, question.version);
+    life->regions.erase(question.ranges);
   }
   life->epoch.fetch_add(1);
-  mappings_.revoked(*life, ranges);
-  {
-    const std::lock_guard lock(mutex_);
-    pending_.push_back(std::make_shared<const Pending>(Pending{link, life, sequence, std::move(ranges)}));
-    pending_count_.store(pending_.size());
-  }
-  answer();
+  mappings_.revoked(*life, question.ranges);
+  if (link->state() == LinkState::lost) return;  // nobody takes an answer
+  if (keep(std::make_shared<const Pending>(Pending{link, life, std::move(question)}))) return answer();
+  counters_.links_flooded.add();
+  const std::string why = fmt::format(
+      "it has more than {} questions to revoke regions, or more than {} ranges in them, that wait for our "
+      "answer",
+      most_pending, most_pending_ranges);
+  log_.warn("closing the link to peer {} over {}: {}", life->name, link->backend().name(), why);
+  links_.lose(link, {Code::exhausted}, why);
+}
+
+/// False: as much of its link waits as may.
+bool Revocation::keep(const std::shared_ptr<const Pending>& pending) {
+  const std::lock_guard lock(mutex_);
+  Load& load = load_[pending->link.get()];
+  ++load.questions;
+  load.ranges += pending->question.ranges.size();
+  pending_.push_back(pending);
+  pending_count_.store(pending_.size());
+  return load.questions <= most_pending && load.ranges <= most_pending_ranges;
 }
 
 /// One thread answers at a time. A thread that comes meanwhile makes it look once more: what has ended for
@@ -191,13 +217,15 @@ void Revocation::answer() {
       if (!answering_) break;
       pending = pending_;
     }
+    std::set<const Pending*> answered;
     for (const auto& one : pending) {
-      if (full.contains(one->link.get()) || uses_peers(*one->life, one->ranges)) continue;
+      if (full.contains(one->link.get()) || uses_peers(*one->life, one->question.ranges)) continue;
       if (answer_one(*one).code == Code::would_block)
         full.insert(one->link.get());
       else
-        drop(*one);
+        answered.insert(one.get());
     }
+    drop(answered);
   }
   if (!full.empty()) answer_later();
 }
@@ -220,13 +248,20 @@ void Revocation::answer_later() {
 /// No post uses the regions any more.
 Status Revocation::answer_one(const Pending& pending) const {
   for (const auto& link : pending.life->all_links())
-    if (const GatePass pass(link->gate()); pass) link->unload(pending.ranges);
-  return tell(*pending.link, *wire::encode(wire::AgentMessage{wire::Revoked{pending.sequence}}));
+    if (const GatePass pass(link->gate()); pass) link->unload(pending.question.ranges);
+  return tell(*pending.link, *wire::encode(wire::AgentMessage{wire::Revoked{pending.question.sequence}}));
 }
 
-void Revocation::drop(const Pending& pending) {
+void Revocation::drop(const std::set<const Pending*>& answered) {
+  if (answered.empty()) return;
   const std::lock_guard lock(mutex_);
-  std::erase_if(pending_, [&](const auto& one) { return one.get() == &pending; });
+  std::erase_if(pending_, [&](const auto& one) {
+    if (!answered.contains(one.get())) return false;
+    const auto load = load_.find(one->link.get());
+    load->second.ranges -= one->question.ranges.size();
+    if (--load->second.questions == 0) load_.erase(load);
+    return true;
+  });
   pending_count_.store(pending_.size());
 }
 
@@ -235,6 +270,7 @@ void Revocation::link_gone(const std::shared_ptr<Link>& link) {
   const std::lock_guard lock(mutex_);
   for (auto& [sequence, round] : rounds_) round.waiting.erase(link->token());
   std::erase_if(pending_, [&](const auto& one) { return one->link == link; });
+  load_.erase(link.get());
   pending_count_.store(pending_.size());
 }
 

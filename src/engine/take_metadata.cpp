@@ -44,6 +44,13 @@ Result<void> take_metadata(PeerLife& life, wire::Metadata& m) {
                       life.name, m.since, life.version);
   }
   if (whole && life.has_metadata && m.version < life.version) return {};
+  if (!life.revoked.can_judge(m.version))
+    return make_error(
+        Code::not_found,
+        "this metadata of peer {} is of version {}, and the peer has revoked regions since: ask it "
+        "for a new export",
+        life.name, m.version);
+  life.revoked.take_out(m, rows);
   life.has_metadata = true;
   HEADRACE_TRY_VOID(take_backends(life, m));
   const std::size_t before = life.regions.size();

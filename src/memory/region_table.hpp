@@ -39,11 +39,34 @@ class RegionTable {
     if (address != 0) indexed_ = false;
     return static_cast<std::uint32_t>(slots_.size());
   }
+  /// From this version on updates say that it is gone. `find` has it until `remove`, or for good after
+  /// `put_back`.
+  void withdraw(std::uint32_t id) {
+    Slot* const slot = slot_of(id);
+    if (slot == nullptr || std::exchange(slot->withdrawn, true)) return;
+    gone_.push_back({++version_, id});
+  }
+  /// It was withdrawn, and stays after all: from this version on updates add it.
+  void put_back(std::uint32_t id) {
+    Slot* const slot = slot_of(id);
+    if (slot == nullptr || !std::exchange(slot->withdrawn, false)) return;
+    const auto of_id = [id](const Event& event) { return event.id == id; };
+    gone_.erase(std::find_if(gone_.rbegin(), gone_.rend(), of_id).base() - 1);  // one of the last
+    renew(id, version_);
+  }
+  /// If an update from version `since` on would not have it, it is new once more.
+  void renew(std::uint32_t id, std::uint64_t since) {
+    Slot* const slot = slot_of(id);
+    if (slot == nullptr || slot->added_in > since) return;
+    if (std::exchange(slot->renewed, true))
+      std::erase_if(renewed_, [id](const Event& event) { return event.id == id; });
+    renewed_.push_back({++version_, id});
+  }
   bool remove(std::uint32_t id) {
     Slot* const slot = slot_of(id);
     if (slot == nullptr) return false;
     slot->record.reset();
-    gone_.push_back({++version_, id});
+    if (!slot->withdrawn) gone_.push_back({++version_, id});
     --size_;
     if (slot->address != 0) indexed_ = false;
     return true;
@@ -105,6 +128,9 @@ class RegionTable {
                                             [since](const Slot& slot) { return slot.added_in <= since; });
     for (auto at = first; at != slots_.end(); ++at)
       if (at->record) changes.added.push_back(static_cast<std::uint32_t>(at - slots_.begin() + 1));
+    for (auto at = renewed_.rbegin(); at != renewed_.rend() && at->version > since; ++at)
+      if (slots_[at->id - 1].record && slots_[at->id - 1].added_in <= since) changes.added.push_back(at->id);
+    std::sort(changes.added.begin(), changes.added.end());
     std::vector<std::uint32_t> ids;
     for (auto at = gone_.rbegin(); at != gone_.rend() && at->version > since; ++at) ids.push_back(at->id);
     std::sort(ids.begin(), ids.end());
@@ -130,13 +156,14 @@ class RegionTable {
     std::uint64_t address = 0;
     std::uint64_t length = 0;
     std::uint64_t added_in = 0;
+    bool withdrawn = false, renewed = false;
   };
   struct Span {
     std::uint64_t begin, end;
     std::uint64_t reach;  // the greatest end of this and all before it
     std::uint32_t id;
   };
-  struct Gone {
+  struct Event {
     std::uint64_t version;
     std::uint32_t id;
   };
@@ -146,8 +173,9 @@ class RegionTable {
 
   std::vector<Slot> slots_;  // by id - 1
   std::vector<Span> by_address_;
-  std::size_t seen_ = 0;    // slots that index() has looked at
-  std::vector<Gone> gone_;  // by version
+  std::size_t seen_ = 0;        // slots that index() has looked at
+  std::vector<Event> gone_;     // by version
+  std::vector<Event> renewed_;  // by version; once an id, and some of them are gone
   std::size_t size_ = 0;
   std::uint64_t version_ = 0;
   bool indexed_ = true;

@@ -28,6 +28,8 @@ Result<AgentMessage> read_revoke(MsgpackReader& reader) {
   Revoke revoke;
   HEADRACE_TRY(sequence, reader.unsigned_integer("the sequence"));
   revoke.sequence = sequence;
+  HEADRACE_TRY(version, reader.unsigned_integer("the version"));
+  revoke.version = version;
   const std::size_t offset = reader.offset();
   HEADRACE_TRY(bytes, reader.binary("the ranges", revoke_ranges * sizeof(IdRange)));
   if (bytes.size() % sizeof(IdRange) != 0)
@@ -79,7 +81,7 @@ Result<std::string> encode(const AgentMessage& message) {
                         revoke->ranges.size(), revoke_ranges);
     }
     const auto size = static_cast<std::uint32_t>(revoke->ranges.size() * sizeof(IdRange));
-    begin(packer, 3, revoke_kind).pack_uint64(revoke->sequence).pack_bin(size);
+    begin(packer, 4, revoke_kind).pack_uint64(revoke->sequence).pack_uint64(revoke->version).pack_bin(size);
     packer.pack_bin_body(reinterpret_cast<const char*>(revoke->ranges.data()), size);
   } else if (const auto* revoked = std::get_if<Revoked>(&message)) {
     begin(packer, 2, revoked_kind).pack_uint64(revoked->sequence);
@@ -101,7 +103,7 @@ Result<AgentMessage> decode_agent_message(std::string_view bytes) {
   HEADRACE_TRY(values, reader.array("the message"));
   if (values == 0) return reader.corrupt("the array is empty, its first element is the kind");
   HEADRACE_TRY(kind, reader.unsigned_integer("the kind"));
-  const std::uint32_t expected = kind == revoke_kind    ? 3
+  const std::uint32_t expected = kind == revoke_kind    ? 4
                                  : kind == revoked_kind ? 2
                                  : kind == goodbye_kind ? 1
                                                         : values;

@@ -39,9 +39,10 @@ inline constexpr std::size_t agent_message_bytes = 64 * 1024;
 inline constexpr std::size_t revoke_ranges = (agent_message_bytes - 32) / sizeof(IdRange);
 
 /// Asks the receiver to refuse new posts on these regions, to wait for its own requests on them, and then to
-/// answer.
+/// answer. Metadata of an earlier version than `version` does not bring them back.
 struct Revoke {
   std::uint64_t sequence = 0;
+  std::uint64_t version = 0;
   std::vector<IdRange> ranges;
   friend bool operator==(const Revoke&, const Revoke&) = default;
 };

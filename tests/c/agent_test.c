@@ -5,11 +5,13 @@
 #include <headrace/c/agent.h>
 
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { pages = 8, page_bytes = 4096 };
+enum { invalid_argument = 2, canceled = 6 }; /* codes of errors */
 
 #define SIZED(type, name)           \
   type name;                        \
@@ -408,6 +410,7 @@ static void a_request_needs_indices_on_both_sides(headrace_agent* agent) {
 
 static void null_may_be_freed_and_asked(void) {
   headrace_agent_close(NULL);
+  headrace_agent_shut(NULL);
   headrace_regions_free(NULL);
   headrace_mapping_free(NULL);
   headrace_page_list_free(NULL);
@@ -438,6 +441,85 @@ static void a_request_may_be_freed_after_its_agent(void) {
   headrace_page_list_free(local);
 }
 
+/* ---------------------------------------------------------------- closing */
+
+struct closing {
+  headrace_agent* agent;
+  headrace_request* request;
+  atomic_int begun;
+};
+
+/* What ends a call of an agent that is closed. */
+static int is_closed(int32_t code) { return code == canceled || code == invalid_argument; }
+
+static void* posts_until_closed(void* argument) {
+  struct closing* closing = argument;
+  int32_t code = 0;
+  atomic_fetch_add(&closing->begun, 1);
+  while (code == 0) {
+    code = headrace_request_post(closing->request, NULL, fresh());
+    (void)headrace_request_poll(closing->request);
+    if (code == 0) code = headrace_request_wait(closing->request, ten_seconds, fresh());
+  }
+  CHECK(is_closed(code));
+  (void)fresh();
+  return NULL;
+}
+
+static void* registers_until_closed(void* argument) {
+  struct closing* closing = argument;
+  static unsigned char memory[page_bytes];
+  int32_t code = 0;
+  atomic_fetch_add(&closing->begun, 1);
+  while (code == 0) {
+    SIZED(headrace_memory, range);
+    range.address = memory;
+    range.length = sizeof memory;
+    uint32_t region = 0;
+    code = headrace_agent_register(closing->agent, &range, 1, NULL, &region, fresh());
+    if (code == 0) code = headrace_agent_deregister(closing->agent, &region, 1, ten_seconds, fresh());
+    if (code == 0) code = headrace_agent_notify(closing->agent, "closing", "hi", 2, fresh());
+  }
+  CHECK(is_closed(code));
+  (void)fresh();
+  return NULL;
+}
+
+static void* waits_until_closed(void* argument) {
+  struct closing* closing = argument;
+  headrace_counter* counter = NULL;
+  CHECK(headrace_agent_counter(closing->agent, 9, 9, &counter, fresh()) == 0);
+  atomic_fetch_add(&closing->begun, 1);
+  CHECK(headrace_counter_wait(counter, 1, -1, fresh()) == canceled);
+  headrace_counter_free(counter);
+  (void)fresh();
+  return NULL;
+}
+
+static void an_agent_may_be_shut_beside_every_call_and_freed_later(void) {
+  static unsigned char memory[pages * page_bytes];
+  void* (*const calls[])(void*) = {posts_until_closed, registers_until_closed, waits_until_closed};
+  for (int round = 0; round < 10; ++round) {
+    struct closing closing = {open_agent("closing"), NULL, 0};
+    const uint32_t region = register_bytes(closing.agent, memory, sizeof memory, NULL);
+    headrace_page_list* local = prepare(closing.agent, NULL, region);
+    headrace_page_list* remote = prepare(closing.agent, "closing", region);
+    closing.request = make_read(closing.agent, local, remote);
+    pthread_t threads[3];
+    for (int i = 0; i < 3; ++i) CHECK(pthread_create(&threads[i], NULL, calls[i], &closing) == 0);
+    CHECK(reaches(&closing.begun, 3));
+    poll(NULL, 0, round);
+    headrace_agent_shut(closing.agent);
+    for (int i = 0; i < 3; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
+    headrace_agent_shut(closing.agent);
+    CHECK(headrace_request_post(closing.request, NULL, fresh()) == invalid_argument);
+    headrace_agent_close(closing.agent);
+    headrace_request_free(closing.request);
+    headrace_page_list_free(remote);
+    headrace_page_list_free(local);
+  }
+}
+
 int main(void) {
   headrace_agent* left = open_agent("left");
   headrace_agent* right = open_agent("right");
@@ -454,6 +536,7 @@ int main(void) {
   headrace_agent_close(left);
   headrace_agent_close(right);
   a_request_may_be_freed_after_its_agent();
+  an_agent_may_be_shut_beside_every_call_and_freed_later();
   (void)fresh();
   puts("the C API does what it says");
   return 0;

@@ -69,7 +69,7 @@ from sleeping import sleeps_in_epoll
 def wait():
     try:
         right.wait_notification()
-    except headrace.InvalidArgument:  # the agent was closed
+    except headrace.Canceled:  # the agent was closed
         pass
 t = threading.Thread(target=wait, daemon=True); t.start()
 while not sleeps_in_epoll(t.native_id): time.sleep(0.001)

@@ -80,7 +80,7 @@ def test_closing_the_agent_ends_a_wait(backend):
     assert errors == []
     agent.close()
     thread.join()
-    assert isinstance(errors[0], headrace.InvalidArgument) and "is closed" in str(errors[0])
+    assert isinstance(errors[0], headrace.Canceled) and "closed while this call waited" in str(errors[0])
 
 
 def test_a_signal_ends_a_wait(run_script):

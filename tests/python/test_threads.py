@@ -4,10 +4,12 @@
 
 import gc
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import headrace
 from conftest import introduce, unique, until
@@ -128,6 +130,107 @@ def test_closing_an_agent_ends_the_reads_of_other_threads(run_script, backend, m
     monkeypatch.setenv("HEADRACE_LOG", "error")
     monkeypatch.setenv("MALLOC_PERTURB_", "165")  # what is freed does not stay as it was
     assert run_script(CLOSES_WHILE_OTHERS_READ, backend) == (0, "ended\n", "")
+
+
+@pytest.mark.parametrize("pause", [0, 0.001, 0.02])
+def test_every_call_on_another_thread_ends_when_the_agent_is_closed(backend, pause):
+    left, right = (headrace.Agent(unique(name), [backend]) for name in ("left", "right"))
+    here, theirs = left.allocate(1 << 16, name="here"), right.allocate(1 << 16, name="there")
+    left.import_metadata(right.export_metadata())
+    right.import_metadata(left.export_metadata())
+    there = left.peer_region(right.name, "there")
+    assert there.length_bytes == len(theirs.numpy())
+    pages, far = (
+        agent.prepare(headrace.UniformPages(region, 0, 0, 1024, 64), peer=peer)
+        for agent, region, peer in ((left, here, None), (left, there, right.name))
+    )
+    requests = [left.make_request("read", pages, far) for _ in range(2)]
+    name = right.name
+
+    def post_and_wait():
+        requests[0].post()
+        requests[0].wait(60)
+
+    def post_and_poll():
+        requests[1].post()
+        while not requests[1].done:
+            requests[1].poll()
+        if requests[1].error:
+            raise requests[1].error
+
+    def register():
+        left.deregister(left.register(bytearray(100)), timeout=60)
+
+    def map_region():
+        try:
+            left.map(name, there, timeout=60)
+        except headrace.NotSupported:  # tcp
+            left.connect(name, timeout=60)
+
+    def notify():
+        try:
+            left.notify(name, b"hello")
+        except headrace.WouldBlock:
+            pass
+        right.take_notifications()
+
+    def wait():
+        left.wait_notification()
+
+    errors, begun = {}, threading.Barrier(7)
+
+    def repeat(call):
+        begun.wait()
+        try:
+            while True:
+                call()
+        except (headrace.Canceled, headrace.InvalidArgument) as error:
+            errors[call.__name__] = error
+
+    calls = (post_and_wait, post_and_poll, register, map_region, notify, wait)
+    threads = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    time.sleep(pause)
+    left.close()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert set(errors) == {call.__name__ for call in calls}
+    right.close()
+
+
+def test_a_deregistration_that_waits_ends_when_the_agent_is_closed():
+    left, right = (
+        headrace.Agent(unique(name), ["fake"], options={"fake.faults": "drop"}) for name in ("left", "right")
+    )
+    here, _ = left.allocate(4096), right.allocate(4096, name="there")
+    left.import_metadata(right.export_metadata())
+    there = left.peer_region(right.name, "there")
+    pages = left.prepare(headrace.UniformPages(here, 0, 0, 4096, 1))
+    request = left.make_request(
+        "read", pages, left.prepare(headrace.UniformPages(there, 0, 0, 4096, 1), peer=right.name)
+    )
+    left.connect(right.name)  # a post that waits for its link would end as the region goes
+    request.post()  # its end does not come
+    errors = []
+
+    def deregister():
+        try:
+            left.deregister(here, timeout=None)
+        except headrace.Error as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=deregister, daemon=True)
+    thread.start()
+    until(lambda: sleeps_in_epoll(thread.native_id))
+    left.close()
+    thread.join(20)
+    assert len(errors) == 1 and isinstance(errors[0], headrace.Canceled)
+    with pytest.raises(headrace.Canceled):
+        request.wait(20)
+    right.close()
 
 
 def resident_bytes():

@@ -51,6 +51,9 @@ HEADRACE_C_API int32_t headrace_agent_open(const char* name, const headrace_agen
                                            headrace_agent** agent, headrace_error** error);
 /* Cancels requests in flight, tells peers that the agent leaves, and frees the handle. */
 HEADRACE_C_API void headrace_agent_close(headrace_agent* agent);
+/* Closes the agent and keeps the handle: calls that wait return canceled, later ones invalid_argument. Beside
+ * any other call with the handle but headrace_agent_close, which frees it afterwards. */
+HEADRACE_C_API void headrace_agent_shut(headrace_agent* agent);
 HEADRACE_C_API const char* headrace_agent_name(const headrace_agent* agent);
 /* The random number of this start of the agent. */
 HEADRACE_C_API uint64_t headrace_agent_incarnation(const headrace_agent* agent);

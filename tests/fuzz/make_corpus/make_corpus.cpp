@@ -73,7 +73,8 @@ void metadata_seeds() {
 }
 
 void agent_message_seeds() {
-  seed("agent_message_fuzz", "revoke", *wire::encode(wire::AgentMessage(wire::Revoke{7, {{1, 3}, {9, 1}}})));
+  seed("agent_message_fuzz", "revoke",
+       *wire::encode(wire::AgentMessage(wire::Revoke{7, 12, {{1, 3}, {9, 1}}})));
   seed("agent_message_fuzz", "revoked", *wire::encode(wire::AgentMessage(wire::Revoked{7})));
   seed("agent_message_fuzz", "goodbye", *wire::encode(wire::AgentMessage(wire::Goodbye{})));
   seed("agent_message_fuzz", "unknown", std::string_view("\x93\x2a\xa1x\xc0", 5));

@@ -151,7 +151,8 @@ struct Parts {
   Links links{*progress, telemetry, log};
   Peers peers{self, calls, backends, links, *progress, telemetry, log};
   Mappings mappings{engine, calls, backends, links, peers, *progress};
-  Revocation revocation{calls, links, mappings, own_flights, *progress};
+  EngineCounters counters{telemetry};
+  Revocation revocation{calls, links, mappings, own_flights, *progress, counters, log};
   LocalRegions regions{self, calls, backends, revocation, *progress, callbacks};
   PageLists lists{self, calls, regions, peers};
   PathChoice paths{backends, regions, lists, links};

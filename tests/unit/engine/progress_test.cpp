@@ -69,6 +69,23 @@ Result<std::unique_ptr<BackendInstance>> open(const headrace_backend_v1* table, 
   return BackendInstance::open(table, args, events);
 }
 
+TEST(Timers, one_that_is_added_during_a_pass_waits_for_the_next_pass) {
+  Timers timers;
+  int runs = 0;
+  std::function<void()> again = [&] {
+    ++runs;
+    timers.add(10, again);
+  };
+  timers.add(3, again);
+  bool later = false;
+  timers.add(5, [&] { later = true; });
+  timers.run_due(10);
+  EXPECT_EQ(runs, 1);
+  EXPECT_TRUE(later);
+  timers.run_due(10);
+  EXPECT_EQ(runs, 2);
+}
+
 TEST(Progress, a_waiter_whose_own_polls_reach_the_end_skips_progress_that_ran_just_before) {
   SilentEvents events;
   const test::TemporaryFolder folder;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <thread>
 #include <variant>
 
@@ -22,7 +23,9 @@ class RevocationTest : public testing::Test {
   static Message last() {
     return std::get<Message>(wire::decode_agent_message(Recorded::last_message()).value());
   }
-  Result<void> ask() { return parts.revocation.ask_peers(ranges, Deadline::at_ns(parts.clock.now_ns())); }
+  Result<void> ask(const std::function<void()>& give_back = [] {}) {
+    return parts.revocation.ask_peers(ranges, 1, Deadline::at_ns(parts.clock.now_ns()), give_back);
+  }
 
   Parts parts;
   BackendInstance& backend;
@@ -48,7 +51,7 @@ TEST_F(RevocationTest, the_round_ends_with_the_answers_of_all_links) {
     parts.revocation.answered(*first, last<wire::Revoke>().sequence);
     parts.links.end(second);  // a peer that is gone need not answer
   });
-  EXPECT_TRUE(parts.revocation.ask_peers(ranges, Deadline::never()));
+  EXPECT_TRUE(parts.revocation.ask_peers(ranges, 1, Deadline::never(), [] {}));
   answering.join();
 }
 
@@ -61,9 +64,28 @@ TEST_F(RevocationTest, a_link_that_is_made_during_a_round_is_asked) {
     while (Recorded::message_count() < 2) std::this_thread::yield();
     parts.revocation.answered(*second, last<wire::Revoke>().sequence);
   });
-  EXPECT_TRUE(parts.revocation.ask_peers(ranges, Deadline::never()));
+  EXPECT_TRUE(parts.revocation.ask_peers(ranges, 1, Deadline::never(), [] {}));
   joining.join();
   EXPECT_EQ(Recorded::message_count(), 2U);
+}
+
+TEST_F(RevocationTest,
+       a_peer_that_connects_after_the_last_answer_and_before_the_backends_refuse_is_waited_for) {
+  const auto asked = ask([&] {
+    EXPECT_EQ(Recorded::message_count(), 0U);
+    parts.ready_link(parts.import("late"), backend);
+  });
+  EXPECT_EQ(asked.code(), Code::timed_out);
+  EXPECT_EQ(asked.error().message.substr(0, 44), "no answer from late: it connected while the ");
+  (void)parts.progress->poll();
+  EXPECT_EQ(last<wire::Revoke>().ranges, ranges);
+}
+
+TEST_F(RevocationTest, nothing_is_given_back_while_an_answer_is_missing) {
+  parts.ready_link(parts.import("there"), backend);
+  bool given_back = false;
+  EXPECT_EQ(ask([&] { given_back = true; }).code(), Code::timed_out);
+  EXPECT_FALSE(given_back);
 }
 
 TEST_F(RevocationTest, a_full_link_is_asked_again_after_a_while) {
@@ -75,7 +97,7 @@ TEST_F(RevocationTest, a_full_link_is_asked_again_after_a_while) {
     while (Recorded::message_count() == 0) parts.clock.advance(1ms);
     parts.revocation.answered(*parts.links.all().front(), last<wire::Revoke>().sequence);
   });
-  EXPECT_TRUE(parts.revocation.ask_peers(ranges, Deadline::never()));
+  EXPECT_TRUE(parts.revocation.ask_peers(ranges, 1, Deadline::never(), [] {}));
   emptying.join();
 }
 
@@ -83,7 +105,7 @@ TEST_F(RevocationTest, a_peers_region_is_gone_at_once_and_the_answer_follows) {
   const auto life = parts.import("there");
   const auto link = parts.ready_link(life, backend);
   const std::uint64_t epoch = life->epoch.load();
-  parts.revocation.asked(link, 42, ranges);
+  parts.revocation.asked(link, {42, 2, ranges});
   EXPECT_EQ(life->regions.find(1), nullptr);
   EXPECT_GT(life->epoch.load(), epoch);
   EXPECT_EQ(last<wire::Revoked>().sequence, 42U);
@@ -92,7 +114,7 @@ TEST_F(RevocationTest, a_peers_region_is_gone_at_once_and_the_answer_follows) {
 TEST_F(RevocationTest, an_answer_that_finds_no_room_is_sent_later) {
   const auto link = parts.ready_link(parts.import("there"), backend);
   Recorded::full = true;
-  parts.revocation.asked(link, 42, ranges);
+  parts.revocation.asked(link, {42, 2, ranges});
   EXPECT_EQ(Recorded::message_count(), 0U);
   Recorded::full = false;
   parts.clock.advance(1ms);
@@ -111,11 +133,91 @@ TEST_F(RevocationTest, answers_that_find_no_room_are_tried_once_a_while_however_
   };
   const auto link = parts.ready_link(parts.import("there"), parts.add(table));
   constexpr std::size_t asked = 100;
-  for (std::size_t i = 0; i < asked; ++i) parts.revocation.asked(link, i, ranges);
+  for (std::size_t i = 0; i < asked; ++i) parts.revocation.asked(link, {i, 2, ranges});
   attempts = 0;
   parts.clock.advance(1ms);
   (void)parts.progress->poll();
   EXPECT_EQ(attempts, 1U);
+}
+
+wire::Metadata metadata_of(std::uint64_t version, bool partial) {
+  wire::Metadata m;
+  m.name = "there";
+  m.incarnation = 1;
+  m.version = version;
+  m.partial = partial;
+  m.ids = {1};
+  m.addresses = {0x1000};
+  m.lengths = {4096};
+  m.kinds = {HEADRACE_DRAM};
+  m.masks = {0};
+  m.named.push_back({1, "cache", ""});
+  return m;
+}
+
+TEST_F(RevocationTest, metadata_from_before_a_revocation_does_not_bring_the_region_back) {
+  const auto life = parts.import("there");
+  const auto link = parts.ready_link(life, backend);
+  parts.revocation.asked(link, {42, 3, ranges});
+  for (const std::uint64_t version : {1U, 2U})
+    for (const bool partial : {false, true}) {
+      ASSERT_TRUE(parts.peers.import(metadata_of(version, partial)).ok());
+      EXPECT_EQ(life->regions.find(1), nullptr) << "version " << version << (partial ? ", a part" : "");
+      EXPECT_FALSE(life->regions.find_name("cache"));
+    }
+  ASSERT_TRUE(parts.peers.import(metadata_of(4, false)).ok());
+  EXPECT_NE(life->regions.find(1), nullptr) << "the revocation has failed: the region is there again";
+}
+
+TEST_F(RevocationTest, a_peer_that_takes_no_answers_loses_its_link_when_too_many_wait) {
+  const auto link = parts.ready_link(parts.import("there"), backend);
+  Recorded::full = true;
+  for (std::size_t i = 0; i < Revocation::most_pending; ++i) parts.revocation.asked(link, {i, 2, ranges});
+  EXPECT_EQ(link->state(), LinkState::ready);
+  parts.revocation.asked(link, {99'999, 2, ranges});
+  EXPECT_EQ(link->state(), LinkState::lost);
+  EXPECT_EQ(
+      link->lost_text(),
+      "it has more than 4096 questions to revoke regions, or more than 1056764 ranges in them, that wait "
+      "for our answer");
+  EXPECT_EQ(parts.counters.links_flooded.value(), 1U);
+  (void)parts.progress->poll();
+  EXPECT_EQ(Recorded::disconnects, 1);
+}
+
+TEST_F(RevocationTest, many_ranges_that_wait_end_the_link_too) {
+  const auto link = parts.ready_link(parts.import("there"), backend);
+  Recorded::full = true;
+  const std::vector<IdRange> many(wire::revoke_ranges, IdRange{1, 1});
+  for (std::size_t i = 0; i < Revocation::most_pending_ranges / many.size(); ++i)
+    parts.revocation.asked(link, {i, 2, many});
+  EXPECT_EQ(link->state(), LinkState::ready);
+  parts.revocation.asked(link, {99'999, 2, many});
+  EXPECT_EQ(link->state(), LinkState::lost);
+}
+
+/// Where the next mapping stops.
+std::function<void()> while_it_maps;
+
+TEST_F(RevocationTest, a_region_that_is_revoked_while_it_is_mapped_gives_no_mapping) {
+  static headrace_backend_v1 table = recording_table("mapping");
+  table.info = [](void*, headrace_info_v1* info) {
+    info->abilities = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP;
+    info->local_kinds = info->remote_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM);
+  };
+  table.map = [](void*, void*, headrace_map_v1* args, headrace_text_v1*) {
+    while_it_maps();
+    args->address = &Recorded::handle;
+    args->length = 1;
+    return int32_t{HEADRACE_OK};
+  };
+  table.unmap = [](void*, void*, void*) {};
+  BackendInstance& mapping = parts.add(table);
+  const auto link = parts.ready_link(parts.import("there"), mapping);
+  while_it_maps = [&] { parts.revocation.asked(link, {42, 2, ranges}); };
+  const auto mapped = parts.mappings.map("there", {1}, 0ns);
+  EXPECT_EQ(mapped.code(), Code::not_found);
+  EXPECT_EQ(last<wire::Revoked>().sequence, 42U);
 }
 
 }  // namespace

@@ -269,6 +269,7 @@ TEST_F(WaitingTest, a_deregistration_asks_a_peer_that_connects_meanwhile) {
   const RegionId region = (make(), ours);
   Stalled::say(HEADRACE_LINK_READY);
   add_fake();
+  const auto from_a_store = here->regions().exported({}).value();
   std::atomic<bool> done = false;
   // The peer behind the first link never answers. The other peer answers over the link that it makes
   // meanwhile.
@@ -279,14 +280,16 @@ TEST_F(WaitingTest, a_deregistration_asks_a_peer_that_connects_meanwhile) {
   while (here->regions().find(region.value) != nullptr) std::this_thread::yield();
   const auto other = Engine::open({.name = "other", .runtime_dir = folder.path()}, logger).value();
   add_linked(*other, *plugin::table<fake::FakeBackend>());
-  auto metadata = here->regions().exported({}).value();
-  ASSERT_TRUE(other->peers().import(std::move(metadata)).ok());
+  ASSERT_TRUE(other->peers().import(from_a_store).ok());
+  ASSERT_EQ(other->peers().regions_of("here").value().size(), 1U);
   const auto life = other->peers().find("here").value();
   const std::uint64_t epoch = life->epoch.load();
   ASSERT_TRUE(other->peers().connect("here", 10s, {}).ok());
   const Deadline deadline = Deadline::after(10s);
   while (life->epoch.load() == epoch && !deadline.expired()) (void)other->progress().poll();
   EXPECT_GT(life->epoch.load(), epoch) << "the question has arrived";
+  ASSERT_TRUE(other->peers().import(from_a_store).ok());
+  EXPECT_TRUE(other->peers().regions_of("here").value().empty()) << "it is older than the revocation";
   EXPECT_FALSE(done);
   here->close();
   deregistering.join();

@@ -38,6 +38,37 @@ TEST(region_table, a_missing_id_or_address_is_not_found) {
   EXPECT_FALSE(table.find_address(100, 1));
 }
 
+TEST(region_table, a_region_that_is_withdrawn_is_gone_for_updates_and_found_until_it_is_removed) {
+  Table table;
+  const std::uint32_t id = table.add(100, 10, "a");
+  table.withdraw(id);
+  table.withdraw(id);
+  EXPECT_EQ(table.version(), 2U) << "once";
+  EXPECT_NE(table.find(id), nullptr);
+  EXPECT_EQ(table.changes_since(1).gone, (std::vector<RegionIdRange>{{id, 1}}));
+  EXPECT_TRUE(table.remove(id));
+  EXPECT_EQ(table.version(), 2U);
+  EXPECT_EQ(table.changes_since(1).gone, (std::vector<RegionIdRange>{{id, 1}}));
+}
+
+TEST(region_table, a_region_that_is_put_back_is_new_for_updates_from_every_version) {
+  Table table;
+  const std::uint32_t first = table.add(100, 10, "a"), second = table.add(200, 10, "b");
+  for (int i = 0; i < 2; ++i) {
+    table.withdraw(first);
+    table.put_back(first);
+  }
+  EXPECT_EQ(table.version(), 6U);
+  for (const std::uint64_t since : {2U, 3U, 4U, 5U}) {
+    EXPECT_EQ(table.changes_since(since).added, std::vector{first}) << since;
+    EXPECT_TRUE(table.changes_since(since).gone.empty());
+  }
+  EXPECT_TRUE(table.changes_since(6).added.empty());
+  EXPECT_EQ(table.changes_since(1).added, (std::vector{first, second}));
+  EXPECT_TRUE(table.remove(first));
+  EXPECT_TRUE(table.changes_since(2).added.empty());
+}
+
 TEST(region_table, an_address_is_found_in_the_newest_region_that_holds_the_whole_range) {
   Table table;
   table.add(1000, 1000, "wide");

@@ -19,14 +19,14 @@ void expect_round_trip(const AgentMessage& message) {
 }
 
 TEST(AgentMessage, EachKindIsDecodedAsItWasEncoded) {
-  expect_round_trip(Revoke{7, {{1, 3}, {9, 1}, {4294967295U, 1}}});
-  expect_round_trip(Revoke{~std::uint64_t{0}, {}});
+  expect_round_trip(Revoke{7, 12, {{1, 3}, {9, 1}, {4294967295U, 1}}});
+  expect_round_trip(Revoke{~std::uint64_t{0}, ~std::uint64_t{0}, {}});
   expect_round_trip(Revoked{1});
   expect_round_trip(Goodbye{});
 }
 
 TEST(AgentMessage, AFullRevokeFitsAndOneMoreRangeIsRefused) {
-  Revoke revoke{~std::uint64_t{0}, std::vector<IdRange>(revoke_ranges, IdRange{1, 1})};
+  Revoke revoke{~std::uint64_t{0}, ~std::uint64_t{0}, std::vector<IdRange>(revoke_ranges, IdRange{1, 1})};
   expect_round_trip(revoke);
   revoke.ranges.push_back({1, 1});
   EXPECT_EQ(encode(AgentMessage(revoke)).code(), Code::invalid_argument);
@@ -40,7 +40,7 @@ TEST(AgentMessage, AnUnknownKindIsDecodedAsUnknownAndNotEncoded) {
 }
 
 TEST(AgentMessage, TruncationsAndWrongShapesAreRefusedWithAnOffset) {
-  const std::string bytes = *encode(AgentMessage(Revoke{70000, {{1, 3}, {9, 1}}}));
+  const std::string bytes = *encode(AgentMessage(Revoke{70000, 80000, {{1, 3}, {9, 1}}}));
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_EQ(decode_agent_message(std::string_view(bytes).substr(0, size)).code(), Code::corrupt) << size;
   }
@@ -50,12 +50,12 @@ TEST(AgentMessage, TruncationsAndWrongShapesAreRefusedWithAnOffset) {
       {std::string("\x91\x01"), "1 values for kind 1"},
       {std::string("\x92\x03\x01"), "2 values for kind 3"},
       {std::string("\x92\x02\x01\x01"), "follow the last value"},
-      {std::string("\x93\x01\x01\xc4\x07"
+      {std::string("\x94\x01\x01\x02\xc4\x07"
                    "1234567"),
        "a multiple of 8"},
-      {std::string("\x93\x01\x01\xc4\x08\0\0\0\0\1\0\0\0", 13), "beyond the last id"},
-      {std::string("\x93\x01\x01\xc4\x08\1\0\0\0\0\0\0\0", 13), "an empty range"},
-      {std::string("\x93\x01\x01\xc4\x08\xff\xff\xff\xff\2\0\0\0", 13), "beyond the last id"},
+      {std::string("\x94\x01\x01\x02\xc4\x08\0\0\0\0\1\0\0\0", 14), "beyond the last id"},
+      {std::string("\x94\x01\x01\x02\xc4\x08\1\0\0\0\0\0\0\0", 14), "an empty range"},
+      {std::string("\x94\x01\x01\x02\xc4\x08\xff\xff\xff\xff\2\0\0\0", 14), "beyond the last id"},
       {std::string(agent_message_bytes + 1, '\0'), "at most 65536"},
   };
   for (const auto& [message, sentence] : wrong) {
