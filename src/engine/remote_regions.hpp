@@ -25,6 +25,7 @@ struct RemoteRegion {
   std::uint16_t backends = 0;  ///< bit b: the peer's backend number b has it
   std::uint8_t kind = 0;
   bool writable = true;
+  std::uint64_t version = 0;  ///< of the metadata that said so last
 
   /// As a backend loads it. `public_data` is used by the result.
   [[nodiscard]] headrace_remote_region_v1 to_c(std::uint32_t id, std::string_view public_data) const {
@@ -39,33 +40,54 @@ struct RemoteRegion {
   }
 };
 
-/// Not locked: its owner does that.
+/// Metadata comes in any order: what is later of a region is kept, and a region that is gone does not come
+/// back, since no id is used twice. Not locked: its owner does that.
 class RemoteRegions {
  public:
-  /// Adds regions; ids strictly rising. Ids known already are replaced.
-  void merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> regions);
+  /// Regions that the peer revokes and that no whole metadata has confirmed as gone, at most, in ranges: the
+  /// oldest are forgotten. The owner refuses them all the same.
+  static constexpr std::size_t most_revoked = 65536;
+
+  /// What was not taken of a merge, ids rising.
+  struct Left {
+    std::vector<std::uint32_t> gone;   ///< they have been revoked since
+    std::vector<std::uint32_t> older;  ///< later metadata has spoken of them
+    [[nodiscard]] bool has(std::uint32_t id) const;
+  };
+  /// Adds regions; ids strictly rising. `may_be_new`: those that are not known are added, else they are gone.
+  Left merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> regions, bool may_be_new);
+  /// The peer's metadata says that they are gone.
   void erase(std::span<const IdRange> gone);
-  /// Drops every region that is not in `ids` (rising).
-  void keep_only(std::span<const std::uint32_t> ids);
+  /// The peer revokes them: metadata from before that does not bring them back.
+  void revoke(std::span<const IdRange> gone);
+  /// Drops every region below `end` that is not in `ids` (rising).
+  void keep_only(std::span<const std::uint32_t> ids, std::uint64_t end);
 
   [[nodiscard]] const RemoteRegion* find(std::uint32_t id) const;
   [[nodiscard]] std::size_t size() const { return ids_.size(); }
+  /// Of memory that they take here, roughly.
+  [[nodiscard]] std::size_t bytes() const {
+    return ids_.size() * (sizeof(std::uint32_t) + sizeof(RemoteRegion)) + detail_bytes_;
+  }
   [[nodiscard]] const std::vector<std::uint32_t>& ids() const { return ids_; }
   [[nodiscard]] const std::vector<RemoteRegion>& rows() const { return rows_; }
 
   void set_name(std::uint32_t id, std::string name, std::string note);
   [[nodiscard]] std::optional<std::uint32_t> find_name(std::string_view name) const;
   [[nodiscard]] const std::pair<std::string, std::string>* name_and_note(std::uint32_t id) const;
-  void set_public(std::uint32_t id, std::uint32_t backend, std::string bytes) {
-    public_[{id, backend}] = std::move(bytes);
-  }
+  void set_public(std::uint32_t id, std::uint32_t backend, std::string bytes);
   [[nodiscard]] std::string_view public_data(std::uint32_t id, std::uint32_t backend) const;
 
  private:
   template <class Goes>
   void erase_those(Goes goes);
   void erase_details(std::uint32_t id);
+  [[nodiscard]] bool is_revoked(std::uint32_t id) const;
 
+  static constexpr std::size_t bytes_a_detail = 128;  ///< of a map's node
+
+  std::size_t detail_bytes_ = 0;                    // of the names, notes and data
+  std::map<std::uint32_t, std::uint64_t> revoked_;  // first id -> end of its range; they do not overlap
   std::vector<std::uint32_t> ids_;
   std::vector<RemoteRegion> rows_;
   std::map<std::uint32_t, std::pair<std::string, std::string>> named_;

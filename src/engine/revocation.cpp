@@ -161,7 +161,7 @@ void Revocation::asked(const std::shared_ptr<Link>& link, std::uint64_t sequence
   if (!life) return;
   {
     const std::unique_lock lock(life->mutex);
-    life->regions.erase(ranges);
+    life->regions.revoke(ranges);
   }
   life->epoch.fetch_add(1);
   mappings_.revoked(*life, ranges);
