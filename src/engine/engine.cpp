@@ -32,7 +32,7 @@ Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
       progress_(std::move(progress)),
       calls_(settings_.name),
       links_(*progress_, telemetry_, log_),
-      peers_(self_, calls_, backends_, links_, *progress_, telemetry_, log_),
+      peers_(self_, calls_, backends_, links_, *progress_, telemetry_, log_, settings_.peers),
       mappings_(this_, calls_, backends_, links_, peers_, *progress_),
       revocation_(calls_, links_, mappings_, own_flights_, *progress_),
       regions_(self_, calls_, backends_, revocation_, *progress_, *callbacks_),
@@ -48,6 +48,10 @@ Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
   links_.watch(mappings_);
   links_.watch(revocation_);
   links_.watch(notifications_);
+  peers_.on_gone([this](const PeerLife& life) {
+    notifications_.forget(life);
+    arrivals_.forget(life.name);
+  });
 }
 
 Engine::~Engine() {
@@ -118,9 +122,32 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
   const auto link = links_.find(token);
   const auto life = link ? link->life() : nullptr;
   if (!life) return;
-  if (channel == HEADRACE_CHANNEL_USER) notifications_.received(*life, bytes);
-  if (channel == HEADRACE_CHANNEL_AGENT)
-    progress_->defer([this, link, message = std::string(bytes)] { agent_message(link, message); });
+  if (channel == HEADRACE_CHANNEL_USER) return user_message(link, life, bytes);
+  if (channel != HEADRACE_CHANNEL_AGENT) return;
+  if (!link->agent_messages().take(bytes.size()))
+    return flooded(link, "messages of its agent wait to be read");
+  progress_->defer([this, link, message = std::string(bytes)] {
+    link->agent_messages().give(message.size());
+    agent_message(link, message);
+  });
+}
+
+void Engine::user_message(const std::shared_ptr<Link>& link, const std::shared_ptr<PeerLife>& life,
+                          std::string_view bytes) {
+  if (!life->contends.load(std::memory_order_relaxed)) return notifications_.received(*life, bytes);
+  const bool taken = NameContests::say_or_hold(
+      *life, bytes.size(),
+      [this, life, message = std::string(bytes)] { notifications_.received(*life, message); });
+  if (!taken) flooded(link, "messages wait until it is known whether it is that peer");
+}
+
+/// A peer makes us keep more than a link may.
+void Engine::flooded(const std::shared_ptr<Link>& link, const std::string& what) {
+  telemetry_.counter("links.flooded").add();
+  const auto life = link->life();
+  const std::string why = fmt::format("too many {}", what);
+  log_.warn("closing the link to peer {} over {}: {}", life ? life->name : "?", link->backend().name(), why);
+  links_.lose(link, {Code::exhausted}, why);
 }
 
 void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view bytes) {
@@ -133,14 +160,22 @@ void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view b
     revocation_.asked(link, revoke->sequence, std::move(revoke->ranges));
   } else if (const auto* revoked = std::get_if<wire::Revoked>(&*message)) {
     revocation_.answered(*link, revoked->sequence);
+  } else if (const auto* ask = std::get_if<wire::Ask>(&*message)) {
+    const auto answer = wire::encode(wire::AgentMessage{wire::Present{ask->sequence}});
+    if (const GatePass pass(link->gate()); pass) (void)link->send(HEADRACE_CHANNEL_AGENT, *answer);
+  } else if (const auto* present = std::get_if<wire::Present>(&*message)) {
+    peers_.contests().present(*life, present->sequence);
   } else if (std::holds_alternative<wire::Goodbye>(*message)) {
     log_.info("peer {} says goodbye", life->name);
     peers_.end_life(*life, Fate::left, fmt::format("peer {} has closed its agent", life->name));
   }
 }
 
-void Engine::counted(std::uint64_t /*link*/, Immediate immediate, std::uint64_t amount) {
-  arrivals_.add(immediate, amount);
+void Engine::counted(std::uint64_t token, Immediate immediate, std::uint64_t amount) {
+  if (arrivals_.add_known(immediate, amount)) return;
+  const auto link = links_.find(token);
+  const auto life = link ? link->life() : nullptr;
+  if (life) arrivals_.add(immediate, amount, life->name);
 }
 
 bool Engine::submit(void (*function)(void*), void* argument) {

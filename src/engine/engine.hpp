@@ -35,6 +35,7 @@ struct EngineSettings {
   std::string runtime_dir;
   InboxLimits inbox = {};
   bool check_overlap = false;  ///< refuse requests whose destinations overlap
+  PeerLimits peers = {};
 };
 
 class Engine final : public HostEvents {
@@ -92,6 +93,9 @@ class Engine final : public HostEvents {
   Engine(EngineSettings settings, Logger& logger, const Clock& clock, std::unique_ptr<Progress> progress);
   void abandon();
   void agent_message(const std::shared_ptr<Link>& link, std::string_view bytes);
+  void user_message(const std::shared_ptr<Link>& link, const std::shared_ptr<PeerLife>& life,
+                    std::string_view bytes);
+  void flooded(const std::shared_ptr<Link>& link, const std::string& what);
 
   const EngineSettings settings_;
   const Self self_;

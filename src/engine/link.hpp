@@ -50,6 +50,20 @@ class Link {
   /// What waits until it is ready.
   LinkQueue& queue() { return queue_; }
 
+  /// Messages of the peer's agent that have come in and wait to be read.
+  class AgentMessages {
+   public:
+    static constexpr std::size_t most_bytes = std::size_t{64} << 20;
+    /// False: too many wait.
+    [[nodiscard]] bool take(std::size_t bytes) { return bytes_.fetch_add(bytes + bytes_each) <= most_bytes; }
+    void give(std::size_t bytes) { bytes_.fetch_sub(bytes + bytes_each); }
+
+   private:
+    static constexpr std::size_t bytes_each = 256;  // of the timer that holds it
+    std::atomic<std::size_t> bytes_{0};
+  };
+  AgentMessages& agent_messages() { return agent_messages_; }
+
   /// Sends a message, or keeps it until the link is ready. The gate must be held.
   Status send(std::uint32_t channel, std::string_view message);
   /// The peer's region for this link, loaded at first use. The gate must be held.
@@ -74,6 +88,7 @@ class Link {
   Gate gate_;
   InFlight in_flight_;
   LinkQueue queue_;
+  AgentMessages agent_messages_;
   std::shared_mutex handles_mutex_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, void*> remotes_;

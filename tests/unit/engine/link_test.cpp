@@ -44,5 +44,17 @@ TEST_F(LinkTest, a_link_lost_and_closed_before_its_connection_is_set_still_disco
   EXPECT_EQ(disconnected, 1);
 }
 
+TEST_F(LinkTest, messages_of_the_peers_agent_that_wait_have_a_number_of_bytes) {
+  Link link(1, *backend, {});
+  constexpr std::size_t bytes = 64 * 1024;
+  std::size_t taken = 0;
+  while (link.agent_messages().take(bytes)) ++taken;
+  EXPECT_LE(taken * bytes, Link::AgentMessages::most_bytes);
+  EXPECT_GT(taken * bytes, Link::AgentMessages::most_bytes * 9 / 10);
+  link.agent_messages().give(bytes);
+  link.agent_messages().give(bytes);
+  EXPECT_TRUE(link.agent_messages().take(bytes));
+}
+
 }  // namespace
 }  // namespace headrace::engine
