@@ -135,9 +135,11 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
 void Engine::user_message(const std::shared_ptr<Link>& link, const std::shared_ptr<PeerLife>& life,
                           std::string_view bytes) {
   if (!life->contends.load(std::memory_order_relaxed)) return notifications_.received(*life, bytes);
-  const bool taken = NameContests::say_or_hold(
-      *life, bytes.size(),
-      [this, life, message = std::string(bytes)] { notifications_.received(*life, message); });
+  // The life keeps it, so it does not keep the life.
+  const auto say = [this, from = life.get(), message = std::string(bytes)] {
+    notifications_.received(*from, message);
+  };
+  const bool taken = NameContests::say_or_hold(*life, bytes.size(), say);
   if (!taken) flooded(link, "messages wait until it is known whether it is that peer");
 }
 

@@ -163,8 +163,12 @@ void Peers::decided(const NameContests::Outcome& outcome) {
     if (newcomer) end_life(*newcomer, Fate::refused, fmt::format("another agent {} is alive", holder.name));
     return;
   }
-  if (!newcomer)
-    return end_life(holder, Fate::left, fmt::format("peer {} does not answer any more", holder.name));
+  if (!newcomer) {
+    // It was asked for the sake of metadata, which may be sent again: until then it may come back.
+    for (const auto& link : holder.all_links())
+      links_.lose(link, {Code::peer_lost}, fmt::format("peer {} does not answer any more", holder.name));
+    return;
+  }
   const Entered entered = enter(newcomer, Origin::sender);
   if (entered.former) replaced(*entered.former, newcomer->incarnation);
   NameContests::release(*newcomer);
@@ -254,24 +258,28 @@ Result<void> Peers::check_sender(const wire::Metadata& m) {
       sent_bytes_, limits_.sent_bytes);
 }
 
+/// What our caller names counts no more.
 void Peers::recount_sent(PeerLife& life) {
   const std::unique_lock lock(mutex_);
   const std::shared_lock of_life(life.mutex);
   sent_bytes_ -= life.sent_bytes;
-  sent_bytes_ += life.sent_bytes = life.regions.bytes() + 1;
+  sent_bytes_ += life.sent_bytes = life.named.load() ? 0 : life.regions.bytes() + 1;
+}
+
+Result<void> Peers::check_of_another(const wire::Metadata& m) const {
+  if (m.name != self_.name) return {};
+  if (m.incarnation == self_.incarnation)
+    return make_error(
+        Code::invalid_argument,
+        "this metadata is of this agent itself, {}: import that of a peer; a transfer to oneself needs none",
+        m.name);
+  return make_error(Code::invalid_argument,
+                    "the peer is called {} as this agent is: give one of the two another name", m.name);
 }
 
 Result<ImportReport> Peers::import(wire::Metadata metadata, Origin origin) {
   HEADRACE_TRY_VOID(calls_.usable());
-  if (metadata.name == self_.name && metadata.incarnation == self_.incarnation)
-    return make_error(
-        Code::invalid_argument,
-        "this metadata is of this agent itself, {}: import that of a peer; a transfer to oneself needs none",
-        metadata.name);
-  if (metadata.name == self_.name)
-    return make_error(Code::invalid_argument,
-                      "the peer is called {} as this agent is: give one of the two another name",
-                      metadata.name);
+  HEADRACE_TRY_VOID(check_of_another(metadata));
   if (origin == Origin::sender) HEADRACE_TRY_VOID(check_sender(metadata));
   const auto former = known(metadata.name);
   ImportReport report;
@@ -284,7 +292,7 @@ Result<ImportReport> Peers::import(wire::Metadata metadata, Origin origin) {
         "max_strangers): import or fetch the metadata of {} here instead",
         limits_.strangers, metadata.name);
   HEADRACE_TRY(taken, take_metadata(*life, metadata, origin));
-  if (origin == Origin::sender) recount_sent(*life);
+  recount_sent(*life);
   report.peer = life->name;
   report.incarnation = life->incarnation;
   report.left_out = taken.left_out;

@@ -81,6 +81,7 @@ class Peers {
   Entered enter(std::shared_ptr<PeerLife> life, Origin origin);
   void replaced(PeerLife& former, std::uint64_t incarnation);
   bool has_room_for_stranger(std::vector<std::shared_ptr<PeerLife>>& dropped);
+  [[nodiscard]] Result<void> check_of_another(const wire::Metadata& metadata) const;
   Result<void> check_sender(const wire::Metadata& metadata);
   void recount_sent(PeerLife& life);
   void decided(const NameContests::Outcome& outcome);

@@ -109,7 +109,7 @@ TEST(CliDoctor, AMissingSecretIsSaidAndARequiredOneIsAskedFor) {
   EXPECT_EQ(set.out.find("hunter2"), std::string::npos);
   const Outcome required = run_command({"--require-auth", "doctor"});
   EXPECT_EQ(required.code, 1);
-  EXPECT_THAT(required.out, HasSubstr("option auth is \"required\""));
+  EXPECT_THAT(required.err, HasSubstr("option auth is \"required\""));
 }
 
 TEST(CliDoctor, TheReportFitsTheTerminal) {

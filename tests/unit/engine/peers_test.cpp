@@ -166,6 +166,20 @@ TEST_F(ContestTest, metadata_of_another_incarnation_that_is_sent_waits_for_the_a
   EXPECT_EQ(parts.peers.find("there").value(), holder);
 }
 
+/// A connected peer whose restart sends metadata before it connects.
+TEST_F(PeersTest, metadata_of_a_restart_is_taken_once_the_peer_has_been_silent) {
+  const std::uint64_t token = parts.peers.accepted(backend, &Recorded::handle, "there", 1);
+  EXPECT_EQ(parts.peers.import(sent_by("there", 2), Origin::sender).code(), Code::would_block);
+  (void)parts.progress->poll();
+  EXPECT_EQ(parts.links.find(token)->state(), LinkState::ready);
+  parts.clock.advance(NameContests::patience);
+  (void)parts.progress->poll();
+  (void)parts.progress->poll();
+  EXPECT_EQ(parts.links.find(token), nullptr);
+  EXPECT_TRUE(parts.peers.import(sent_by("there", 2), Origin::sender).ok());
+  EXPECT_EQ(parts.peers.find("there").value()->incarnation, 2U);
+}
+
 TEST_F(PeersTest, a_sender_does_not_change_the_way_to_a_peer) {
   const auto life = parts.import("there");
   EXPECT_TRUE(parts.peers.import(sent_by("there", 1), Origin::sender).ok()) << "the same way";
@@ -215,8 +229,8 @@ TEST_F(PeersTest, metadata_that_agents_send_has_a_number_of_bytes) {
   const auto refused = parts.peers.import(sent_by("other", 1), Origin::sender);
   EXPECT_EQ(refused.code(), Code::exhausted);
   EXPECT_NE(refused.error().message.find("metadata_bytes"), std::string::npos);
-  ASSERT_TRUE(parts.peers.forget("there").ok());
-  EXPECT_TRUE(parts.peers.import(sent_by("other", 1), Origin::sender).ok());
+  ASSERT_TRUE(parts.peers.import(sent_by("there", 1)).ok());
+  EXPECT_TRUE(parts.peers.import(sent_by("other", 1), Origin::sender).ok()) << "it is named by now";
 }
 
 TEST_F(PeersTest, a_link_of_an_agent_with_our_name_or_none_is_refused) {
