@@ -81,6 +81,9 @@ int run(int argc, char** argv) {
   app.add_option("--option", settings, "Set an option of the agent; `headrace doctor` lists them; repeatable")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
+  bool require_auth = false;
+  app.add_flag("--require-auth", require_auth,
+               "Open no port beyond loopback without a secret (auth_token, auth_token_file)");
   app.require_subcommand(1);
   app.fallthrough();
   app.get_formatter()->column_width(34);
@@ -122,6 +125,7 @@ int run(int argc, char** argv) {
     }
     invocation.options[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
+  if (require_auth) invocation.options["auth"] = "required";
   if (!log.empty()) {
     if (auto set = set_log_level(log); !set) {
       complain(fmt::format("--log: {}", set.error().message));

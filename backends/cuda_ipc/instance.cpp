@@ -38,7 +38,8 @@ std::shared_ptr<host_link::Link> Instance::make_link(host_link::Side side, UnixS
 
 Result<Region*> Instance::add_region(const headrace_region_v1& args) {
   HEADRACE_TRY(made, Region::make(gpus, args, pins_registered_));
-  HEADRACE_TRY_VOID(live().set(made->id(), RegionState::registered, !made->read_only()));
+  HEADRACE_TRY_VOID(
+      live().enter(made->id(), {args.address, args.length}, RegionState::registered, !made->read_only()));
   const std::shared_ptr<Region> region(std::move(made));
   const std::scoped_lock lock(mutex_);
   regions_.insert_or_assign(region->id(), region);
@@ -47,7 +48,7 @@ Result<Region*> Instance::add_region(const headrace_region_v1& args) {
 
 void Instance::remove_region(const Region* region) {
   const std::uint32_t id = region->id();
-  (void)live().set(id, RegionState::gone);  // its step of the table is mapped: this cannot fail
+  live().leave(id);
   std::weak_ptr<const Region> held;
   {
     const std::scoped_lock lock(mutex_);

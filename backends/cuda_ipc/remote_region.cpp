@@ -39,7 +39,7 @@ PeerRegion::Found RemoteRegion::reach(int device) const {
 
 void RemoteRegion::find_slot() const {
   if (peer_->has_slot() || !link_->was_ready()) return;
-  if (const auto slot = link_->live_slot(peer_->id())) peer_->set_slot(*slot);
+  if (const auto entry = link_->live_entry(peer_->id())) peer_->set_slot(entry->slot);
 }
 
 Result<ImportedMemory> RemoteRegion::mappable(const WorkingGpu& gpu) const {

@@ -72,9 +72,9 @@ Result<LocalRegion*> ShmBackend::register_region(const headrace_region_v1& regio
               region.region_id, os_error_text(errno)));
     }
   }
-  HEADRACE_TRY(slot, instance_->live().set(region.region_id,
-                                           local->shared ? RegionState::allocated : RegionState::registered,
-                                           (region.flags & HEADRACE_REGION_READ_ONLY) == 0));
+  HEADRACE_TRY(slot, instance_->live().enter(region.region_id, {region.address, region.length},
+                                             local->shared ? RegionState::allocated : RegionState::registered,
+                                             (region.flags & HEADRACE_REGION_READ_ONLY) == 0));
   local->slot = slot;
   if (local->shared) {
     instance_->share(std::move(memory));
@@ -86,8 +86,7 @@ Result<LocalRegion*> ShmBackend::register_region(const headrace_region_v1& regio
 
 void ShmBackend::deregister_region(LocalRegion& region) {
   const std::unique_ptr<LocalRegion> owned(&region);
-  (void)instance_->live().set(region.region_id,
-                              RegionState::gone);  // its step of the table is mapped: this cannot fail
+  instance_->live().leave(region.region_id);
   if (region.shared) {
     instance_->unshare(region.region_id);
   } else {
@@ -113,6 +112,7 @@ Result<std::span<std::byte>> ShmBackend::map(RemoteRegion& remote, int device, u
   if (device >= 0)
     return make_error(Code::not_supported, "shm maps memory for the CPU, not for GPU {}", device);
   const bool known = remote.resolve();
+  if (const auto wrong = remote.contradiction()) return *wrong;
   if (std::byte* const mapped = remote.mapped(); mapped != nullptr) {
     if ((access & map_for_writing) == 0 || remote.writable()) return std::span(mapped, remote.length_bytes());
     return make_error(Code::not_supported, "region {} of peer {} is read-only: map it for reading",

@@ -2,6 +2,7 @@
 #include "backends/shm/regions.hpp"
 
 #include "backends/shm/link.hpp"
+#include "base/errors.hpp"
 
 namespace headrace::shm {
 
@@ -19,19 +20,45 @@ RemoteRegion::RemoteRegion(const LocalRegion& region)
       slot_(region.slot),
       mapped_(region.base) {}
 
+/// Under `mutex_`.
+void RemoteRegion::find_slot() {
+  if (slot_.load(std::memory_order_acquire) != nullptr || contradicted_.load(std::memory_order_relaxed))
+    return;
+  const auto entry = link_->live_entry(region_id_);
+  if (!entry) return;  // it stays unknown, and a copy that needs it is told so
+  const auto place = entry->registered_at();
+  if (place && *place != host_link::RegionPlace{owner_address_, length_bytes_}) {
+    owners_word_ = *place;
+    contradicted_.store(true, std::memory_order_release);
+    return;
+  }
+  // One that is not registered yet would be reached unchecked once it is.
+  const bool gone =
+      entry->slot->load(std::memory_order_acquire) == static_cast<std::uint8_t>(RegionState::gone);
+  if (place || gone) slot_.store(entry->slot, std::memory_order_release);
+}
+
+std::optional<Error> RemoteRegion::contradiction() const {
+  if (!contradicted_.load(std::memory_order_acquire)) return std::nullopt;
+  return make_error(Code::corrupt,
+                    "the metadata of peer {} says that region {} has {} bytes at {:#x}, and the peer says {} "
+                    "bytes at {:#x}: nothing is moved; fetch its metadata from the peer itself",
+                    link_->peer_name(), region_id_, length_bytes_, owner_address_, owners_word_.length_bytes,
+                    owners_word_.base);
+}
+
 bool RemoteRegion::resolve() {
   if (mapped() != nullptr) return true;
   if (!link_->was_ready()) return false;
   if (slot_.load(std::memory_order_acquire) == nullptr) {
-    const auto slot = link_->live_slot(region_id_);
-    if (!slot) return true;  // it stays unknown, and a copy that needs it is told so
-    slot_.store(*slot, std::memory_order_release);
+    const std::lock_guard lock(mutex_);
+    find_slot();
   }
+  if (slot_.load(std::memory_order_acquire) == nullptr) return true;
   if (state() != RegionState::allocated || !link_->maps()) return true;
   auto [known, import] = link_->import(region_id_);
   if (!known) return false;
-  if (import == nullptr || import->bytes().size() < length_bytes_)
-    return true;  // or not what the metadata says: attach will see
+  if (import == nullptr || import->bytes().size() < length_bytes_) return true;  // attach takes its place
   // An owner that calls a file writable which is sealed against it would have us die of the first write.
   if (writable() && !import->writable()) return true;
   const std::lock_guard lock(mutex_);

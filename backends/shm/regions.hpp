@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace headrace::shm {
 
@@ -37,7 +38,8 @@ struct LocalRegion {
   std::atomic<std::uint32_t> copied_out_of{0};  ///< threads that serve lanes
 };
 
-/// How a region is reached is found out when the link is ready, which may be after it was loaded.
+/// How a region is reached is found out when the link is ready, which may be after it was loaded. Metadata
+/// may be forged: nothing is reached before the owner's own table has said where the region lies.
 ///   threads  any
 class RemoteRegion {
  public:
@@ -48,6 +50,8 @@ class RemoteRegion {
 
   /// Looks how to reach it; false while that is still open (link not ready, memory file on its way).
   bool resolve();
+  /// Metadata and owner say different things of where it lies: nothing is moved.
+  [[nodiscard]] std::optional<Error> contradiction() const;
   /// The memory in this process; nullptr: reached by attach.
   [[nodiscard]] std::byte* mapped() const { return mapped_.load(std::memory_order_acquire); }
   [[nodiscard]] std::uint64_t owner_address() const { return owner_address_; }
@@ -75,11 +79,16 @@ class RemoteRegion {
   }
 
  private:
+  void find_slot();
+
   const std::shared_ptr<Link> link_;
   const std::uint32_t region_id_;
   const std::uint64_t owner_address_;
   const std::uint64_t length_bytes_;
+  /// Once the owner's table has said the same of its place as the metadata, or that it is gone.
   std::atomic<const RegionSlot*> slot_{nullptr};
+  std::atomic<bool> contradicted_{false};
+  host_link::RegionPlace owners_word_;  // if so; written before it
   std::atomic<std::byte*> mapped_{nullptr};
   std::atomic<bool> relays_{true};
   std::mutex mutex_;

@@ -72,6 +72,7 @@ Outcome Request::find_paths() {
   for (std::uint64_t i = 0; i < args_.remote->region_count; ++i) {
     auto& region = Handles::remote(args_.remote->regions[i]);
     if (!region.resolve()) all_known = false;
+    if (const auto wrong = region.contradiction()) return {{wrong->code}, wrong->message};
     if (!ready || region.mapped() != nullptr || refusal.empty()) continue;
     // The trial of attach fails too when the peer dies during it: that is no fault of this path.
     if (link_->has_hung_up() || link_->process().dying()) return link_->why_lost();

@@ -65,7 +65,7 @@ std::vector<TcpAddress> ConnectionInfo::for_host(std::uint64_t other) const {
   if (host == 0 || other == 0) return ordered;
   const auto first_loopback = std::stable_partition(
       ordered.begin(), ordered.end(),
-      [&](const TcpAddress& address) { return is_loopback(address) == (host == other); });
+      [&](const TcpAddress& address) { return address.is_loopback() == (host == other); });
   if (host != other && first_loopback != ordered.begin()) ordered.erase(first_loopback, ordered.end());
   return ordered;
 }
@@ -104,14 +104,6 @@ bool is_numeric(const TcpAddress& address) {
   in6_addr ignored{};
   return ::inet_pton(AF_INET, address.host.c_str(), &ignored) == 1 ||
          ::inet_pton(AF_INET6, address.host.c_str(), &ignored) == 1;
-}
-
-bool is_loopback(const TcpAddress& address) {
-  in_addr v4{};
-  in6_addr v6{};
-  if (::inet_pton(AF_INET, address.host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  if (::inet_pton(AF_INET6, address.host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
-  return address.host == "localhost";
 }
 
 }  // namespace headrace::tcp

@@ -40,6 +40,5 @@ struct ConnectionInfo {
 
 /// Reads a numeric address without asking a resolver.
 [[nodiscard]] bool is_numeric(const TcpAddress& address);
-[[nodiscard]] bool is_loopback(const TcpAddress& address);
 
 }  // namespace headrace::tcp

@@ -129,6 +129,7 @@ Result<std::shared_ptr<Greeting>> Connector::greet(const SocketAddress& address,
   config.mine.channel = static_cast<std::uint8_t>(channel);
   config.mine.link_id = link_->id();
   config.mine.expected_incarnation = link_->peer_incarnation();
+  config.expected_name = link_->peer_name();
   config.token = context_.settings.token;
   config.hmac = context_.hmac;
   return Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), true,

@@ -182,7 +182,9 @@ void Listener::greeted(Greeting::Outcome outcome, const std::shared_ptr<Link>& l
     return;
   }
   context_.host.count("handshakes_refused", 1);
-  context_.log(HEADRACE_LOG_WARN, "connection from {} refused: {}", from, outcome.result.error().message);
+  // Peers can cause it as often as they like.
+  if (refusals_.due(context_.host.now_ns()))
+    context_.log(HEADRACE_LOG_WARN, "connection from {} refused: {}", from, outcome.result.error().message);
   if (link != nullptr && outcome.peer.channel == 0)
     link->lose({outcome.result.error().code}, std::move(outcome.result).error().message);
 }

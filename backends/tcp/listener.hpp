@@ -5,6 +5,7 @@
 #include "backends/tcp/connection_info.hpp"
 #include "backends/tcp/context.hpp"
 #include "backends/tcp/greeting.hpp"
+#include "base/once_a_second.hpp"
 #include "base/unique_fd.hpp"
 
 #include <list>
@@ -46,6 +47,7 @@ class Listener {
   Context& context_;
   Admission& admission_;
   ConnectionInfo info_;
+  OnceASecond refusals_;
   std::vector<std::shared_ptr<Door>> doors_;
   std::list<std::shared_ptr<Greeting>> pending_;  // oldest first; of the first thread alone
 };

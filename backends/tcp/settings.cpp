@@ -4,8 +4,6 @@
 #include "base/affinity.hpp"
 #include "base/backend_options.hpp"
 #include "base/errors.hpp"
-#include "base/text.hpp"
-#include "base/unique_fd.hpp"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +11,7 @@
 namespace headrace::tcp {
 namespace {
 
-constexpr std::array<headrace_option_v1, 19> table{{
+constexpr std::array<headrace_option_v1, 18> table{{
     {"listen", "", "list",
      "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
     {"advertise", "", "list",
@@ -56,32 +54,9 @@ constexpr std::array<headrace_option_v1, 19> table{{
     {"connect_timeout", "10s", "duration", "a link that has not come about by then is lost", 0, 0},
     {"max_pending", "64", "count",
      "connections with unfinished hello at most; the oldest is closed for a newer one", 0, 0},
-    {"auth_token", "", "text", "secret that all agents share; both sides prove that they know it",
+    {"auth_token", "", "text", "the agent's secret: set auth_token or auth_token_file of the agent, not this",
      HEADRACE_OPTION_SECRET, 0},
-    {"auth_token_file", "", "text", "file whose first line is the secret, instead of auth_token", 0, 0},
 }};
-
-Result<std::string> first_line(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return os_error(Code::invalid_argument, errno, "read the secret from auth_token_file {}", path);
-  std::array<char, 4096> text{};
-  const ssize_t got = ::read(file.get(), text.data(), text.size());
-  if (got < 0) return os_error(errno, "read the secret from auth_token_file {}", path);
-  std::string_view line(text.data(), static_cast<std::size_t>(got));
-  line = trim(line.substr(0, line.find('\n')));
-  if (line.empty())
-    return make_error(Code::invalid_argument, "auth_token_file {} has an empty first line", path);
-  return std::string(line);
-}
-
-Result<std::string> read_token(const BackendOptions& options) {
-  std::string token = options.text("auth_token");
-  const std::string file = options.text("auth_token_file");
-  if (file.empty()) return token;
-  if (token.empty()) return first_line(file);
-  return make_error(Code::invalid_argument, "auth_token and auth_token_file ({}) are both set: choose one",
-                    file);
-}
 
 }  // namespace
 
@@ -117,10 +92,8 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.handshake_timeout = options.duration("handshake_timeout", 1ms);
   s.connect_timeout = options.duration("connect_timeout", 1ms);
   s.max_pending = static_cast<unsigned>(options.count("max_pending", 1, 65536));
-  HEADRACE_TRY(settings, options.checked(std::move(s)));
-  HEADRACE_TRY(token, read_token(options));
-  settings.token = std::move(token);
-  return settings;
+  s.token = options.text("auth_token");
+  return options.checked(std::move(s));
 }
 
 }  // namespace headrace::tcp

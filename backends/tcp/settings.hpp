@@ -34,7 +34,7 @@ struct Settings {
   std::string token;
 
   [[nodiscard]] static std::span<const headrace_option_v1> rows();
-  ///   errors  invalid_argument (names the option and its value), not_found (token file)
+  ///   errors  invalid_argument (names the option and its value)
   [[nodiscard]] static Result<Settings> read(const plugin::CreateArgs& args);
 };
 

@@ -45,20 +45,6 @@ TEST(Settings, a_wrong_value_is_refused_with_name_and_value) {
   }
 }
 
-TEST(Settings, the_secret_comes_from_the_option_or_the_first_line_of_a_file_and_not_from_both) {
-  const std::string file = testing::TempDir() + "tcp_settings_test_secret";
-  std::FILE* const out = std::fopen(file.c_str(), "w");
-  ASSERT_NE(out, nullptr);
-  std::fputs("  open sesame \nsecond line\n", out);
-  std::fclose(out);
-  EXPECT_EQ(read({{"auth_token_file", file}})->token, "open sesame");
-  EXPECT_EQ(read({{"auth_token", "abc"}})->token, "abc");
-  EXPECT_EQ(read({{"auth_token", "abc"}, {"auth_token_file", file}}).code(), Code::invalid_argument);
-  std::remove(file.c_str());
-  EXPECT_EQ(read({{"auth_token_file", file}}).code(), Code::invalid_argument)
-      << "a mistake in the settings, which nobody may overlook";
-}
-
 TEST(Settings, the_ring_for_gpus_holds_two_of_its_pieces) {
   EXPECT_EQ(read({}).value().gpu_ring_bytes, 4U << 20);
   EXPECT_EQ(read({}).value().gpu_chunk_bytes, 1U << 20);

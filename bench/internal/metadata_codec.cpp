@@ -13,6 +13,7 @@ Metadata in_a_row(std::size_t regions) {
   m.name = "prefill-0";
   m.incarnation = 1;
   m.version = 1;
+  m.end = 2 * regions + 1;
   m.backends = {{"shm", "0.1", std::string(64, 'i')}, {"tcp", "0.1", std::string(64, 'i')}};
   for (std::size_t i = 0; i < regions; ++i) {
     m.ids.push_back(static_cast<std::uint32_t>(i + 1));

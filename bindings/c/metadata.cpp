@@ -37,6 +37,7 @@ Result<void> tell(headrace_import_report* report, Result<ImportReport> told) {
   const std::size_t length = std::min(told->peer.size(), sizeof report->peer - 1);
   std::memcpy(report->peer, told->peer.data(), length);
   report->peer[length] = '\0';
+  if (report->struct_size >= sizeof *report) report->left_out = told->left_out;
   return {};
 }
 

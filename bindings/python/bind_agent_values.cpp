@@ -20,6 +20,11 @@ void bind_agent_values(nb::module_& module) {
       .def_ro("regions", &ImportReport::regions, "The number of regions of this peer that are known now.")
       .def_ro("restarted", &ImportReport::restarted,
               "Whether the peer has restarted: requests and lists of its earlier incarnation raise PeerLost.")
+      .def_ro("left_out", &ImportReport::left_out,
+              "The number of regions that were not taken, because the peer has revoked them since.")
+      .def_prop_ro(
+          "note", [](const ImportReport& self) { return to_str(self.note); },
+          "Says in a sentence what was not taken; empty: all was taken.")
       .def("__repr__", [](const ImportReport& self) {
         return nb::str("ImportReport(peer={!r}, incarnation={}, version={}, regions={}, restarted={})")
             .format(to_str(self.peer), self.incarnation, self.version, self.regions, self.restarted);

@@ -80,9 +80,28 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
   return findings;
 }
 
+/// Whether a port that every agent opens asks its peers for a secret.
+Finding look_at_secret(const std::vector<OptionInfo>& options) {
+  const auto value = [&](const char* name) {
+    const auto at = std::ranges::find(options, name, &OptionInfo::name);
+    return at != options.end() ? at->value : std::string();
+  };
+  Finding finding{"secret", State::good, "set: peers prove that they know it", {}};
+  if (!value("auth_token").empty() || !value("auth_token_file").empty()) return finding;
+  finding.value = "none: every agent that reaches a port of ours is believed";
+  const std::string listens = value("tcp.listen");
+  if (listens.starts_with("127.") || listens.starts_with("localhost")) return finding;
+  finding.state = State::worse;
+  finding.advice =
+      "on a network that others use, give all agents the same auth_token (HEADRACE_AUTH_TOKEN) or "
+      "auth_token_file; on one host, set tcp.listen=127.0.0.1:0";
+  return finding;
+}
+
 Result<void> examine(const Invocation& invocation, bool json) {
   std::vector<Finding> findings = probe_machine();
   HEADRACE_CLI_TRY(options, list_options(invocation.options));
+  findings.push_back(look_at_secret(options));
   HEADRACE_CLI_TRY(model_options, list_model_options());
   options.insert(options.end(), model_options.begin(), model_options.end());
   for (const OptionInfo& option : options)

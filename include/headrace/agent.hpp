@@ -36,11 +36,14 @@ struct ExportOptions {
 struct ImportReport {
   std::string peer;
   std::uint64_t incarnation = 0;
-  std::uint64_t version = 0;  ///< of the metadata that this agent now holds
+  std::uint64_t version = 0;  ///< of the metadata that this agent now holds; parts do not change it
   std::uint64_t regions = 0;  ///< number of regions known of this peer
   /// True: the peer restarted, and its earlier incarnation was known here. Requests on old handles end with
   /// peer_lost.
   bool restarted = false;
+  /// Regions of this metadata that were not taken, because the peer has revoked them since it was made.
+  std::uint64_t left_out = 0;
+  std::string note;  ///< says so in a sentence; empty: all was taken
 };
 
 struct PeerInfo {

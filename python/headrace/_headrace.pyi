@@ -797,6 +797,16 @@ class ImportReport:
         Whether the peer has restarted: requests and lists of its earlier incarnation raise PeerLost.
         """
 
+    @property
+    def left_out(self) -> int:
+        """
+        The number of regions that were not taken, because the peer has revoked them since.
+        """
+
+    @property
+    def note(self) -> str:
+        """Says in a sentence what was not taken; empty: all was taken."""
+
     def __repr__(self) -> str: ...
 
 class PeerInfo:

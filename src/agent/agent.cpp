@@ -26,10 +26,22 @@ std::vector<std::pair<std::string, std::string>> settings_of(const std::vector<O
   return settings;
 }
 
+/// A backend that takes the secret and listens opens a port of its own.
+Result<void> check_port(const Secret& secret, const std::string& backend,
+                        const std::vector<OptionInfo>& options) {
+  const auto option = [&](const char* name) {
+    return std::ranges::find(options, backend + "." + name, &OptionInfo::name);
+  };
+  if (option("auth_token") == options.end() || option("listen") == options.end()) return {};
+  return secret.check_port(fmt::format("backend {} (option {}.listen)", backend, backend),
+                           option("listen")->value);
+}
+
 Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const engine::FoundBackend& found,
                           const std::map<std::string, std::string>& options) {
   if (found.table == nullptr) return Error{Code::backend_failed, found.refusal};
   HEADRACE_TRY(resolved, set.resolve(*found.table, options));
+  HEADRACE_TRY_VOID(check_port(set.secret(), found.name, resolved));
   return engine.add_backend(found, settings_of(resolved, found.name));
 }
 
@@ -72,6 +84,12 @@ Result<engine::EngineSettings> engine_settings(std::string name, const Options& 
   settings.inbox.bytes = inbox_bytes;
   HEADRACE_TRY(check, core.boolean("check"));
   settings.check_overlap = check;
+  HEADRACE_TRY(strangers, core.integer("max_strangers"));
+  if (strangers < 1)
+    return make_error(Code::invalid_argument, "option max_strangers is {}: at least 1 is needed", strangers);
+  settings.peers.strangers = static_cast<std::size_t>(strangers);
+  HEADRACE_TRY(metadata_bytes, core.bytes("metadata_bytes"));
+  settings.peers.sent_bytes = metadata_bytes;
   return settings;
 }
 
@@ -119,7 +137,8 @@ Result<Agent> Agent::open(std::string name, AgentOptions options) {
   HEADRACE_TRY(by_default, impl->set->core().text("store"));
   auto store = store_at(options.store.empty() ? by_default : options.store, impl->set->core());
   if (!store) return std::move(store).error().within(context);
-  auto exchange = Exchange::open(*impl->engine, options.listen, std::move(*store), impl->set->core());
+  auto exchange = Exchange::open(*impl->engine, options.listen, std::move(*store), impl->set->core(),
+                                 impl->set->secret());
   if (!exchange) return std::move(exchange).error().within(context);
   impl->exchange = std::move(*exchange);
   return Agent(std::move(impl));
@@ -522,7 +541,7 @@ Result<std::vector<OptionInfo>> list_options(const std::map<std::string, std::st
   HEADRACE_TRY(set, BackendSet::open(options));
   const std::vector<engine::FoundBackend> all = set->plugins().find_all();
   HEADRACE_TRY_VOID(check_options(*set, all));
-  std::vector<OptionInfo> infos = option_infos(set->core(), "", {});
+  std::vector<OptionInfo> infos = option_infos(set->core(), "", {"auth_token"});
   for (const engine::FoundBackend& found : set->shown(all)) {
     for (OptionInfo& option : set->describe(found).options) infos.push_back(std::move(option));
   }

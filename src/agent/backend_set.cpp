@@ -68,6 +68,8 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   sources.other_tables = {"*"};
   HEADRACE_TRY(core, Options::resolve(core_options, sources));
   set->core_.emplace(std::move(core));
+  HEADRACE_TRY(secret, Secret::read(*set->core_));
+  set->secret_ = std::move(secret);
   HEADRACE_TRY(log, set->core_->text("log"));
   if (set->core_->value("log")->origin != OptionOrigin::standard) HEADRACE_TRY_VOID(set_log_level(log));
   HEADRACE_TRY(folders, set->core_->list("plugin_path"));
@@ -102,15 +104,14 @@ Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& t
   sources.scope = table.name;
   const std::vector<OptionRow> table_rows = rows(table);
   auto options = Options::resolve(table_rows, sources);
-  // One secret for all: a backend that has such an option gets the agent's, unless its own is set.
-  const auto unset = [&](const char* name) {
-    return options->value(name) && options->value(name)->origin == OptionOrigin::standard;
-  };
-  if (options && unset("auth_token") && (!options->value("auth_token_file") || unset("auth_token_file"))) {
-    if (const auto token = core_->value("auth_token"); token && !token->text.empty()) {
-      sources.given["auth_token"] = token->text;
-      options = Options::resolve(table_rows, sources);
-    }
+  if (options && options->value("auth_token")) {
+    if (options->value("auth_token")->origin != OptionOrigin::standard)
+      return make_error(Code::invalid_argument,
+                        "option {}.auth_token: an agent has one secret for all its ports: set auth_token or "
+                        "auth_token_file instead",
+                        table.name);
+    sources.given["auth_token"] = secret_.token;
+    options = Options::resolve(table_rows, sources);
   }
   if (!options) return std::move(options).error().within(std::string("options of backend ") + table.name);
   return option_infos(*options, std::string(table.name) + ".", {});

@@ -5,6 +5,7 @@
 
 #include <headrace/agent.hpp>
 
+#include "agent/secret.hpp"
 #include "base/options.hpp"
 #include "engine/plugin_host.hpp"
 
@@ -27,10 +28,12 @@ class BackendSet {
   static Result<std::unique_ptr<BackendSet>> open(const std::map<std::string, std::string>& options);
 
   [[nodiscard]] const Options& core() const { return *core_; }
+  [[nodiscard]] const Secret& secret() const { return secret_; }
   engine::PluginHost& plugins() { return *plugins_; }
   /// The rows of a backend's table, as OptionRow.
   std::vector<OptionRow> rows(const headrace_backend_v1& table) const;
-  /// Resolves every row. Values in `more` win over those that the caller gave at open.
+  /// Resolves every row; a backend with the row auth_token gets the agent's secret. Values in `more` win over
+  /// those that the caller gave at open.
   Result<std::vector<OptionInfo>> resolve(const headrace_backend_v1& table,
                                           const std::map<std::string, std::string>& more = {}) const;
   /// A backend was opened later with these options: from now on they count as the caller's.
@@ -47,6 +50,7 @@ class BackendSet {
   mutable std::mutex given_mutex_;
   OptionSplit given_;
   std::optional<Options> core_;
+  Secret secret_;
   std::unique_ptr<engine::PluginHost> plugins_;
 };
 

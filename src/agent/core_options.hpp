@@ -31,6 +31,10 @@ inline constexpr std::array agent_options{
               "Payload bytes of the notifications that may wait for the caller; further ones are dropped in "
               "the same way."},
     OptionRow{
+        "max_strangers", "4096", "count",
+        "Agents that may be known here though nobody has imported their metadata: they have connected or "
+        "sent it; the oldest that are gone are forgotten for new ones."},
+    OptionRow{
         "check", "no", "boolean",
         "Refuse requests whose destination pages overlap; costs one sort for each request that is made."},
     OptionRow{"python", "python3", "text",

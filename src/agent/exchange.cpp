@@ -4,27 +4,44 @@
 #include "agent/agent_impl.hpp"
 #include "agent/core_options.hpp"
 
+#include <atomic>
+
 namespace headrace {
 namespace {
+
+/// Of the process: an agent of many says what is true of all.
+void warn_once(const Log& log, const std::string& listen) {
+  static std::atomic_flag said;
+  if (said.test_and_set()) return;
+  log.warn(
+      "listening for metadata on {} without a secret: everyone who reaches this host can take up any name "
+      "that "
+      "is not connected, and read and write registered memory; set auth_token or auth_token_file, or listen "
+      "on "
+      "127.0.0.1 (docs/security.md)",
+      listen);
+}
 
 constexpr auto store_patience = std::chrono::seconds(10);  // if the caller gave no deadline
 
 }  // namespace
 
 Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const std::string& listen,
-                                                 std::unique_ptr<metadata::Store> store,
-                                                 const Options& core) {
-  HEADRACE_TRY(token, core.text("auth_token"));
+                                                 std::unique_ptr<metadata::Store> store, const Options& core,
+                                                 const Secret& secret) {
   HEADRACE_TRY(ttl, core.duration("store_ttl"));
-  HEADRACE_TRY(handshake, core.duration("handshake_timeout"));
+  if (!listen.empty()) HEADRACE_TRY_VOID(secret.check_port("the metadata socket (listen)", listen));
   std::unique_ptr<Exchange> exchange(
-      new Exchange(engine, {engine.name(), engine.incarnation(), token, {}}, ttl));
+      new Exchange(engine, {engine.name(), engine.incarnation(), secret.token, {}}, ttl));
   exchange->store_ = std::move(store);
-  if (!listen.empty()) HEADRACE_TRY_VOID(exchange->serve(listen, handshake));
+  if (!listen.empty()) HEADRACE_TRY_VOID(exchange->serve(listen, core));
   return exchange;
 }
 
-Result<void> Exchange::serve(const std::string& listen, std::chrono::nanoseconds handshake) {
+Result<void> Exchange::serve(const std::string& listen, const Options& core) {
+  HEADRACE_TRY(handshake, core.duration("handshake_timeout"));
+  HEADRACE_TRY(bytes, core.bytes("metadata_bytes"));
+  if (identity_.token.empty() && !is_loopback_only(listen)) warn_once(engine_.log_room(), listen);
   metadata::MetadataHandlers handlers;
   handlers.fetch = [this](const std::string& label, std::uint64_t since) -> Result<std::string> {
     if (!label.empty())
@@ -35,11 +52,12 @@ Result<void> Exchange::serve(const std::string& listen, std::chrono::nanoseconds
     update.since_version = since;
     return export_bytes(update);
   };
-  handlers.send = [this](std::string_view bytes) -> Result<void> {
-    HEADRACE_TRY_VOID(import_bytes(bytes));
-    return {};
+  handlers.send = [this](const wire::Hello& sender, std::string_view sent) {
+    return take_sent(sender, sent);
   };
+  handlers.refused = [this] { engine_.count("metadata.refused", 1); };
   metadata::MetadataServerOptions options{listen, identity_, handshake};
+  options.most_buffered_bytes = bytes;
   HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers),
                                                       Logger::process_default()));
   listen_address_ = server->address();
@@ -64,17 +82,35 @@ Result<std::string> Exchange::export_bytes(const ExportOptions& options) const {
   return wire::encode(metadata);
 }
 
-Result<ImportReport> Exchange::import_bytes(std::string_view bytes) {
+/// Metadata that was asked for: it must be that agent's own.
+Result<ImportReport> Exchange::import_bytes_of(std::string_view agent, std::string_view bytes) {
   HEADRACE_TRY(metadata, wire::decode(bytes));
+  if (metadata.name != agent)
+    return make_error(Code::corrupt, "metadata of agent {} was asked for, and that of agent {} came", agent,
+                      metadata.name);
   return engine_.peers().import(std::move(metadata));
+}
+
+/// Anybody may say anything about others: an agent is believed about itself alone.
+Result<void> Exchange::take_sent(const wire::Hello& sender, std::string_view bytes) {
+  HEADRACE_TRY(metadata, wire::decode(bytes));
+  if (metadata.name != sender.name || metadata.incarnation != sender.incarnation)
+    return make_error(
+        Code::invalid_argument,
+        "agent {} of incarnation {:016x} sends metadata of agent {} of incarnation {:016x}: an agent "
+        "sends its own alone",
+        sender.name, sender.incarnation, metadata.name, metadata.incarnation);
+  HEADRACE_TRY_VOID(engine_.peers().import(std::move(metadata), engine::Origin::sender));
+  return {};
 }
 
 Result<ImportReport> Exchange::fetch(const std::string& address, Deadline deadline,
                                      const std::string& label) {
   HEADRACE_TRY_VOID(engine_.usable());
-  auto bytes = metadata::fetch_from(address, identity_, label, 0, deadline);
+  wire::Hello server;
+  auto bytes = metadata::fetch_from(address, identity_, label, 0, deadline, &server);
   if (!bytes) return std::move(bytes).error().within("fetch metadata from " + address);
-  return import_bytes(*bytes);
+  return import_bytes_of(server.name, *bytes);
 }
 
 Result<void> Exchange::send(const std::string& address, const ExportOptions& options, Deadline deadline) {
@@ -142,7 +178,7 @@ Result<void> Exchange::unpublish() {
 Result<ImportReport> Exchange::find(const std::string& peer, Deadline deadline, const std::string& label) {
   HEADRACE_TRY_VOID(need_store());
   HEADRACE_TRY(bytes, store_->fetch(peer, label, deadline));
-  HEADRACE_TRY(report, import_bytes(bytes));
+  HEADRACE_TRY(report, import_bytes_of(peer, bytes));
   {
     const std::lock_guard lock(mutex_);
     found_[peer] = label;
@@ -176,7 +212,7 @@ void Exchange::on_event(const metadata::StoreEvent& event) {
   }
   if (label && event.kind != metadata::StoreEvent::Kind::left) {
     if (auto bytes = store_->fetch(event.name, *label, Deadline::after(store_patience)))
-      (void)import_bytes(*bytes);
+      (void)import_bytes_of(event.name, *bytes);
   } else if (label) {
     for (const PeerInfo& peer : engine_.peers().list())
       if (peer.name == event.name && !peer.connected) (void)engine_.peers().forget(event.name);

@@ -4,6 +4,7 @@
 
 #include <headrace/agent.hpp>
 
+#include "agent/secret.hpp"
 #include "engine/engine.hpp"
 #include "metadata/metadata_socket.hpp"
 #include "metadata/open_store.hpp"
@@ -14,7 +15,8 @@ class Exchange {
  public:
   /// `listen` may be empty and `store` null; `core` holds the rows of metadata::option_rows.
   static Result<std::unique_ptr<Exchange>> open(engine::Engine& engine, const std::string& listen,
-                                                std::unique_ptr<metadata::Store> store, const Options& core);
+                                                std::unique_ptr<metadata::Store> store, const Options& core,
+                                                const Secret& secret);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -36,9 +38,10 @@ class Exchange {
   Exchange(engine::Engine& engine, metadata::SocketIdentity identity, std::chrono::nanoseconds ttl)
       : engine_(engine), identity_(std::move(identity)), ttl_(ttl) {}
 
-  Result<void> serve(const std::string& listen, std::chrono::nanoseconds handshake);
+  Result<void> serve(const std::string& listen, const Options& core);
+  Result<void> take_sent(const wire::Hello& sender, std::string_view bytes);
   Result<std::string> export_bytes(const ExportOptions& options) const;
-  Result<ImportReport> import_bytes(std::string_view bytes);
+  Result<ImportReport> import_bytes_of(std::string_view agent, std::string_view bytes);
   Result<void> need_store() const;
   Result<void> keep_watching();
   void on_event(const metadata::StoreEvent& event);

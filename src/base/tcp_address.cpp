@@ -63,6 +63,14 @@ std::string SocketAddress::text() const {
 Result<SocketAddress> SocketAddress::local_of(int socket) { return name_of(socket, "local", ::getsockname); }
 Result<SocketAddress> SocketAddress::peer_of(int socket) { return name_of(socket, "peer's", ::getpeername); }
 
+bool TcpAddress::is_loopback() const {
+  in_addr v4{};
+  in6_addr v6{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return host == "localhost";
+}
+
 std::string TcpAddress::text() const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
                                              : fmt::format("[{}]:{}", host, port);

@@ -44,6 +44,9 @@ struct TcpAddress {
   /// The form that parse accepts: IPv6 in brackets.
   [[nodiscard]] std::string text() const;
 
+  /// Whether it is this host's own address, or "localhost": nobody else reaches it.
+  [[nodiscard]] bool is_loopback() const;
+
   enum class Use { connect, listen };
   /// All socket addresses of the host, in the order in which the system advises to try them. An empty host
   /// means the loopback addresses for connecting, and the wildcard addresses for listening.

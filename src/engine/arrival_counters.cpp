@@ -9,50 +9,75 @@
 #include <utility>
 
 namespace headrace::engine {
-namespace {
-
-constexpr std::uint64_t log_drops_every_ns = 1'000'000'000;
-
-}  // namespace
-
-std::shared_ptr<ArrivalCount> ArrivalCounters::find_or_make(Immediate key) {
-  {
-    const std::shared_lock lock(mutex_);
-    if (const auto found = entries_.find(packed(key)); found != entries_.end()) return found->second.count;
-  }
-  const std::unique_lock lock(mutex_);
-  if (const auto found = entries_.find(packed(key)); found != entries_.end()) return found->second.count;
-  if (unopened_ == most_unopened) return nullptr;
-  ++unopened_;
-  return entries_[packed(key)].count;
+std::shared_ptr<ArrivalCount> ArrivalCounters::find(Immediate key) {
+  const std::shared_lock lock(mutex_);
+  const auto found = entries_.find(packed(key));
+  return found != entries_.end() ? found->second.count : nullptr;
 }
 
-void ArrivalCounters::add(Immediate key, std::uint64_t amount) {
-  const auto count = find_or_make(key);
-  if (count == nullptr) return drop(key, amount);
+/// Null: this peer has too many that nobody has opened.
+std::shared_ptr<ArrivalCount> ArrivalCounters::find_or_make(Immediate key, std::string_view peer) {
+  const std::unique_lock lock(mutex_);
+  if (const auto found = entries_.find(packed(key)); found != entries_.end()) return found->second.count;
+  std::size_t& unopened = unopened_[std::string(peer)];
+  if (unopened == most_unopened) return nullptr;
+  ++unopened;
+  Entry& entry = entries_[packed(key)];
+  entry.peer = peer;
+  return entry.count;
+}
+
+bool ArrivalCounters::add_known(Immediate key, std::uint64_t amount) {
+  const auto count = find(key);
+  if (count != nullptr) raise(*count, amount);
+  return count != nullptr;
+}
+
+void ArrivalCounters::add(Immediate key, std::uint64_t amount, std::string_view peer) {
+  if (add_known(key, amount)) return;
+  const auto count = find_or_make(key, peer);
+  if (count == nullptr) return drop(key, amount, peer);
+  raise(*count, amount);
+}
+
+void ArrivalCounters::raise(ArrivalCount& count, std::uint64_t amount) {
   // Sequentially consistent, as the store and the load in `watch`: the later of the two sees the other.
-  const std::uint64_t value = count->value_.fetch_add(amount) + amount;
-  if (value >= count->next_watch_.load()) tell(*count, value);
+  const std::uint64_t value = count.value_.fetch_add(amount) + amount;
+  if (value >= count.next_watch_.load()) tell(count, value);
   progress_.event();
 }
 
-void ArrivalCounters::drop(Immediate key, std::uint64_t amount) {
+void ArrivalCounters::drop(Immediate key, std::uint64_t amount, std::string_view peer) {
   dropped_.add(amount);
-  const std::uint64_t now = progress_.clock().now_ns();
-  std::uint64_t last = logged_drop_ns_.load();
-  if ((last != 0 && now - last < log_drops_every_ns) || !logged_drop_ns_.compare_exchange_strong(last, now))
-    return;
+  if (!drops_.due(progress_.clock().now_ns())) return;
   log_.warn(
-      "dropped a count of immediate {} in scope {}: {} immediates that no counter was opened for have come "
-      "already",
-      key.value, key.scope, most_unopened);
+      "dropped a count of immediate {} in scope {} from {}: {} immediates that no counter was opened for "
+      "have "
+      "come from there already",
+      key.value, key.scope, peer.empty() ? "this agent" : peer, most_unopened);
+}
+
+/// A caller has opened it. `mutex_` is held.
+void ArrivalCounters::opened(Entry& entry) {
+  const auto at = unopened_.find(entry.peer);
+  if (at != unopened_.end() && --at->second == 0) unopened_.erase(at);
+  entry.peer.clear();
+}
+
+void ArrivalCounters::forget(std::string_view peer) {
+  const std::unique_lock lock(mutex_);
+  const auto at = unopened_.find(peer);
+  if (at == unopened_.end()) return;
+  unopened_.erase(at);
+  std::erase_if(entries_,
+                [&](const auto& entry) { return !entry.second.opened && entry.second.peer == peer; });
 }
 
 Result<std::shared_ptr<ArrivalCount>> ArrivalCounters::open(Immediate key) {
   HEADRACE_TRY_VOID(calls_.usable());
   const std::unique_lock lock(mutex_);
   const auto [at, is_new] = entries_.try_emplace(packed(key));
-  if (!std::exchange(at->second.opened, true) && !is_new) --unopened_;
+  if (!std::exchange(at->second.opened, true) && !is_new) opened(at->second);
   return at->second.count;
 }
 

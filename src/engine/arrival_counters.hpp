@@ -6,6 +6,7 @@
 
 #include "base/event_fd.hpp"
 #include "base/log.hpp"
+#include "base/once_a_second.hpp"
 #include "engine/call_gate.hpp"
 #include "engine/callback_queue.hpp"
 #include "engine/progress.hpp"
@@ -16,9 +17,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -53,8 +57,8 @@ class ArrivalCount {
 /// The counts of an agent. A count begins with its first arrival, or when it is opened.
 class ArrivalCounters {
  public:
-  /// Counts that no caller has opened, at most: peers choose the immediates.
-  static constexpr std::size_t most_unopened = 65536;
+  /// Counts of one peer's that no caller has opened, at most: peers choose the immediates.
+  static constexpr std::size_t most_unopened = 16384;
 
   ArrivalCounters(CallGate& calls, Progress& progress, CallbackQueue& callbacks, Telemetry& telemetry,
                   const Log& log, gpu::GpuSource gpus = gpu::GpuSource::installed())
@@ -66,7 +70,12 @@ class ArrivalCounters {
         dropped_(telemetry.counter("counters.dropped")) {}
 
   /// From any thread, also inside a backend's call. The bytes of the posts can be read.
-  void add(Immediate key, std::uint64_t amount);
+  /// `peer`: the sender, empty for this agent itself.
+  void add(Immediate key, std::uint64_t amount, std::string_view peer = {});
+  /// False: there is no such count yet, and nothing has been added.
+  [[nodiscard]] bool add_known(Immediate key, std::uint64_t amount);
+  /// Drops the counts that came from this peer and that no caller has opened.
+  void forget(std::string_view peer);
 
   [[nodiscard]] Result<std::shared_ptr<ArrivalCount>> open(Immediate key);
   /// Returns ok, timed_out, or canceled (the agent was closed).
@@ -88,13 +97,17 @@ class ArrivalCounters {
   struct Entry {
     std::shared_ptr<ArrivalCount> count = std::make_shared<ArrivalCount>();
     bool opened = false;
+    std::string peer;  ///< from whom it came first, until it is opened
   };
   static std::uint64_t packed(Immediate key) { return std::uint64_t{key.scope} << 32 | key.value; }
-  [[nodiscard]] std::shared_ptr<ArrivalCount> find_or_make(Immediate key);
+  [[nodiscard]] std::shared_ptr<ArrivalCount> find(Immediate key);
+  [[nodiscard]] std::shared_ptr<ArrivalCount> find_or_make(Immediate key, std::string_view peer);
+  void opened(Entry& entry);
+  void raise(ArrivalCount& count, std::uint64_t amount);
   void watch(ArrivalCount& count, ArrivalCount::Watch watch);
   void tell(ArrivalCount& count, std::uint64_t value);
   void raise_words(ArrivalCount& count, std::uint64_t value);
-  void drop(Immediate key, std::uint64_t amount);
+  void drop(Immediate key, std::uint64_t amount, std::string_view peer);
 
   CallGate& calls_;
   Progress& progress_;
@@ -102,11 +115,11 @@ class ArrivalCounters {
   const Log& log_;
   const gpu::GpuSource gpus_;
   TelemetryCounter& dropped_;
-  std::atomic<std::uint64_t> logged_drop_ns_{0};
+  OnceASecond drops_;
 
   std::shared_mutex mutex_;
   std::unordered_map<std::uint64_t, Entry> entries_;
-  std::size_t unopened_ = 0;
+  std::map<std::string, std::size_t, std::less<>> unopened_;  // of each peer, where there are any
 };
 
 }  // namespace headrace::engine

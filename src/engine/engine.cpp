@@ -32,7 +32,7 @@ Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
       progress_(std::move(progress)),
       calls_(settings_.name),
       links_(*progress_, telemetry_, log_),
-      peers_(self_, calls_, backends_, links_, *progress_, telemetry_, log_),
+      peers_(self_, calls_, backends_, links_, *progress_, telemetry_, log_, settings_.peers),
       mappings_(this_, calls_, backends_, links_, peers_, *progress_),
       revocation_(calls_, links_, mappings_, own_flights_, *progress_, counters_, log_),
       agent_messages_(*progress_, [this](const auto& link, auto bytes) { agent_message(link, bytes); }),
@@ -49,6 +49,10 @@ Engine::Engine(EngineSettings settings, Logger& logger, const Clock& clock,
   links_.watch(mappings_);
   links_.watch(revocation_);
   links_.watch(notifications_);
+  peers_.on_gone([this](const PeerLife& life) {
+    notifications_.forget(life);
+    arrivals_.forget(life.name);
+  });
 }
 
 Engine::~Engine() {
@@ -119,18 +123,32 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
   const auto link = links_.find(token);
   const auto life = link ? link->life() : nullptr;
   if (!life) return;
-  if (channel == HEADRACE_CHANNEL_USER) notifications_.received(*life, bytes);
-  if (channel == HEADRACE_CHANNEL_AGENT) take_agent_message(link, *life, bytes);
+  if (channel == HEADRACE_CHANNEL_USER) return user_message(link, life, bytes);
+  if (channel != HEADRACE_CHANNEL_AGENT || agent_messages_.add(link, bytes)) return;
+  flooded(link, fmt::format("more than {} agents' messages, or {} bytes of them, wait to be handled",
+                            AgentMessages::most_messages, AgentMessages::most_bytes));
+}
+
+void Engine::user_message(const std::shared_ptr<Link>& link, const std::shared_ptr<PeerLife>& life,
+                          std::string_view bytes) {
+  if (!life->contends.load(std::memory_order_relaxed)) return notifications_.received(*life, bytes);
+  // The life keeps it, so it does not keep the life.
+  const auto say = [this, from = life.get(), message = std::string(bytes)] {
+    notifications_.received(*from, message);
+  };
+  if (NameContests::say_or_hold(*life, bytes.size(), say)) return;
+  flooded(link,
+          fmt::format("more than {} messages, or {} bytes of them, wait until it is known whether it is "
+                      "that peer",
+                      NameContests::most_held_messages, NameContests::most_held_bytes));
 }
 
 /// A peer that sends faster than we handle, for long, loses the link.
-void Engine::take_agent_message(const std::shared_ptr<Link>& link, PeerLife& life, std::string_view bytes) {
-  if (agent_messages_.add(link, bytes) || link->state() == LinkState::lost) return;
+void Engine::flooded(const std::shared_ptr<Link>& link, const std::string& why) {
+  if (link->state() == LinkState::lost) return;
   counters_.links_flooded.add();
-  const std::string why =
-      fmt::format("more than {} agents' messages, or {} bytes of them, wait to be handled",
-                  AgentMessages::most_messages, AgentMessages::most_bytes);
-  log_.warn("closing the link to peer {} over {}: {}", life.name, link->backend().name(), why);
+  const auto life = link->life();
+  log_.warn("closing the link to peer {} over {}: {}", life ? life->name : "?", link->backend().name(), why);
   links_.lose(link, {Code::exhausted}, why);
 }
 
@@ -144,14 +162,22 @@ void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view b
     revocation_.asked(link, std::move(*revoke));
   } else if (const auto* revoked = std::get_if<wire::Revoked>(&*message)) {
     revocation_.answered(*link, revoked->sequence);
+  } else if (const auto* ask = std::get_if<wire::Ask>(&*message)) {
+    const auto answer = wire::encode(wire::AgentMessage{wire::Present{ask->sequence}});
+    if (const GatePass pass(link->gate()); pass) (void)link->send(HEADRACE_CHANNEL_AGENT, *answer);
+  } else if (const auto* present = std::get_if<wire::Present>(&*message)) {
+    peers_.contests().present(*life, present->sequence);
   } else if (std::holds_alternative<wire::Goodbye>(*message)) {
     log_.info("peer {} says goodbye", life->name);
     peers_.end_life(*life, Fate::left, fmt::format("peer {} has closed its agent", life->name));
   }
 }
 
-void Engine::counted(std::uint64_t /*link*/, Immediate immediate, std::uint64_t amount) {
-  arrivals_.add(immediate, amount);
+void Engine::counted(std::uint64_t token, Immediate immediate, std::uint64_t amount) {
+  if (arrivals_.add_known(immediate, amount)) return;
+  const auto link = links_.find(token);
+  const auto life = link ? link->life() : nullptr;
+  if (life) arrivals_.add(immediate, amount, life->name);
 }
 
 bool Engine::submit(void (*function)(void*), void* argument) {

@@ -36,6 +36,7 @@ struct EngineSettings {
   std::string runtime_dir;
   InboxLimits inbox = {};
   bool check_overlap = false;  ///< refuse requests whose destinations overlap
+  PeerLimits peers = {};
 };
 
 class Engine final : public HostEvents {
@@ -92,8 +93,10 @@ class Engine final : public HostEvents {
  private:
   Engine(EngineSettings settings, Logger& logger, const Clock& clock, std::unique_ptr<Progress> progress);
   void abandon();
-  void take_agent_message(const std::shared_ptr<Link>& link, PeerLife& life, std::string_view bytes);
   void agent_message(const std::shared_ptr<Link>& link, std::string_view bytes);
+  void user_message(const std::shared_ptr<Link>& link, const std::shared_ptr<PeerLife>& life,
+                    std::string_view bytes);
+  void flooded(const std::shared_ptr<Link>& link, const std::string& why);
 
   const EngineSettings settings_;
   const Self self_;

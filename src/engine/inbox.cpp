@@ -6,7 +6,7 @@ namespace {
 
 // A message comes twice only when a request went over to its next path after the first had delivered: a
 // request of the last moments. This many requests are far more than can be in flight over a failing path.
-constexpr std::size_t remembered_requests = 65536;
+constexpr std::size_t remembered_requests = 16384;  // of each life
 
 bool fits(const Notification& n, const NotificationFilter& filter) {
   return (filter.peer.empty() || n.peer == filter.peer) && n.payload.starts_with(filter.prefix);
@@ -16,22 +16,24 @@ bool fits(const Notification& n, const NotificationFilter& filter) {
 
 bool Inbox::seen(const MessageKey& key) {
   if (key.request == 0) return false;
-  auto& requests = last_post_[key.incarnation];
-  const auto [at, fresh] = requests.try_emplace(key.request, key.post);
+  Seen& of_life = seen_[key.life];
+  const auto [at, fresh] = of_life.last_post.try_emplace(key.request, key.post);
   if (!fresh) {
     if (key.post <= at->second) return true;
     at->second = key.post;
     return false;
   }
-  remembered_.emplace_back(key.incarnation, key.request);
-  if (remembered_.size() > remembered_requests) {
-    const auto [incarnation, request] = remembered_.front();
-    remembered_.pop_front();
-    const auto life = last_post_.find(incarnation);
-    life->second.erase(request);
-    if (life->second.empty()) last_post_.erase(life);
+  of_life.requests.push_back(key.request);
+  if (of_life.requests.size() > remembered_requests) {
+    of_life.last_post.erase(of_life.requests.front());
+    of_life.requests.pop_front();
   }
   return false;
+}
+
+void Inbox::forget(std::uint64_t life) {
+  const std::lock_guard lock(mutex_);
+  seen_.erase(life);
 }
 
 bool Inbox::put(const MessageKey& key, Notification notification) {

@@ -16,7 +16,7 @@ namespace headrace::engine {
 
 /// Which message of which life of a peer this is: (0, 0) for those sent on their own.
 struct MessageKey {
-  std::uint64_t incarnation = 0;
+  std::uint64_t life = 0;  ///< PeerLife::serial: no number that a peer claims
   std::uint64_t request = 0;
   std::uint64_t post = 0;
 };
@@ -33,8 +33,15 @@ class Inbox {
   std::optional<Notification> take_one(const NotificationFilter& filter);
   [[nodiscard]] bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
   Result<int> descriptor();
+  /// No message of this life comes any more.
+  void forget(std::uint64_t life);
 
  private:
+  /// The posts of one life of which a message has come.
+  struct Seen {
+    std::unordered_map<std::uint64_t, std::uint64_t> last_post;  // by request
+    std::deque<std::uint64_t> requests;                          // oldest first, to forget them again
+  };
   bool seen(const MessageKey& key);
   void quiet_if_empty();
 
@@ -42,10 +49,7 @@ class Inbox {
   std::size_t bytes_ = 0;  // of the payloads that wait
   std::mutex mutex_;
   std::deque<Notification> messages_;
-  std::unordered_map<std::uint64_t, std::unordered_map<std::uint64_t, std::uint64_t>>
-      last_post_;  // incarnation -> request -> post
-  std::deque<std::pair<std::uint64_t, std::uint64_t>>
-      remembered_;  // the same, oldest first, to forget them again
+  std::unordered_map<std::uint64_t, Seen> seen_;  // by life
   std::optional<EventFd> bell_;
   std::atomic<std::size_t> waiting_{0};
 };

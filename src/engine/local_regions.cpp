@@ -411,6 +411,7 @@ Result<LocalRegions::Regions> LocalRegions::select(const ExportOptions& options,
                       options.since_version, m.version);
   }
   m.since = m.partial ? 0 : options.since_version;
+  if (m.whole()) m.end = table_.next_id();
   if (!options.regions.empty()) {
     std::vector<std::uint32_t> ids;
     for (const RegionId id : options.regions) ids.push_back(id.value);

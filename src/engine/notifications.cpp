@@ -122,12 +122,17 @@ void Notifications::received(const PeerLife& from, std::string_view bytes) {
     log_.warn("dropped a message of peer {}: {}", from.name, message.error().message);
     return;
   }
-  put({from.incarnation, message->request, message->post_number}, from.name, message->payload);
+  put({from.serial, message->request, message->post_number}, from.name, message->payload);
+}
+
+void Notifications::link_gone(const std::shared_ptr<Link>& link) {
+  const auto life = link->life();
+  if (life && life->fate.load() != Fate::alive && life->all_links().empty()) forget(*life);
 }
 
 void Notifications::received_from_self(std::string_view payload) {
   counters_.notifications_sent.add();
-  put({self_.incarnation, 0, 0}, self_.name, payload);
+  put({0, 0, 0}, self_.name, payload);
 }
 
 void Notifications::put(const MessageKey& key, const std::string& peer, std::string_view payload) {

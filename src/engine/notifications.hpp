@@ -48,6 +48,9 @@ class Notifications final : public LinkWatcher {
   /// Takes each notification on the callback thread; {} ends that.
   void on_notification(std::function<void(Notification)> taken);
   Inbox& inbox() { return inbox_; }
+  /// Nothing of this life is kept any more.
+  void forget(const PeerLife& life) { inbox_.forget(life.serial); }
+  void link_gone(const std::shared_ptr<Link>& link) override;
   /// They go over the next backend that carries messages.
   void messages_left(const std::shared_ptr<Link>& link, const std::vector<LinkQueue::Message>& left) override;
 

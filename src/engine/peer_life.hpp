@@ -6,7 +6,9 @@
 #include "engine/remote_regions.hpp"
 #include "engine/revoked_ids.hpp"
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <shared_mutex>
 
 namespace headrace::engine {
@@ -22,6 +24,7 @@ enum class Fate : std::uint32_t {
   alive,      ///< as far as we know; its links may come and go
   left,       ///< said goodbye, or its process is gone
   replaced,   ///< the peer came back under its name with another incarnation
+  refused,    ///< another agent has its name and is alive
   forgotten,  ///< our own caller forgot it
 };
 
@@ -30,7 +33,9 @@ struct PeerLife {
       : name(std::move(peer_name)), incarnation(peer_incarnation) {}
 
   const std::string name;
-  const std::uint64_t incarnation;
+  const std::uint64_t incarnation;  ///< as it claims
+  /// Ours: what is counted for a life is counted under this number, and not under what a peer claims.
+  const std::uint64_t serial = next_serial.fetch_add(1, std::memory_order_relaxed);
 
   /// Grows with each revocation, after `regions` has lost them: a page list that was checked at the present
   /// epoch is valid.
@@ -39,16 +44,26 @@ struct PeerLife {
   /// A link to it was lost because the peer was not there any more, and none has been ready since.
   std::atomic<bool> out_of_reach{false};
 
+  /// Our caller has named it: by importing, finding or fetching its metadata.
+  std::atomic<bool> named{false};
+  std::size_t sent_bytes = 0;  ///< what we hold of metadata that it sent; with the lock of Peers
+
+  /// Another life has its name: it is not known yet which of the two goes (NameContests). What it says to our
+  /// caller waits.
+  std::atomic<bool> contends{false};
+
   std::mutex connecting;  ///< one thread makes links to it at a time
 
   mutable std::shared_mutex mutex;  ///< guards all below; never held across a backend's call
   bool has_metadata = false;
-  std::uint64_t version = 0;
+  std::uint64_t version = 0;  ///< of the latest metadata that was no part
   RemoteRegions regions;
   RevokedIds revoked;
   std::vector<PeerBackend> backends;
   std::vector<std::shared_ptr<Link>> links;  ///< of every state; lost ones until they are closed
   std::string detail;                        ///< why it was lost
+  std::vector<std::function<void()>> held;   ///< while it contends: what it said, in order
+  std::size_t held_bytes = 0;
 
   /// The link to use for this backend: one that is ready, else one that is connecting, else none.
   [[nodiscard]] std::shared_ptr<Link> usable_link(const BackendInstance& backend) const {
@@ -75,6 +90,12 @@ struct PeerLife {
     }
     return other;
   }
+  [[nodiscard]] bool is_connected() const {
+    const std::shared_lock lock(mutex);
+    return fate.load() == Fate::alive && std::ranges::any_of(links, [](const auto& link) {
+             return link->state() == LinkState::ready && !link->gate().closed();
+           });
+  }
   [[nodiscard]] std::string detail_text() const {
     const std::shared_lock lock(mutex);
     return detail;
@@ -95,6 +116,9 @@ struct PeerLife {
       if (backends[i].name == backend) return static_cast<int>(i);
     return -1;
   }
+
+ private:
+  static inline std::atomic<std::uint64_t> next_serial{1};  // 0: this agent itself
 };
 
 }  // namespace headrace::engine

@@ -3,9 +3,9 @@
 
 #include "base/utf8.hpp"
 #include "engine/request_core.hpp"
-#include "engine/take_metadata.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace headrace::engine {
@@ -70,34 +70,115 @@ struct NoWay {
 
 // ------------------------------------------------------------------ lives
 
+std::shared_ptr<PeerLife> Peers::known(std::string_view name) const {
+  const std::shared_lock lock(mutex_);
+  const auto at = lives_.find(name);
+  return at != lives_.end() ? at->second : nullptr;
+}
+
 Result<std::shared_ptr<PeerLife>> Peers::find(std::string_view name) const {
-  {
-    const std::shared_lock lock(mutex_);
-    if (const auto at = lives_.find(name); at != lives_.end()) return at->second;
-  }
+  if (auto life = known(name)) return life;
   return make_error(Code::not_found,
                     "peer {} is unknown: import its metadata first (import_metadata, fetch_metadata or find)",
                     name);
 }
 
-/// The record of this life, made if need be; an earlier life of the name ends with it.
-std::shared_ptr<PeerLife> Peers::life_of(std::string_view peer, std::uint64_t incarnation) {
-  std::shared_ptr<PeerLife> former;
-  std::shared_ptr<PeerLife> life;
-  {
-    const std::unique_lock lock(mutex_);
-    auto& at = lives_[std::string(peer)];
-    if (at && at->incarnation == incarnation) return at;
-    former = std::exchange(at, std::make_shared<PeerLife>(std::string(peer), incarnation));
-    life = at;
+/// The record of this life, made if need be; an earlier life of the name ends with it. Null: it came by
+/// itself, and there is no room for more of those.
+std::shared_ptr<PeerLife> Peers::life_of(std::string_view peer, std::uint64_t incarnation, Origin origin) {
+  const auto newcomer = contests_.take(peer, incarnation);
+  const auto entered =
+      enter(newcomer ? newcomer : std::make_shared<PeerLife>(std::string(peer), incarnation), origin);
+  for (const auto& one : entered.dropped)
+    if (gone_) gone_(*one);
+  if (entered.life && origin == Origin::caller) entered.life->named.store(true);
+  if (entered.former) replaced(*entered.former, incarnation);
+  if (newcomer) NameContests::release(*newcomer);
+  return entered.life;
+}
+
+/// Makes `life` the one of its name, unless that is one of the same incarnation.
+Peers::Entered Peers::enter(std::shared_ptr<PeerLife> life, Origin origin) {
+  Entered entered;
+  const std::unique_lock lock(mutex_);
+  const auto at = lives_.find(life->name);
+  const bool is_new = at == lives_.end();
+  if (!is_new && at->second->incarnation == life->incarnation) {
+    entered.life = at->second;
+    return entered;
   }
-  if (former) {
-    log_.info("peer {} has restarted: incarnation {:016x} replaces {:016x}", peer, incarnation,
-              former->incarnation);
-    telemetry_.event("engine", fmt::format("peer {} restarted", peer));
-    end_life(*former, Fate::replaced, fmt::format("peer {} has restarted since", peer));
+  if (origin == Origin::sender) {
+    if (!has_room_for_stranger(entered.dropped) && is_new) return entered;
+    strangers_.push_back(life);
   }
-  return life;
+  if (!is_new) entered.former = at->second;
+  lives_.insert_or_assign(life->name, life);
+  entered.life = std::move(life);
+  return entered;
+}
+
+void Peers::replaced(PeerLife& former, std::uint64_t incarnation) {
+  log_.info("peer {} has restarted: incarnation {:016x} replaces {:016x}", former.name, incarnation,
+            former.incarnation);
+  telemetry_.event("engine", fmt::format("peer {} restarted", former.name));
+  end_life(former, Fate::replaced, fmt::format("peer {} has restarted since", former.name));
+}
+
+/// Makes room by dropping the oldest that have neither links nor metadata. `mutex_` is held.
+bool Peers::has_room_for_stranger(std::vector<std::shared_ptr<PeerLife>>& dropped) {
+  for (std::size_t looks = strangers_.size(); looks > 0 && strangers_.size() >= limits_.strangers; --looks) {
+    const auto oldest = strangers_.front().lock();
+    strangers_.pop_front();
+    if (!oldest || oldest->named.load()) continue;
+    const auto at = lives_.find(oldest->name);
+    if (at == lives_.end() || at->second != oldest) continue;
+    if (!oldest->all_links().empty() || oldest->sent_bytes > 0) {
+      strangers_.push_back(oldest);
+      continue;
+    }
+    lives_.erase(at);
+    dropped.push_back(oldest);
+  }
+  return strangers_.size() < limits_.strangers;
+}
+
+/// For a link that the peer has made. Null: it is refused.
+std::shared_ptr<PeerLife> Peers::life_for_link(std::string_view peer, std::uint64_t incarnation) {
+  const auto holder = known(peer);
+  if (holder && holder->incarnation != incarnation && holder->is_connected())
+    return contests_.join(holder, incarnation);
+  return life_of(peer, incarnation, Origin::sender);
+}
+
+/// It is known which of two agents of a name is the peer.
+void Peers::decided(const NameContests::Outcome& outcome) {
+  PeerLife& holder = *outcome.holder;
+  const auto present = known(holder.name);
+  const auto& newcomer = outcome.newcomer;
+  if (outcome.holder_stays || (present && present != outcome.holder)) {
+    (void)refuse("peers.refused",
+                 fmt::format("an agent that is called {} as the one that is connected, which is alive: names "
+                             "must be unique",
+                             holder.name));
+    if (newcomer) end_life(*newcomer, Fate::refused, fmt::format("another agent {} is alive", holder.name));
+    return;
+  }
+  if (!newcomer) {
+    // It was asked for the sake of metadata, which may be sent again: until then it may come back.
+    for (const auto& link : holder.all_links())
+      links_.lose(link, {Code::peer_lost}, fmt::format("peer {} does not answer any more", holder.name));
+    return;
+  }
+  const Entered entered = enter(newcomer, Origin::sender);
+  if (entered.former) replaced(*entered.former, newcomer->incarnation);
+  NameContests::release(*newcomer);
+}
+
+/// Counts and logs a refusal. Returns the token of no link.
+std::uint64_t Peers::refuse(const char* counter, const std::string& why) {
+  telemetry_.counter(counter).add();
+  if (refusals_.due(progress_.clock().now_ns())) log_.warn("refused {}", why);
+  return 0;
 }
 
 void Peers::end_life(PeerLife& life, Fate fate, const std::string& why) {
@@ -106,24 +187,34 @@ void Peers::end_life(PeerLife& life, Fate fate, const std::string& why) {
   {
     const std::unique_lock lock(life.mutex);
     life.detail = why;
+    if (fate == Fate::refused) life.held.clear();
   }
   for (const auto& link : life.all_links()) links_.lose(link, {Code::peer_lost}, why);
+  if (fate == Fate::replaced || fate == Fate::forgotten) {
+    const std::unique_lock lock(mutex_);
+    sent_bytes_ -= std::exchange(life.sent_bytes, 0);
+  }
 }
 
 std::uint64_t Peers::accepted(BackendInstance& from, void* connection, std::string_view peer,
                               std::uint64_t incarnation) {
   const Call call(calls_);  // so that a close finds the link
   if (!call.admitted()) return 0;
-  if (peer.empty() || !is_utf8(peer)) {
-    log_.warn("refused a link over {} from an agent whose name is empty or not UTF-8", from.name());
-    return 0;
-  }
-  if (peer == self_.name && incarnation != self_.incarnation) {
-    log_.warn("refused a link over {} from another agent that is called {} too: names must be unique",
-              from.name(), peer);
-    return 0;
-  }
-  const auto link = links_.accepted(life_of(peer, incarnation), from, connection);
+  const auto refuse_it = [&](std::string_view why) {
+    return refuse("links.refused", fmt::format("a link over {} from {}", from.name(), why));
+  };
+  if (peer.empty() || !is_utf8(peer)) return refuse_it("an agent whose name is empty or not UTF-8");
+  if (peer == self_.name && incarnation != self_.incarnation)
+    return refuse_it(fmt::format("another agent that is called {} too: names must be unique", peer));
+  const auto life = life_for_link(peer, incarnation);
+  if (!life)
+    return refuse_it(
+        fmt::format("agent {}: {} agents have come that nobody has named here (option "
+                    "max_strangers), or it is the third of its name",
+                    peer, limits_.strangers));
+  if (life->all_links().size() >= most_links)
+    return refuse_it(fmt::format("peer {}: it has {} links already", peer, most_links));
+  const auto link = links_.accepted(life, from, connection);
   log_.info("peer {} connected over {}", peer, from.name());
   progress_.event();
   return link->token();
@@ -142,30 +233,72 @@ Result<void> Peers::forget(std::string_view name) {
     for (const auto& core : link->in_flight().all()) core->cancel();
   end_life(*life, Fate::forgotten, fmt::format("peer {} was forgotten here", name));
   for (const auto& link : links) links_.end(link);
+  if (gone_) gone_(*life);
   return {};
 }
 
 // ------------------------------------------------------------------ metadata
 
-Result<ImportReport> Peers::import(wire::Metadata metadata) {
-  const Call call(calls_);
-  HEADRACE_TRY_VOID(call.admitted());
-  if (metadata.name == self_.name && metadata.incarnation == self_.incarnation)
+/// Whether metadata may be taken in that an agent sends of itself.
+Result<void> Peers::check_sender(const wire::Metadata& m) {
+  const auto holder = known(m.name);
+  if (holder && holder->incarnation != m.incarnation && holder->is_connected()) {
+    contests_.ask(holder);
+    return make_error(
+        Code::would_block,
+        "an agent {} of another incarnation is connected here: it is asked whether it is alive; "
+        "if you have restarted, send again in {} s",
+        m.name, std::chrono::duration_cast<std::chrono::seconds>(NameContests::patience).count());
+  }
+  const std::shared_lock lock(mutex_);
+  if (sent_bytes_ < limits_.sent_bytes) return {};
+  return make_error(
+      Code::exhausted,
+      "agents have sent {} bytes of metadata, at most {} are kept (option metadata_bytes): fetch or "
+      "import it here instead",
+      sent_bytes_, limits_.sent_bytes);
+}
+
+/// What our caller names counts no more.
+void Peers::recount_sent(PeerLife& life) {
+  const std::unique_lock lock(mutex_);
+  const std::shared_lock of_life(life.mutex);
+  sent_bytes_ -= life.sent_bytes;
+  sent_bytes_ += life.sent_bytes = life.named.load() ? 0 : life.regions.bytes() + 1;
+}
+
+Result<void> Peers::check_of_another(const wire::Metadata& m) const {
+  if (m.name != self_.name) return {};
+  if (m.incarnation == self_.incarnation)
     return make_error(
         Code::invalid_argument,
         "this metadata is of this agent itself, {}: import that of a peer; a transfer to oneself needs none",
-        metadata.name);
-  if (metadata.name == self_.name)
-    return make_error(Code::invalid_argument,
-                      "the peer is called {} as this agent is: give one of the two another name",
-                      metadata.name);
-  const auto former = find(metadata.name);
+        m.name);
+  return make_error(Code::invalid_argument,
+                    "the peer is called {} as this agent is: give one of the two another name", m.name);
+}
+
+Result<ImportReport> Peers::import(wire::Metadata metadata, Origin origin) {
+  const Call call(calls_);
+  HEADRACE_TRY_VOID(call.admitted());
+  HEADRACE_TRY_VOID(check_of_another(metadata));
+  if (origin == Origin::sender) HEADRACE_TRY_VOID(check_sender(metadata));
+  const auto former = known(metadata.name);
   ImportReport report;
-  report.restarted = former && (*former)->incarnation != metadata.incarnation;
-  const auto life = life_of(metadata.name, metadata.incarnation);
-  HEADRACE_TRY_VOID(take_metadata(*life, metadata));
+  report.restarted = former && former->incarnation != metadata.incarnation;
+  const auto life = life_of(metadata.name, metadata.incarnation, origin);
+  if (!life)
+    return make_error(
+        Code::exhausted,
+        "{} agents have come that nobody has named here, which are all that are allowed (option "
+        "max_strangers): import or fetch the metadata of {} here instead",
+        limits_.strangers, metadata.name);
+  HEADRACE_TRY(taken, take_metadata(*life, metadata, origin));
+  recount_sent(*life);
   report.peer = life->name;
   report.incarnation = life->incarnation;
+  report.left_out = taken.left_out;
+  report.note = std::move(taken.note);
   const std::shared_lock lock(life->mutex);
   report.version = life->version;
   report.regions = life->regions.size();

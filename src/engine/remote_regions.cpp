@@ -2,38 +2,63 @@
 #include "engine/remote_regions.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace headrace::engine {
 
-void RemoteRegions::merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> rows) {
-  if (ids_.empty()) {
+bool RemoteRegions::Left::has(std::uint32_t id) const {
+  return std::ranges::binary_search(gone, id) || std::ranges::binary_search(older, id);
+}
+
+RemoteRegions::Left RemoteRegions::merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> rows,
+                                         bool may_be_new) {
+  Left left;
+  if (ids_.empty() && may_be_new) {
     ids_ = std::move(ids);
     rows_ = std::move(rows);
-    return;
+    return left;
   }
   std::vector<std::uint32_t> all_ids;
   std::vector<RemoteRegion> all_rows;
   all_ids.reserve(ids_.size() + ids.size());
   all_rows.reserve(ids_.size() + ids.size());
+  const auto take = [&](std::uint32_t id, const RemoteRegion& row) {
+    all_ids.push_back(id);
+    all_rows.push_back(row);
+  };
   std::size_t a = 0;
-  std::size_t b = 0;
-  while (a < ids_.size() || b < ids.size()) {
-    const bool ours = b == ids.size() || (a < ids_.size() && ids_[a] < ids[b]);
-    if (!ours && a < ids_.size() && ids_[a] == ids[b]) ++a;  // replaced
-    all_ids.push_back(ours ? ids_[a] : ids[b]);
-    all_rows.push_back(ours ? rows_[a] : rows[b]);
-    ++(ours ? a : b);
+  for (std::size_t b = 0; b < ids.size(); ++b) {
+    for (; a < ids_.size() && ids_[a] < ids[b]; ++a) take(ids_[a], rows_[a]);
+    const bool known = a < ids_.size() && ids_[a] == ids[b];
+    if (known && rows_[a].version > rows[b].version) {
+      left.older.push_back(ids[b]);
+      take(ids_[a], rows_[a]);
+    } else if (known || may_be_new) {
+      take(ids[b], rows[b]);
+    } else {
+      left.gone.push_back(ids[b]);
+    }
+    if (known) ++a;
   }
+  for (; a < ids_.size(); ++a) take(ids_[a], rows_[a]);
   ids_ = std::move(all_ids);
   rows_ = std::move(all_rows);
+  return left;
 }
 
 void RemoteRegions::erase_details(std::uint32_t id) {
   if (const auto at = named_.find(id); at != named_.end()) {
-    by_name_.erase(at->second.first);
+    // A later region may have the name by now.
+    const auto by_name = by_name_.find(at->second.first);
+    if (by_name != by_name_.end() && by_name->second == id) by_name_.erase(by_name);
+    detail_bytes_ -= bytes_a_detail + at->second.first.size() + at->second.second.size();
     named_.erase(at);
   }
-  public_.erase(public_.lower_bound({id, 0}), public_.upper_bound({id, UINT32_MAX}));
+  const auto first = public_.lower_bound({id, 0});
+  const auto end = public_.upper_bound({id, UINT32_MAX});
+  for (auto at = first; at != end; ++at)
+    if (!at->second.empty()) detail_bytes_ -= bytes_a_detail + at->second.size();
+  public_.erase(first, end);
 }
 
 /// Asks `goes` of the ids in rising order.
@@ -59,10 +84,10 @@ void RemoteRegions::erase(std::span<const IdRange> gone) {
   });
 }
 
-void RemoteRegions::keep_only(std::span<const std::uint32_t> ids) {
-  erase_those([ids, at = std::size_t{0}](std::uint32_t id) mutable {
+void RemoteRegions::keep_only(std::span<const std::uint32_t> ids, std::uint64_t end) {
+  erase_those([ids, end, at = std::size_t{0}](std::uint32_t id) mutable {
     while (at < ids.size() && ids[at] < id) ++at;
-    return at == ids.size() || ids[at] != id;
+    return id < end && (at == ids.size() || ids[at] != id);
   });
 }
 
@@ -75,8 +100,21 @@ const RemoteRegion* RemoteRegions::find(std::uint32_t id) const {
 }
 
 void RemoteRegions::set_name(std::uint32_t id, std::string name, std::string note) {
-  if (!name.empty()) by_name_[name] = id;
+  if (const auto at = named_.find(id); at != named_.end())
+    detail_bytes_ -= bytes_a_detail + at->second.first.size() + at->second.second.size();
+  detail_bytes_ += bytes_a_detail + name.size() + note.size();
+  if (!name.empty()) {
+    std::uint32_t& newest = by_name_[name];
+    newest = std::max(newest, id);
+  }
   named_[id] = {std::move(name), std::move(note)};
+}
+
+void RemoteRegions::set_public(std::uint32_t id, std::uint32_t backend, std::string bytes) {
+  std::string& held = public_[{id, backend}];
+  if (!held.empty()) detail_bytes_ -= bytes_a_detail + held.size();
+  if (!bytes.empty()) detail_bytes_ += bytes_a_detail + bytes.size();
+  held = std::move(bytes);
 }
 
 std::optional<std::uint32_t> RemoteRegions::find_name(std::string_view name) const {

@@ -25,6 +25,7 @@ struct RemoteRegion {
   std::uint16_t backends = 0;  ///< bit b: the peer's backend number b has it
   std::uint8_t kind = 0;
   bool writable = true;
+  std::uint64_t version = 0;  ///< of the metadata that said so last
 
   /// As a backend loads it. `public_data` is used by the result.
   [[nodiscard]] headrace_remote_region_v1 to_c(std::uint32_t id, std::string_view public_data) const {
@@ -39,26 +40,36 @@ struct RemoteRegion {
   }
 };
 
+/// Metadata comes in any order: what is later of a region is kept. RevokedIds keeps away what was revoked.
 /// Not locked: its owner does that.
 class RemoteRegions {
  public:
-  /// Adds regions; ids strictly rising. Ids known already are replaced.
-  void merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> regions);
+  /// What was not taken of a merge, ids rising.
+  struct Left {
+    std::vector<std::uint32_t> gone;   ///< they have been revoked since
+    std::vector<std::uint32_t> older;  ///< later metadata has spoken of them
+    [[nodiscard]] bool has(std::uint32_t id) const;
+  };
+  /// Adds regions; ids strictly rising. `may_be_new`: those that are not known are added, else they are gone.
+  Left merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> regions, bool may_be_new);
+  /// They are gone; `gone` is in rising order.
   void erase(std::span<const IdRange> gone);
-  /// Drops every region that is not in `ids` (rising).
-  void keep_only(std::span<const std::uint32_t> ids);
+  /// Drops every region below `end` that is not in `ids` (rising).
+  void keep_only(std::span<const std::uint32_t> ids, std::uint64_t end);
 
   [[nodiscard]] const RemoteRegion* find(std::uint32_t id) const;
   [[nodiscard]] std::size_t size() const { return ids_.size(); }
+  /// Of memory that they take here, roughly.
+  [[nodiscard]] std::size_t bytes() const {
+    return ids_.size() * (sizeof(std::uint32_t) + sizeof(RemoteRegion)) + detail_bytes_;
+  }
   [[nodiscard]] const std::vector<std::uint32_t>& ids() const { return ids_; }
   [[nodiscard]] const std::vector<RemoteRegion>& rows() const { return rows_; }
 
   void set_name(std::uint32_t id, std::string name, std::string note);
   [[nodiscard]] std::optional<std::uint32_t> find_name(std::string_view name) const;
   [[nodiscard]] const std::pair<std::string, std::string>* name_and_note(std::uint32_t id) const;
-  void set_public(std::uint32_t id, std::uint32_t backend, std::string bytes) {
-    public_[{id, backend}] = std::move(bytes);
-  }
+  void set_public(std::uint32_t id, std::uint32_t backend, std::string bytes);
   [[nodiscard]] std::string_view public_data(std::uint32_t id, std::uint32_t backend) const;
 
  private:
@@ -66,6 +77,9 @@ class RemoteRegions {
   void erase_those(Goes goes);
   void erase_details(std::uint32_t id);
 
+  static constexpr std::size_t bytes_a_detail = 128;  ///< of a map's node
+
+  std::size_t detail_bytes_ = 0;  // of the names, notes and data
   std::vector<std::uint32_t> ids_;
   std::vector<RemoteRegion> rows_;
   std::map<std::uint32_t, std::pair<std::string, std::string>> named_;

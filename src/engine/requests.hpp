@@ -2,6 +2,7 @@
 // The requests of an agent, from make_request until the backend has its own back.
 #pragma once
 
+#include "base/random.hpp"
 #include "engine/call_gate.hpp"
 #include "engine/counters.hpp"
 #include "engine/request_core.hpp"
@@ -64,7 +65,8 @@ class Requests {
   const bool check_overlap_;
   PostSlots slots_;
   IndexPool index_pool_;
-  std::atomic<std::uint64_t> next_id_{1};
+  /// Random at first: who does not get our messages cannot tell which ids they have. Never 0.
+  std::atomic<std::uint64_t> next_id_{random_u64() / 2 + 1};
 
   mutable std::mutex mutex_;
   std::unordered_set<RequestCore*> known_;

@@ -32,8 +32,9 @@ bool RevokedIds::hides(std::uint32_t id, std::uint64_t version) const {
   return id < revoked.end && version < revoked.version;
 }
 
-void RevokedIds::take_out(wire::Metadata& m, std::vector<RemoteRegion>& rows) const {
-  if (m.version >= latest_ || by_first_.empty()) return;
+std::size_t RevokedIds::take_out(wire::Metadata& m, std::vector<RemoteRegion>& rows) const {
+  if (m.version >= latest_ || by_first_.empty()) return 0;
+  const std::size_t before = m.ids.size();
   std::size_t kept = 0;
   for (std::size_t i = 0; i < m.ids.size(); ++i) {
     if (hides(m.ids[i], m.version)) continue;
@@ -44,6 +45,7 @@ void RevokedIds::take_out(wire::Metadata& m, std::vector<RemoteRegion>& rows) co
   rows.resize(kept);
   std::erase_if(m.named, [&](const auto& named) { return hides(named.id, m.version); });
   std::erase_if(m.public_data, [&](const auto& data) { return hides(data.id, m.version); });
+  return before - kept;
 }
 
 }  // namespace headrace::engine

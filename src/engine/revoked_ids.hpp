@@ -22,8 +22,9 @@ class RevokedIds {
   void add(std::span<const IdRange> ranges, std::uint64_t version);
   /// False: metadata of that version is older than revocations of which the ids are not kept any more.
   [[nodiscard]] bool can_judge(std::uint64_t version) const { return version >= forgotten_; }
-  /// Takes out of the metadata what has been revoked since. `rows` goes with `m.ids`.
-  void take_out(wire::Metadata& m, std::vector<RemoteRegion>& rows) const;
+  /// Takes out of the metadata what has been revoked since, and returns how many regions that are. `rows`
+  /// goes with `m.ids`.
+  std::size_t take_out(wire::Metadata& m, std::vector<RemoteRegion>& rows) const;
 
  private:
   struct Revoked {

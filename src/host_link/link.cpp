@@ -261,6 +261,12 @@ void Link::on_welcome(const Welcome& welcome, std::vector<UniqueFd> descriptors)
                                                "was restarted, fetch its metadata again",
                                                peer_text(), welcome.incarnation, peer_incarnation_));
   }
+  if (welcome.name != peer_name_) {
+    return lose({Code::peer_lost},
+                fmt::format("{} is agent {}: the metadata of agent {} leads to another agent, "
+                            "fetch it from that agent itself",
+                            process_.text(), welcome.name, peer_name_));
+  }
   auto live = LiveView::open(std::move(descriptors[0]));
   if (!live) return lose({Code::corrupt}, fmt::format("from {}: {}", peer_text(), live.error().message));
   live_ = std::move(live).value();

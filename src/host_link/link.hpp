@@ -51,9 +51,8 @@ class Link : public std::enable_shared_from_this<Link> {
   [[nodiscard]] Status check_usable() const;
   [[nodiscard]] const std::string& peer_name() const { return peer_name_; }
   [[nodiscard]] const PeerProcess& process() const { return process_; }
-  [[nodiscard]] Result<const RegionSlot*> live_slot(std::uint32_t region_id) {
-    return live_->slot(region_id);
-  }
+  /// What the owner's table of live regions says.
+  [[nodiscard]] Result<LiveView::Entry> live_entry(std::uint32_t region_id) { return live_->find(region_id); }
   MessagePipe& messages() { return *pipe_; }
   /// As `notify` of the table.
   [[nodiscard]] Status notify(std::uint32_t channel, std::string_view bytes);

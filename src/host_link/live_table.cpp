@@ -4,13 +4,19 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <new>
 
 namespace headrace::host_link {
 namespace {
 
 constexpr std::uint32_t live_magic = 0x544c5248;  // "HRLT"
-constexpr std::uint32_t live_version = 1;
+constexpr std::uint32_t live_version = 2;
+
+/// Of a region's place in its step.
+std::uint64_t place_offset(std::uint32_t region_id) {
+  return live_step_ids + region_id % live_step_ids * sizeof(RegionPlace);
+}
 
 std::uint64_t table_bytes(std::uint64_t steps) { return live_header_bytes + steps * live_step_bytes; }
 
@@ -37,25 +43,47 @@ Result<std::unique_ptr<LiveTable>> LiveTable::create() {
   return table;
 }
 
-Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState state, bool writable) {
-  const auto step = static_cast<std::uint32_t>(region_id / live_step_bytes);
-  const std::lock_guard lock(mutex_);
-  auto at = steps_.find(step);
-  if (at == steps_.end()) {
-    if (step >= steps_in_file_) {
-      if (::ftruncate(fd_.get(), static_cast<off_t>(table_bytes(step + 1ULL))) < 0) {
-        return os_error(errno, "grow the table of live regions to region {}", region_id);
-      }
-      steps_in_file_ = step + 1ULL;
+Result<LiveTable::Step*> LiveTable::step_of(std::uint32_t region_id) {
+  const auto step = static_cast<std::uint32_t>(region_id / live_step_ids);
+  const auto at = steps_.find(step);
+  if (at != steps_.end()) return &at->second;
+  if (step >= steps_in_file_) {
+    if (::ftruncate(fd_.get(), static_cast<off_t>(table_bytes(step + 1ULL))) < 0) {
+      return os_error(errno, "grow the table of live regions to region {}", region_id);
     }
-    HEADRACE_TRY(mapping, Mapping::of_file(fd_.get(), table_bytes(step), live_step_bytes,
-                                           Mapping::Access::read_write));
-    at = steps_.emplace(step, std::move(mapping)).first;
+    steps_in_file_ = step + 1ULL;
   }
-  auto* const slot = reinterpret_cast<RegionSlot*>(at->second.data() + region_id % live_step_bytes);
+  HEADRACE_TRY(mapping,
+               Mapping::of_file(fd_.get(), table_bytes(step), live_step_bytes, Mapping::Access::read_write));
+  return &steps_.emplace(step, Step{std::move(mapping), {}}).first->second;
+}
+
+Result<const RegionSlot*> LiveTable::enter(std::uint32_t region_id, const RegionPlace& place,
+                                           RegionState state, bool writable) {
+  const std::lock_guard lock(mutex_);
+  HEADRACE_TRY(step, step_of(region_id));
+  std::byte* const begin = step->mapping.data();
+  std::memcpy(begin + place_offset(region_id), &place, sizeof place);
+  auto* const slot = reinterpret_cast<RegionSlot*>(begin + region_id % live_step_ids);
   slot->store(static_cast<std::uint8_t>(static_cast<unsigned>(state) | (writable ? 0U : read_only_bit)),
               std::memory_order_seq_cst);
   return slot;
+}
+
+void LiveTable::leave(std::uint32_t region_id) {
+  const std::lock_guard lock(mutex_);
+  const auto step = static_cast<std::uint32_t>(region_id / live_step_ids);
+  const auto at = steps_.find(step);
+  if (at == steps_.end()) return;
+  auto* const slot = reinterpret_cast<RegionSlot*>(at->second.mapping.data() + region_id % live_step_ids);
+  slot->store(static_cast<std::uint8_t>(RegionState::gone), std::memory_order_seq_cst);
+  const std::uint64_t page = region_id % live_step_ids / ids_a_page;
+  if (++at->second.left[page] < ids_a_page) return;
+  // Ids are not used again, and nobody reads the place of a region that has left. What cannot be given back
+  // stays.
+  const std::uint64_t offset = table_bytes(step) + live_step_ids + page * ids_a_page * sizeof(RegionPlace);
+  (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                    static_cast<off_t>(ids_a_page * sizeof(RegionPlace)));
 }
 
 void LiveTable::close() {
@@ -81,8 +109,8 @@ Result<std::unique_ptr<LiveView>> LiveView::open(UniqueFd fd) {
   return view;
 }
 
-Result<const RegionSlot*> LiveView::slot(std::uint32_t region_id) {
-  const auto step = static_cast<std::uint32_t>(region_id / live_step_bytes);
+Result<LiveView::Entry> LiveView::find(std::uint32_t region_id) {
+  const auto step = static_cast<std::uint32_t>(region_id / live_step_ids);
   const std::lock_guard lock(mutex_);
   auto at = steps_.find(step);
   if (at == steps_.end()) {
@@ -95,7 +123,23 @@ Result<const RegionSlot*> LiveView::slot(std::uint32_t region_id) {
                  Mapping::of_file(fd_.get(), table_bytes(step), live_step_bytes, Mapping::Access::read));
     at = steps_.emplace(step, std::move(mapping)).first;
   }
-  return reinterpret_cast<const RegionSlot*>(at->second.data() + region_id % live_step_bytes);
+  const std::byte* const begin = at->second.data();
+  return Entry{reinterpret_cast<const RegionSlot*>(begin + region_id % live_step_ids),
+               reinterpret_cast<const RegionPlace*>(begin + place_offset(region_id))};
+}
+
+std::optional<RegionPlace> LiveView::Entry::registered_at() const {
+  const auto registered = [this] {
+    const auto state = static_cast<RegionState>(slot->load(std::memory_order_acquire) & ~read_only_bit);
+    return state == RegionState::registered || state == RegionState::allocated;
+  };
+  if (!registered()) return std::nullopt;
+  RegionPlace found;
+  std::memcpy(&found, place, sizeof found);
+  copies_before_later_loads();
+  // The owner clears the places of regions that have left.
+  if (!registered()) return std::nullopt;
+  return found;
 }
 
 }  // namespace headrace::host_link

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which regions of an agent are registered right now, for every peer to see without asking.
+// Which regions of an agent are registered right now, and where they lie, for every peer to see without
+// asking.
 //
 // On mapped and attached paths the owner's CPU takes no part in a copy, so the initiator must find out by
 // itself that a region has been deregistered. The owner keeps one byte for each region id in a memory file; a
 // peer maps it read-only and looks before a copy, between its parts, and after it.
 //
-// Layout: the first 64 KiB are the header; the byte of region id i lies at 65536 + i. The file grows by whole
-// steps as ids grow and never shrinks (sealed), so a peer's mapping stays good whatever the owner does.
+// The file comes over a socket whose other end the kernel vouches for. Metadata does not: so a peer takes
+// base and length of a region from here before it reaches into the owner's memory.
+//
+// Layout: the first 64 KiB are the header, then come steps, each for 65536 ids: a byte of state for each id,
+// then base and length for each. The file grows by whole steps as ids grow and never shrinks (sealed), so a
+// peer's mapping stays good whatever the owner does.
 #pragma once
 
 #include "host_link/memory_file.hpp"
@@ -17,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace headrace::host_link {
 
@@ -33,6 +39,14 @@ inline constexpr std::uint8_t read_only_bit = 0x80;
 /// One byte of the table.
 using RegionSlot = std::atomic<std::uint8_t>;
 static_assert(sizeof(RegionSlot) == 1 && RegionSlot::is_always_lock_free);
+
+/// Where a region lies in the owner's memory. Written before its state says that it is registered.
+struct RegionPlace {
+  std::uint64_t base = 0;
+  std::uint64_t length_bytes = 0;
+  friend bool operator==(const RegionPlace&, const RegionPlace&) = default;
+};
+static_assert(sizeof(RegionPlace) == 16);  // it is shared as it lies in memory
 
 /// The earlier copies are done before anything that is read later. Pairs with the owner's store of `gone`,
 /// which comes before it lets go of the memory: a copy that still finds the region live afterwards copied its
@@ -54,7 +68,9 @@ struct LiveHeader {
 };
 
 inline constexpr std::uint64_t live_header_bytes = 64 * 1024;  ///< a multiple of every page size there is
-inline constexpr std::uint64_t live_step_bytes = 1 << 20;
+inline constexpr std::uint64_t live_step_ids = 1 << 16;
+inline constexpr std::uint64_t live_step_bytes =
+    live_step_ids * (sizeof(RegionSlot) + sizeof(RegionPlace));  ///< a multiple, too
 
 /// The owner's side.
 ///   threads  any
@@ -64,22 +80,34 @@ class LiveTable {
   LiveTable(const LiveTable&) = delete;
   LiveTable& operator=(const LiveTable&) = delete;
 
-  [[nodiscard]] Result<const RegionSlot*> set(std::uint32_t region_id, RegionState state,
-                                              bool writable = true);
+  /// The region is registered, or `allocated`.
+  [[nodiscard]] Result<const RegionSlot*> enter(std::uint32_t region_id, const RegionPlace& place,
+                                                RegionState state = RegionState::registered,
+                                                bool writable = true);
+  /// It is deregistered: peers find that at their next look. Only of a region that was entered.
+  void leave(std::uint32_t region_id);
   /// Everything is gone from now on: peers find `closed` at their next look.
   void close();
   /// What peers are given: opened for reading only where /proc allows that.
   [[nodiscard]] int fd() const { return shared_fd_.get(); }
 
  private:
+  /// Places of so many ids are given back to the system at once, when all of them have left.
+  static constexpr std::uint64_t ids_a_page = 4096 / sizeof(RegionPlace);
+  struct Step {
+    Mapping mapping;
+    std::array<std::uint16_t, live_step_ids / ids_a_page> left{};  ///< for each page of places
+  };
+
   LiveTable() = default;
+  [[nodiscard]] Result<Step*> step_of(std::uint32_t region_id);
 
   std::mutex mutex_;
   UniqueFd fd_;
   UniqueFd shared_fd_;
   Mapping header_;
   std::uint64_t steps_in_file_ = 0;
-  std::map<std::uint32_t, Mapping> steps_;
+  std::map<std::uint32_t, Step> steps_;
 };
 
 /// A peer's side.
@@ -92,9 +120,16 @@ class LiveView {
   LiveView(const LiveView&) = delete;
   LiveView& operator=(const LiveView&) = delete;
 
-  /// The byte of a region, which stays mapped as long as the view.
+  struct Entry {
+    const RegionSlot* slot = nullptr;
+    const RegionPlace* place = nullptr;  ///< of a region that is registered
+
+    /// Where the region lies; nullopt: it is not registered.
+    [[nodiscard]] std::optional<RegionPlace> registered_at() const;
+  };
+  /// The words of a region, which stay mapped as long as the view.
   ///   errors   not_found (the owner has never had such a region), and the system's
-  [[nodiscard]] Result<const RegionSlot*> slot(std::uint32_t region_id);
+  [[nodiscard]] Result<Entry> find(std::uint32_t region_id);
   [[nodiscard]] bool closed() const { return header()->closed.load(std::memory_order_acquire) != 0; }
 
  private:

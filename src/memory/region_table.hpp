@@ -77,6 +77,8 @@ class RegionTable {
   }
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::uint64_t version() const { return version_; }
+  /// The id that the next region gets.
+  [[nodiscard]] std::uint64_t next_id() const { return slots_.size() + 1; }
 
   /// find_address works after this until the next change, so call it once for many lookups. Costs one pass
   /// over what is there already and a sort of what is new: 100,000 regions that grow by one are looked

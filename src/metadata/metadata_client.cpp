@@ -122,7 +122,7 @@ Result<std::string> run(int fd, ClientSession& session, Deadline deadline) {
 }
 
 Result<std::string> exchange(const std::string& address, const SocketIdentity& me, std::string request,
-                             Deadline deadline) {
+                             Deadline deadline, wire::Hello* server = nullptr) {
   wire::Handshake::Config config;
   config.role = wire::HelloRole::connecting;
   config.mine.name = me.name;
@@ -139,6 +139,7 @@ Result<std::string> exchange(const std::string& address, const SocketIdentity& m
   ClientSession session(std::move(handshake), std::move(request));
   auto answer = run(fd.get(), session, deadline);
   if (!answer) return std::move(answer).error().within("ask the agent at " + address);
+  if (server != nullptr) *server = session.server();
   return answer;
 }
 
@@ -157,9 +158,9 @@ Result<wire::Hmac> load_hmac() {
 }
 
 Result<std::string> fetch_from(const std::string& address, const SocketIdentity& me, const std::string& label,
-                               std::uint64_t since, Deadline deadline) {
+                               std::uint64_t since, Deadline deadline, wire::Hello* server) {
   HEADRACE_TRY(request, wire::encode(wire::MetadataRequest(wire::FetchRequest{label, since})));
-  HEADRACE_TRY(answer, exchange(address, me, std::move(request), deadline));
+  HEADRACE_TRY(answer, exchange(address, me, std::move(request), deadline, server));
   auto metadata = wire::decode_fetch_answer(answer);
   if (!metadata) return std::move(metadata).error().within("fetch metadata from " + address);
   return std::string(*metadata);

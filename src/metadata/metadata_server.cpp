@@ -3,6 +3,7 @@
 
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
+#include "base/once_a_second.hpp"
 #include "base/tcp_address.hpp"
 
 #include <netinet/in.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <exception>
 #include <map>
 #include <system_error>
 #include <thread>
@@ -147,7 +149,7 @@ class MetadataServer::Loop {
         if (key < first_client_key) {
           accept_from(listeners_[key - 1].get());
         } else if (const auto client = clients_.find(key); client != clients_.end()) {
-          serve(client);
+          serve_guarded(client);
         }
       }
       drop_late_clients();
@@ -217,14 +219,35 @@ class MetadataServer::Loop {
     const auto stranger = std::ranges::find(clients_, ServerSession::Phase::handshake,
                                             [](const auto& entry) { return entry.second.session.phase(); });
     if (stranger == clients_.end()) {
-      log_.debug("{} clients are connected to {}: one more is refused", clients_.size(), address_);
+      refused("one more client", fmt::format("{} clients are connected", clients_.size()));
       return false;
     }
     drop(stranger);
     return true;
   }
 
+  void refused(std::string_view what, const std::string& why) {
+    if (handlers_.refused) handlers_.refused();
+    warn(fmt::format("the metadata socket {} refuses {}: {}", address_, what, why));
+  }
+
+  /// What clients can cause as often as they like is said once a second.
+  void warn(const std::string& text) {
+    if (warnings_.due(now_ns())) log_.warn("{}", text);
+  }
+
   // --- serving
+
+  /// What one client sends must not end the process.
+  void serve_guarded(Clients::iterator entry) {
+    const std::uint64_t key = entry->first;
+    try {
+      serve(entry);
+    } catch (const std::exception& error) {
+      refused("a client", error.what());
+      if (const auto client = clients_.find(key); client != clients_.end()) drop(client);
+    }
+  }
 
   void serve(Clients::iterator entry) {
     Client& client = entry->second;
@@ -233,6 +256,9 @@ class MetadataServer::Loop {
     if (phase != client.phase) {
       if (client.session.error()) {
         log_.debug("metadata client \"{}\": {}", client.session.peer_name(), client.session.error()->message);
+        if (client.session.error()->code == Code::exhausted)
+          warn(fmt::format("metadata client \"{}\" was refused: {}", client.session.peer_name(),
+                           client.session.error()->message));
       }
       client.phase = phase;
       client.phase_began_ns = now_ns();
@@ -316,6 +342,7 @@ class MetadataServer::Loop {
   std::vector<UniqueFd> listeners_;
   const std::string address_;
   ByteBudget budget_;
+  OnceASecond warnings_;
   const pid_t made_in_;
   std::vector<char> buffer_ = std::vector<char>(std::size_t{256} << 10);
   std::uint64_t next_key_ = first_client_key;

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
 
 namespace headrace::metadata {
 
@@ -48,8 +51,30 @@ ServerSession::ServerSession(wire::Handshake handshake, const MetadataHandlers& 
 ServerSession::~ServerSession() { budget_.give(charged_); }
 
 void ServerSession::feed(std::string_view bytes) {
-  if (phase_ == Phase::handshake) feed_handshake(bytes);
-  if (phase_ == Phase::request) feed_request(bytes);
+  try {
+    if (phase_ == Phase::handshake) feed_handshake(bytes);
+    if (phase_ == Phase::request) feed_request(bytes);
+  } catch (const std::bad_alloc&) {
+    out_of_memory();
+  } catch (const std::length_error&) {
+    out_of_memory();
+  }
+}
+
+/// What a client sends must not end the process.
+void ServerSession::out_of_memory() {
+  budget_.give(std::exchange(charged_, 0));
+  request_ = MessageCollector("a metadata request", wire::metadata_request_limit);
+  refuse(
+      make_error(Code::exhausted, "this agent has no memory left for the request: retry later, or in parts"));
+}
+
+/// A limit was reached.
+void ServerSession::refuse(Error error) {
+  if (handlers_.refused) handlers_.refused();
+  error_ = std::move(error);
+  answer_ = wire::encode_send_answer(*error_);
+  phase_ = Phase::answer;
 }
 
 void ServerSession::feed_handshake(std::string_view& bytes) {
@@ -67,12 +92,19 @@ void ServerSession::feed_request(std::string_view& bytes) {
   const std::size_t before = bytes.size();
   auto fed = request_.feed(bytes);
   const std::size_t taken = before - bytes.size();
-  if (fed && !budget_.take(taken)) {
-    fed = make_error(Code::exhausted,
-                     "the current requests fill this agent's memory for metadata: retry later");
-  } else if (fed) {
-    charged_ += taken;
-  }
+  const std::size_t length = request_.length().value_or(0);
+  if (fed && length > Limits::small_bytes && length > budget_.most() / 4)
+    return refuse(
+        make_error(Code::exhausted,
+                   "metadata of {} bytes: this agent takes at most {} in one piece, a quarter of its "
+                   "option metadata_bytes; let it fetch the metadata, or send parts",
+                   length, budget_.most() / 4));
+  if (fed && !budget_.take(taken))
+    return refuse(make_error(Code::exhausted,
+                             "the current requests fill this agent's memory for metadata, {} bytes (option "
+                             "metadata_bytes): retry later",
+                             budget_.most()));
+  if (fed) charged_ += taken;
   if (!fed) {
     error_ = fed.error();
     return answer(wire::encode_send_answer(fed));
@@ -94,7 +126,7 @@ void ServerSession::serve() {
     return answer(wire::encode_fetch_answer(metadata));
   }
   const std::string_view metadata = std::get<wire::SendRequest>(*request).metadata;
-  auto taken = handlers_.send ? handlers_.send(metadata)
+  auto taken = handlers_.send ? handlers_.send(handshake_.peer(), metadata)
                               : make_error(Code::not_supported,
                                            "this agent does not accept metadata that it did not ask for");
   if (!taken) error_ = taken.error();
@@ -102,13 +134,12 @@ void ServerSession::serve() {
 }
 
 void ServerSession::answer(std::string message) {
-  if (!budget_.take(message.size())) {
-    error_ =
-        make_error(Code::exhausted, "the current answers fill this agent's memory for metadata: retry later");
-    message = wire::encode_send_answer(*error_);
-  } else {
-    charged_ += message.size();
-  }
+  if (!budget_.take(message.size()))
+    return refuse(make_error(Code::exhausted,
+                             "the current answers fill this agent's memory for metadata, {} bytes (option "
+                             "metadata_bytes): retry later",
+                             budget_.most()));
+  charged_ += message.size();
   answer_ = std::move(message);
   phase_ = Phase::answer;
 }

@@ -18,13 +18,16 @@ namespace headrace::metadata {
 /// The server's handlers for requests. Called on the server's thread: they should be quick.
 struct MetadataHandlers {
   std::function<Result<std::string>(const std::string& label, std::uint64_t since)> fetch;
-  std::function<Result<void>(std::string_view metadata)> send;
+  /// `sender`: who says that this is its metadata.
+  std::function<Result<void>(const wire::Hello& sender, std::string_view metadata)> send;
+  std::function<void()> refused;  ///< a limit was reached; may be empty
 };
 
 /// The number of bytes that all sessions of a server may hold together.
 class ByteBudget {
  public:
-  explicit ByteBudget(std::size_t most) : left_(most) {}
+  explicit ByteBudget(std::size_t most) : most_(most), left_(most) {}
+  [[nodiscard]] std::size_t most() const noexcept { return most_; }
   [[nodiscard]] bool take(std::size_t bytes) noexcept {
     if (bytes > left_) return false;
     left_ -= bytes;
@@ -34,6 +37,7 @@ class ByteBudget {
   [[nodiscard]] std::size_t left() const noexcept { return left_; }
 
  private:
+  const std::size_t most_;
   std::size_t left_;
 };
 
@@ -97,6 +101,8 @@ class ServerSession {
   void feed_request(std::string_view& bytes);
   void serve();
   void answer(std::string message);
+  void refuse(Error error);
+  void out_of_memory();
 
   wire::Handshake handshake_;
   const MetadataHandlers& handlers_;
@@ -121,6 +127,8 @@ class ClientSession {
   [[nodiscard]] std::string_view to_send() const noexcept;
   void sent(std::size_t count);
   /// The answer without its length. Valid when done.
+  /// Who answers. Valid when done.
+  [[nodiscard]] const wire::Hello& server() const noexcept { return handshake_.peer(); }
   [[nodiscard]] std::string take_answer() && { return std::move(answer_).take(); }
   /// Valid when failed.
   [[nodiscard]] const Error& error() const noexcept { return error_; }

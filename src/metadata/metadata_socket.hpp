@@ -27,7 +27,8 @@ struct MetadataServerOptions {
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds(5);
   std::chrono::nanoseconds timeout_per_mib = std::chrono::seconds(1);  ///< generous: slow for any network
   std::size_t most_clients = 128;                                      ///< at the same time
-  std::size_t most_buffered_bytes = std::size_t{2} << 30;  ///< of all current requests and answers
+  std::size_t most_buffered_bytes =
+      std::size_t{256} << 20;  ///< of all current requests and answers; a sent metadata has at most a quarter
 };
 
 /// One thread serves all clients. A client has handshake_timeout for the handshake. It has the same time plus
@@ -54,13 +55,13 @@ class MetadataServer {
   std::unique_ptr<Loop> loop_;
 };
 
-/// Fetches the metadata of the agent that listens at "host:port".
+/// Fetches the metadata of the agent that listens at "host:port". `server`, if given, tells who that is.
 ///   blocks  until the deadline; the system's lookup of a host name may take longer
 ///   errors  peer_lost (no listener, or it closed), timed_out, corrupt, invalid_argument (address, token),
 ///           and the errors of the agent (not_found: no such label, or `since` is too new)
 [[nodiscard]] Result<std::string> fetch_from(const std::string& address, const SocketIdentity& me,
-                                             const std::string& label, std::uint64_t since,
-                                             Deadline deadline);
+                                             const std::string& label, std::uint64_t since, Deadline deadline,
+                                             wire::Hello* server = nullptr);
 
 /// Sends metadata to the agent that listens at "host:port"; returns once it has imported it.
 ///   blocks, errors  as fetch_from

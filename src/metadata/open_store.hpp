@@ -27,9 +27,16 @@ inline constexpr std::array option_rows{
         "Time after which the entries of a dead agent expire, in a store that cannot see that it died."},
     OptionRow{"store_poll", "250ms", "duration",
               "Interval at which a watch reads the folder of a file store."},
+    OptionRow{"auth_token", "", "text",
+              "Secret that all agents share, for all ports; an agent with one connects only to agents with "
+              "the same."},
+    OptionRow{"auth_token_file", "", "text", "File whose first line is the secret, instead of auth_token."},
+    OptionRow{"auth", "optional", "text",
+              "required: an agent without a secret opens no port beyond loopback; optional: it warns."},
     OptionRow{
-        "auth_token", "", "text",
-        "Secret that all agents share; an agent with a token connects only to agents with the same token."},
+        "metadata_bytes", "256MiB", "bytes",
+        "What the metadata socket holds at a time of requests and answers, of which one sent metadata may "
+        "have a quarter; and what is kept of metadata that agents sent unasked."},
     OptionRow{"handshake_timeout", "5s", "duration",
               "Time that a new connection has for its handshake before it is dropped."},
 };

@@ -14,6 +14,8 @@ namespace {
 constexpr std::uint64_t revoke_kind = 1;
 constexpr std::uint64_t revoked_kind = 2;
 constexpr std::uint64_t goodbye_kind = 3;
+constexpr std::uint64_t ask_kind = 4;
+constexpr std::uint64_t present_kind = 5;
 constexpr std::size_t user_header_bytes = 16;
 constexpr const char* user_whole = "a notification";
 constexpr const char* agent_whole = "an agent's message";
@@ -22,6 +24,22 @@ using Packer = msgpack::packer<ByteWriter>;
 
 Packer& begin(Packer& packer, std::uint32_t values, std::uint64_t kind) {
   return packer.pack_array(values).pack_uint64(kind);
+}
+
+/// How many values a message of this kind has; `found` of an unknown one.
+std::uint32_t values_of(std::uint64_t kind, std::uint32_t found) {
+  switch (kind) {
+    case revoke_kind:
+      return 4;
+    case revoked_kind:
+    case ask_kind:
+    case present_kind:
+      return 2;
+    case goodbye_kind:
+      return 1;
+    default:
+      return found;
+  }
 }
 
 Result<AgentMessage> read_revoke(MsgpackReader& reader) {
@@ -87,6 +105,10 @@ Result<std::string> encode(const AgentMessage& message) {
     begin(packer, 2, revoked_kind).pack_uint64(revoked->sequence);
   } else if (std::holds_alternative<Goodbye>(message)) {
     begin(packer, 1, goodbye_kind);
+  } else if (const auto* ask = std::get_if<Ask>(&message)) {
+    begin(packer, 2, ask_kind).pack_uint64(ask->sequence);
+  } else if (const auto* present = std::get_if<Present>(&message)) {
+    begin(packer, 2, present_kind).pack_uint64(present->sequence);
   } else {
     return make_error(Code::invalid_argument,
                       "an agent's message of kind {} cannot be sent: this version does not know it",
@@ -103,20 +125,18 @@ Result<AgentMessage> decode_agent_message(std::string_view bytes) {
   HEADRACE_TRY(values, reader.array("the message"));
   if (values == 0) return reader.corrupt("the array is empty, its first element is the kind");
   HEADRACE_TRY(kind, reader.unsigned_integer("the kind"));
-  const std::uint32_t expected = kind == revoke_kind    ? 4
-                                 : kind == revoked_kind ? 2
-                                 : kind == goodbye_kind ? 1
-                                                        : values;
-  if (values != expected)
+  if (const std::uint32_t expected = values_of(kind, values); values != expected)
     return reader.corrupt("{} values for kind {} instead of {}", values, kind, expected);
 
   AgentMessage message = UnknownMessage{kind};
   if (kind == revoke_kind) {
     HEADRACE_TRY(revoke, read_revoke(reader));
     message = std::move(revoke);
-  } else if (kind == revoked_kind) {
+  } else if (kind == revoked_kind || kind == ask_kind || kind == present_kind) {
     HEADRACE_TRY(sequence, reader.unsigned_integer("the sequence"));
-    message = Revoked{sequence};
+    if (kind == revoked_kind) message = Revoked{sequence};
+    if (kind == ask_kind) message = Ask{sequence};
+    if (kind == present_kind) message = Present{sequence};
   } else if (kind == goodbye_kind) {
     message = Goodbye{};
   } else {

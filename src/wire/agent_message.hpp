@@ -55,12 +55,22 @@ struct Revoked {
 struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
+/// Asks whether the receiver's agent is alive.
+struct Ask {
+  std::uint64_t sequence = 0;
+  friend bool operator==(const Ask&, const Ask&) = default;
+};
+/// The answer to the Ask of this sequence number.
+struct Present {
+  std::uint64_t sequence = 0;
+  friend bool operator==(const Present&, const Present&) = default;
+};
 /// A kind that this version does not know. The receiver ignores it.
 struct UnknownMessage {
   std::uint64_t kind = 0;
   friend bool operator==(const UnknownMessage&, const UnknownMessage&) = default;
 };
-using AgentMessage = std::variant<Revoke, Revoked, Goodbye, UnknownMessage>;
+using AgentMessage = std::variant<Revoke, Revoked, Goodbye, Ask, Present, UnknownMessage>;
 
 /// Encodes a message. errors: invalid_argument (too many ranges; an UnknownMessage, which is only received)
 [[nodiscard]] Result<std::string> encode(const AgentMessage& message);

@@ -119,6 +119,12 @@ std::optional<Error> Handshake::check_peer() const {
         "\"{}\" is incarnation {:016x}, expected was {:016x}: it has restarted, fetch its metadata again",
         met.name, met.incarnation, connecting.expected_incarnation);
   }
+  if (!config_.expected_name.empty() && config_.expected_name != peer_.name) {
+    return make_error(Code::peer_lost,
+                      "the agent there is \"{}\", and \"{}\" was looked for: the address is not that agent's "
+                      "(any more), fetch its metadata again",
+                      peer_.name, config_.expected_name);
+  }
   if (authenticated() && config_.token.empty()) {
     return make_error(Code::invalid_argument,
                       "\"{}\" asks for a shared token and \"{}\" has none: set the option auth_token",
@@ -134,7 +140,7 @@ void Handshake::take_hello_connecting() {
     state_ = State::refused;
     return;
   }
-  // If the incarnation differs, the accepting side reports it in its verdict.
+  // If it is another agent than the one that is looked for, the accepting side's verdict may say more.
   if (authenticated()) {
     auto proof = proof_of(config_.role);
     if (!proof) return refuse(std::move(proof).error());
@@ -201,7 +207,7 @@ void Handshake::take_verdict() {
     return refuse(make_error(verdict->code, "\"{}\" refused the connection: {}", peer_.name, verdict->text));
   }
   if (auto error = check_peer())
-    return refuse(std::move(*error));  // another incarnation, which its verdict did not report
+    return refuse(std::move(*error));  // another agent, which its verdict did not report
   if (authenticated()) return expect(Step::proof, std::tuple_size_v<Proof>);
   state_ = State::done;
 }

@@ -23,9 +23,10 @@ class Handshake {
  public:
   struct Config {
     HelloRole role = HelloRole::connecting;
-    Hello mine;         ///< nonce and authentication bit are filled in
-    std::string token;  ///< shared by all agents that may talk; empty: no authentication
-    Hmac hmac;          ///< may be empty if there is no token
+    Hello mine;                 ///< nonce and authentication bit are filled in
+    std::string token;          ///< shared by all agents that may talk; empty: no authentication
+    Hmac hmac;                  ///< may be empty if there is no token
+    std::string expected_name;  ///< connecting side: of the peer; empty: any
     /// Accepting side: checks the peer after its proof. An error refuses the peer, with its code and text.
     std::function<Result<void>(const Hello& peer)> admit;
     std::optional<Nonce> nonce;  ///< for tests; nullopt: random

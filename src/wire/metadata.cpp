@@ -27,6 +27,7 @@ enum class Key : std::size_t {
   ver,
   since,
   part,
+  end,
   backends,
   n,
   id,
@@ -38,9 +39,9 @@ enum class Key : std::size_t {
   public_,
   gone
 };
-constexpr std::array<std::string_view, 15> key_names = {"name",     "inc",  "ver",   "since",  "part",
-                                                        "backends", "n",    "id",    "addr",   "len",
-                                                        "kind",     "mask", "named", "public", "gone"};
+constexpr std::array<std::string_view, 16> key_names = {
+    "name", "inc",  "ver", "since", "part", "end",   "backends", "n",
+    "id",   "addr", "len", "kind",  "mask", "named", "public",   "gone"};
 
 /// A broken rule of docs/wire.md, and the key that it is about.
 struct Violation {
@@ -171,13 +172,26 @@ Verdict check_gone(const Metadata& m) {
   return std::nullopt;
 }
 
+Verdict check_version(const Metadata& m) {
+  if (m.version > Limits::version)
+    return violation(Key::ver, "version {} is greater than {}, which no agent reaches", m.version,
+                     Limits::version);
+  if (m.since > m.version) return violation(Key::since, "since {} is beyond version {}", m.since, m.version);
+  if (!m.whole() && m.end != 0)
+    return violation(Key::end, "the end of the ids is {} in a part or update, which has none", m.end);
+  const std::uint64_t last = m.ids.empty() ? 0 : m.ids.back();
+  if (m.whole() && (m.end <= last || m.end > std::uint64_t{1} << 32))
+    return violation(Key::end, "the ids end at {} in a whole export whose last one is {}", m.end, last);
+  return std::nullopt;
+}
+
 /// Checks every rule that is not about layout, for metadata to be sent and for metadata received.
 Verdict check(const Metadata& m) {
   if (auto v = check_text(Key::name, "name", m.name, 1, Limits::name_bytes)) return v;
   if (m.incarnation == 0) return violation(Key::inc, "the incarnation is 0");
-  if (m.since > m.version) return violation(Key::since, "since {} is beyond version {}", m.since, m.version);
   if (auto v = check_backends(m)) return v;
   if (auto v = check_columns(m)) return v;
+  if (auto v = check_version(m)) return v;
   if (auto v = check_named(m)) return v;
   if (auto v = check_public_data(m)) return v;
   return check_gone(m);
@@ -268,8 +282,8 @@ std::size_t guess_body_bytes(const Metadata& m) {
 
 void pack_body(Packer& packer, const Metadata& m) {
   const bool regions = !m.ids.empty();
-  packer.pack_map(3 + (m.since != 0) + m.partial + !m.backends.empty() + 6 * regions + !m.named.empty() +
-                  !m.public_data.empty() + !m.gone.empty());
+  packer.pack_map(3 + (m.since != 0) + m.partial + (m.end != 0) + !m.backends.empty() + 6 * regions +
+                  !m.named.empty() + !m.public_data.empty() + !m.gone.empty());
   pack_key(packer, Key::name);
   pack_text(packer, m.name);
   pack_key(packer, Key::inc);
@@ -283,6 +297,10 @@ void pack_body(Packer& packer, const Metadata& m) {
   if (m.partial) {
     pack_key(packer, Key::part);
     packer.pack_true();
+  }
+  if (m.end != 0) {
+    pack_key(packer, Key::end);
+    packer.pack_uint64(m.end);
   }
   if (!m.backends.empty()) pack_backends(packer, m.backends);
   if (regions) pack_columns(packer, m);
@@ -394,7 +412,7 @@ class BodyReader {
       HEADRACE_TRY(partial, at(Key::part).boolean("part"));
       m_.partial = partial;
     }
-    return {};
+    return read_number(Key::end, m_.end);
   }
 
   /// An array of entries with `width` values each; `read_entry` reads one entry.

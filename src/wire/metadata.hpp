@@ -27,6 +27,8 @@ struct MetadataLimits {
   static constexpr std::size_t note_bytes = 64 * 1024;
   static constexpr std::size_t public_data_bytes = 4096;
   static constexpr std::size_t gone_ranges = std::size_t{1} << 20;
+  /// Each of the 2^32 ids is registered once; a revocation may fail and come again.
+  static constexpr std::uint64_t version = std::uint64_t{1} << 40;
   static constexpr std::uint8_t greatest_kind = 4;     ///< regions of greater kinds are ignored
   static constexpr std::uint8_t read_only_bit = 0x80;  ///< flag in a kind: peers may not write the region
 };
@@ -67,6 +69,8 @@ struct Metadata {
   std::uint64_t version = 0;
   std::uint64_t since = 0;  ///< an update since this version; 0: everything
   bool partial = false;     ///< regions that are not listed may exist
+  /// Of a whole export: lower ids have been given, so those that are not listed are gone. Otherwise 0.
+  std::uint64_t end = 0;
   std::vector<Backend> backends;
 
   std::vector<std::uint32_t> ids;
@@ -78,6 +82,9 @@ struct Metadata {
   std::vector<Named> named;
   std::vector<PublicData> public_data;
   std::vector<IdRange> gone;  ///< revoked ids; rising, none of them listed
+
+  /// Neither a part nor an update.
+  [[nodiscard]] bool whole() const { return since == 0 && !partial; }
 
   friend bool operator==(const Metadata&, const Metadata&) = default;
 };

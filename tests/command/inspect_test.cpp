@@ -96,6 +96,22 @@ TEST(CliDoctor, TheReportSaysThatTheCoreWorksAndDescribesTheMachine) {
   EXPECT_EQ(find(report.at("options"), "tcp.sockets").at("source"), "caller");
 }
 
+TEST(CliDoctor, AMissingSecretIsSaidAndARequiredOneIsAskedFor) {
+  const auto secret = [](const std::vector<std::string>& arguments) {
+    return find(PlainJson::parse(run_command(arguments).out).at("findings"), "secret");
+  };
+  const PlainJson none = secret({"doctor", "--json"});
+  EXPECT_EQ(none.at("state"), "worse");
+  EXPECT_THAT(none.at("advice").get<std::string>(), HasSubstr("auth_token_file"));
+  EXPECT_EQ(secret({"doctor", "--json", "--option", "tcp.listen=127.0.0.1:0"}).at("state"), "ok");
+  const Outcome set = run_command({"doctor", "--json", "--option", "auth_token=hunter2"});
+  EXPECT_EQ(find(PlainJson::parse(set.out).at("findings"), "secret").at("state"), "ok");
+  EXPECT_EQ(set.out.find("hunter2"), std::string::npos);
+  const Outcome required = run_command({"--require-auth", "doctor"});
+  EXPECT_EQ(required.code, 1);
+  EXPECT_THAT(required.err, HasSubstr("option auth is \"required\""));
+}
+
 TEST(CliDoctor, TheReportFitsTheTerminal) {
   const Outcome outcome = run_command({"doctor"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

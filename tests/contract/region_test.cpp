@@ -132,6 +132,41 @@ TEST_P(Regions, that_are_read_only_are_read_and_not_written) {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------
+// forgeries
+
+/// Also where the initiator reaches the memory by itself.
+class ForgedRegions : public Contract {};
+HEADRACE_FOR_EACH_BACKEND_THAT(ForgedRegions, HEADRACE_REMOTE);
+
+TEST_P(ForgedRegions, that_metadata_makes_longer_give_nothing_of_what_lies_behind_them) {
+  const Pair pair = open_pair();
+  constexpr std::uint64_t registered = 8192;
+  const Memory target(Memory::Kind::plain, registered, 2);
+  const Bytes kept(target.bytes().begin(), target.bytes().end());
+  const Region mine(*pair.a, target);
+  for (const Memory::Kind kind : {Memory::Kind::plain, Memory::Kind::shared}) {
+    const Memory memory(kind, 2 * registered, 1);
+    const Bytes before(memory.bytes().begin(), memory.bytes().end());
+    const Region theirs(*pair.b, memory, 0, registered);
+    RegionFacts forged = theirs.facts();
+    forged.length = 2 * registered;
+    for (const headrace_op_v1 op : {HEADRACE_WRITE, HEADRACE_READ}) {
+      try {
+        const Remote remote(pair.ab, forged);
+        Request request(*pair.a, op, &pair.ab, uniform_side(mine.handle(), 0, registered, registered),
+                        uniform_side(remote.handle(), registered, registered, registered), 1);
+        const Status posted = request.try_post();
+        EXPECT_FALSE((posted.ok() ? request.wait().status : posted).ok());
+      } catch (const std::runtime_error& refused) {
+        EXPECT_GT(std::string_view(refused.what()).size(), 20U);
+      }
+    }
+    EXPECT_TRUE(same_bytes(memory.bytes(), before));
+    EXPECT_TRUE(same_bytes(target.bytes(), kept));
+  }
+}
+
 // --------------------------------------------------------------------------------------------------- owners
 
 class CheckedRegions : public Contract {

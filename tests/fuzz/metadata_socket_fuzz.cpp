@@ -36,10 +36,11 @@ void serve(std::string_view input, std::size_t piece) {
                                       if (since % 2 == 1) return make_error(Code::not_found, "no {}", label);
                                       return label;
                                     },
-                                    [](std::string_view metadata) -> Result<void> {
+                                    [](const wire::Hello&, std::string_view metadata) -> Result<void> {
                                       if (metadata.size() > most) std::abort();
                                       return {};
-                                    }};
+                                    },
+                                    {}};
     ServerSession server(handshake(wire::HelloRole::accepting), handlers, budget);
     wire::Handshake client = handshake(wire::HelloRole::connecting);
     server.feed(client.to_send());

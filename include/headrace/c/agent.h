@@ -180,6 +180,7 @@ typedef struct headrace_import_report {
   int32_t restarted; /* an earlier incarnation of the peer was known here */
   int32_t reserved;
   char peer[256];
+  uint64_t left_out; /* regions that were not taken: the peer has revoked them since */
 } headrace_import_report;
 
 /* This agent's metadata as bytes. `options` may be NULL. Free with headrace_bytes_free. */

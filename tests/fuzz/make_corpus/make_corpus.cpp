@@ -27,6 +27,7 @@ wire::Metadata empty_metadata() {
   wire::Metadata m;
   m.name = "a";
   m.incarnation = 1;
+  m.end = 1;
   return m;
 }
 
@@ -35,6 +36,7 @@ wire::Metadata full_metadata() {
   m.version = 9;
   m.since = 3;
   m.partial = true;
+  m.end = 0;
   m.backends = {{"shm", "0.1", "socket"}, {"tcp", "0.1", std::nullopt}};
   m.ids = {2, 3, 7};
   m.addresses = {0x1000, 0x2000, 0};
@@ -57,6 +59,7 @@ wire::Metadata rows_of_metadata() {
     m.kinds.push_back(0);
     m.masks.push_back(1);
   }
+  m.end = 9;
   return m;
 }
 
@@ -76,6 +79,8 @@ void agent_message_seeds() {
   seed("agent_message_fuzz", "revoke",
        *wire::encode(wire::AgentMessage(wire::Revoke{7, 12, {{1, 3}, {9, 1}}})));
   seed("agent_message_fuzz", "revoked", *wire::encode(wire::AgentMessage(wire::Revoked{7})));
+  seed("agent_message_fuzz", "ask", *wire::encode(wire::AgentMessage(wire::Ask{8})));
+  seed("agent_message_fuzz", "present", *wire::encode(wire::AgentMessage(wire::Present{8})));
   seed("agent_message_fuzz", "goodbye", *wire::encode(wire::AgentMessage(wire::Goodbye{})));
   seed("agent_message_fuzz", "unknown", std::string_view("\x93\x2a\xa1x\xc0", 5));
   seed("agent_message_fuzz", "notification", *wire::encode(wire::UserMessage{1, 2, "layer 3"}));

@@ -54,7 +54,7 @@ class ExchangeTest : public testing::Test {
     const engine::FoundBackend local = impl->set->plugins().find(std::string(engine::local_backend));
     EXPECT_TRUE(impl->engine->add_backend(local, {}).ok());
     impl->exchange =
-        Exchange::open(*impl->engine, {}, std::make_unique<SlowStore>(seen), impl->set->core()).value();
+        Exchange::open(*impl->engine, {}, std::make_unique<SlowStore>(seen), impl->set->core(), {}).value();
     return impl;
   }
   RegionId registered(Agent::Impl& impl) {

@@ -155,6 +155,18 @@ TEST_F(ArrivalCountersTest, immediates_that_nobody_opens_are_kept_up_to_a_limit)
   EXPECT_EQ(counters.open({0, 1}).value()->value(), 1U) << "an opened one made room";
 }
 
+TEST_F(ArrivalCountersTest, a_peer_that_fills_its_places_leaves_those_of_others) {
+  for (std::uint32_t i = 0; i <= ArrivalCounters::most_unopened; ++i) counters.add({i, 0}, 1, "stranger");
+  EXPECT_EQ(telemetry.counter("counters.dropped").value(), 1U);
+  counters.add({0, 1}, 3, "peer");
+  EXPECT_EQ(counters.open({0, 1}).value()->value(), 3U);
+  counters.forget("stranger");
+  EXPECT_FALSE(counters.add_known({7, 0}, 1)) << "nothing of it is kept";
+  EXPECT_TRUE(counters.add_known({0, 1}, 1));
+  counters.add({7, 0}, 1, "stranger");
+  EXPECT_EQ(counters.open({7, 0}).value()->value(), 1U) << "it may come again";
+}
+
 TEST_F(ArrivalCountersTest, counts_from_many_threads_are_all_there_and_the_watch_meets_the_last) {
   const auto count = counters.open({}).value();
   constexpr std::uint64_t threads = 4, each = 5000;

@@ -12,8 +12,19 @@ TEST(Inbox, a_notification_that_arrives_over_two_paths_is_delivered_once) {
   EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
   EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
   EXPECT_TRUE(inbox.put({5, 1, 2}, {"a", "y"}));
-  EXPECT_TRUE(inbox.put({6, 1, 1}, {"a", "z"})) << "another incarnation has its own numbers";
+  EXPECT_TRUE(inbox.put({6, 1, 1}, {"a", "z"})) << "another life has its own numbers";
   EXPECT_EQ(inbox.take({}).size(), 3u);
+}
+
+TEST(Inbox, what_one_life_claims_does_not_make_another_forget) {
+  Inbox inbox(1 << 20, 1 << 20);
+  EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
+  for (std::uint64_t request = 1; request < 40'000; ++request)
+    EXPECT_TRUE(inbox.put({6, request, UINT64_MAX}, {"b", ""}));
+  (void)inbox.take({});
+  EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
+  EXPECT_TRUE(inbox.put({5, 1, 2}, {"a", "y"}));
+  EXPECT_EQ(inbox.take({}).size(), 1U) << "the first is known still, and the second is new";
 }
 
 TEST(Inbox, notifications_without_a_request_are_never_taken_for_duplicates) {

@@ -122,6 +122,7 @@ struct Parts {
     m.name = peer;
     m.incarnation = incarnation;
     m.version = 1;
+    m.end = 2;
     for (const BackendInstance* backend : backends.all())
       m.backends.push_back({backend->name(), "1", "info"});
     m.ids = {1};
@@ -149,7 +150,8 @@ struct Parts {
   InFlight own_flights;
   Backends backends;
   Links links{*progress, telemetry, log};
-  Peers peers{self, calls, backends, links, *progress, telemetry, log};
+  PeerLimits limits{.strangers = 3, .sent_bytes = 1000};
+  Peers peers{self, calls, backends, links, *progress, telemetry, log, limits};
   Mappings mappings{engine, calls, backends, links, peers, *progress};
   EngineCounters counters{telemetry};
   Revocation revocation{calls, links, mappings, own_flights, *progress, counters, log};

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <new>
+#include <vector>
 
 namespace headrace::metadata {
 namespace {
@@ -33,8 +36,10 @@ class Sessions : public ::testing::Test {
       if (label == "none") return make_error(Code::not_found, "no label \"none\"");
       return label + "/" + std::to_string(since);
     };
-    handlers_.send = [this](std::string_view metadata) -> Result<void> {
+    handlers_.refused = [this] { ++refused_; };
+    handlers_.send = [this](const wire::Hello& sender, std::string_view metadata) -> Result<void> {
       given_ = metadata;
+      sender_ = sender.name;
       return {};
     };
   }
@@ -65,7 +70,8 @@ class Sessions : public ::testing::Test {
 
   MetadataHandlers handlers_;
   ByteBudget budget_{1 << 20};
-  std::string given_;
+  std::string given_, sender_;
+  int refused_ = 0;
 };
 
 TEST_F(Sessions, FetchAndSendWorkForEverySizeOfTheChunks) {
@@ -73,6 +79,7 @@ TEST_F(Sessions, FetchAndSendWorkForEverySizeOfTheChunks) {
     EXPECT_EQ(*wire::decode_fetch_answer(ask(wire::FetchRequest{"label", 7}, chunk)), "label/7");
     EXPECT_TRUE(wire::decode_send_answer(ask(wire::SendRequest{"metadata"}, chunk)).ok());
     EXPECT_EQ(given_, "metadata");
+    EXPECT_EQ(sender_, "client");
   }
 }
 
@@ -117,7 +124,8 @@ TEST_F(Sessions, ARequestThatAnnouncesTooManyBytesIsRefusedBeforeItIsReceived) {
   GreetedServer longer(handlers_, budget_);
   longer->feed(std::string("\x01\x00\x00\x40\x92\x02", 6));  // a send of a byte over 1 GiB
   EXPECT_EQ(longer.refusal().code, Code::corrupt);
-  GreetedServer right(handlers_, budget_);
+  ByteBudget large(std::size_t{4} << 30);
+  GreetedServer right(handlers_, large);
   right->feed(std::string("\x00\x00\x00\x40\x92\x02", 6));
   EXPECT_EQ(right->phase(), Phase::request);
   EXPECT_EQ(right->phase_bytes(), std::size_t{1} << 30);
@@ -133,15 +141,37 @@ TEST_F(Sessions, AMalformedRequestIsRefused) {
   }
 }
 
+TEST_F(Sessions, OneSendHasAtMostAQuarterOfTheBytes) {
+  const std::string request = message_of(wire::SendRequest{std::string(budget_.most() / 4 + 1, 'm')});
+  GreetedServer server(handlers_, budget_);
+  server->feed(std::string_view(request).substr(0, 100));
+  EXPECT_EQ(server->phase(), Phase::answer) << "it is refused before it is received";
+  EXPECT_EQ(server.refusal().code, Code::exhausted);
+  EXPECT_THAT(server.refusal().message, HasSubstr("metadata_bytes"));
+  EXPECT_EQ(refused_, 1);
+}
+
+TEST_F(Sessions, ARequestForWhichThereIsNoMemoryIsRefused) {
+  handlers_.send = [](const wire::Hello&, std::string_view) -> Result<void> { throw std::bad_alloc(); };
+  EXPECT_EQ(wire::decode_send_answer(ask(wire::SendRequest{"metadata"})).code(), Code::exhausted);
+  EXPECT_EQ(refused_, 1);
+  EXPECT_EQ(budget_.left(), budget_.most());
+}
+
 TEST_F(Sessions, TheBytesOfAllSessionsTogetherHaveALimit) {
-  const std::string metadata(budget_.left() * 2 / 3, 'm');
+  const std::string metadata(budget_.most() / 4 - 100, 'm');
   const std::string request = message_of(wire::SendRequest{metadata});
   {
-    GreetedServer first(handlers_, budget_), second(handlers_, budget_);
-    first->feed(std::string_view(request).substr(0, request.size() - 1));
-    second->feed(request);
-    EXPECT_EQ(second->phase(), Phase::answer);
-    EXPECT_EQ(second.refusal().code, Code::exhausted);
+    std::vector<std::unique_ptr<GreetedServer>> waiting;
+    for (int i = 0; i < 4; ++i) {
+      waiting.push_back(std::make_unique<GreetedServer>(handlers_, budget_));
+      (*waiting.back())->feed(std::string_view(request).substr(0, request.size() - 1));
+    }
+    GreetedServer last(handlers_, budget_);
+    last->feed(request);
+    EXPECT_EQ(last->phase(), Phase::answer);
+    EXPECT_EQ(last.refusal().code, Code::exhausted);
+    GreetedServer& first = *waiting.front();
     first->feed(std::string_view(request).substr(request.size() - 1));
     EXPECT_TRUE(wire::decode_send_answer(first->to_send().substr(4)).ok());
   }

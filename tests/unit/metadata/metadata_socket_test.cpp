@@ -56,7 +56,9 @@ class MetadataSocket : public ::testing::Test {
       if (label == "big") return std::string(since, 'b');
       return label + "/" + std::to_string(since);
     };
-    handlers.send = [this](std::string_view metadata) -> Result<void> {
+    handlers.refused = [this] { ++refused_; };
+    handlers.send = [this](const wire::Hello& /*sender*/, std::string_view metadata) -> Result<void> {
+      if (metadata == "throw") throw std::runtime_error("a defect");
       if (metadata == "refuse") return make_error(Code::corrupt, "not metadata");
       const std::scoped_lock lock(mutex_);
       given_ += metadata;
@@ -71,6 +73,7 @@ class MetadataSocket : public ::testing::Test {
   Logger logger_;
   std::mutex mutex_;
   std::string given_;
+  std::atomic<int> refused_ = 0;
 };
 
 TEST_F(MetadataSocket, MetadataIsFetchedAndSentOverIPv4) {
@@ -208,6 +211,20 @@ TEST_F(MetadataSocket, AClientThatDoesNotReadItsAnswerIsDropped) {
   // the end.
   pollfd entry{fd.get(), POLLRDHUP, 0};
   EXPECT_EQ(::poll(&entry, 1, 30'000), 1);
+}
+
+TEST_F(MetadataSocket, WhatAHandlerThrowsEndsTheClientAlone) {
+  const auto server = serve();
+  EXPECT_EQ(send_to(server->address(), identity("client"), "throw", soon()).code(), Code::peer_lost);
+  EXPECT_EQ(*fetch_from(server->address(), identity("client"), "l", 1, soon()), "l/1");
+  EXPECT_EQ(refused_, 1);
+}
+
+TEST_F(MetadataSocket, TheServersNameComesWithItsMetadata) {
+  const auto server = serve();
+  wire::Hello hello;
+  ASSERT_TRUE(fetch_from(server->address(), identity("client"), "l", 1, soon(), &hello).ok());
+  EXPECT_EQ(hello.name, "server");
 }
 
 TEST_F(MetadataSocket, AClientOfAnotherProtocolIsDisconnected) {

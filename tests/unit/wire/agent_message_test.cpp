@@ -23,6 +23,8 @@ TEST(AgentMessage, EachKindIsDecodedAsItWasEncoded) {
   expect_round_trip(Revoke{~std::uint64_t{0}, ~std::uint64_t{0}, {}});
   expect_round_trip(Revoked{1});
   expect_round_trip(Goodbye{});
+  expect_round_trip(Ask{~std::uint64_t{0}});
+  expect_round_trip(Present{9});
 }
 
 TEST(AgentMessage, AFullRevokeFitsAndOneMoreRangeIsRefused) {

@@ -124,6 +124,23 @@ TEST(Hello, AVerdictIsDecodedAsItWasEncodedAndItsTextIsCutAtTheLimit) {
   EXPECT_EQ(decode_verdict(std::string("\0\0\0\0\1\0\0\0", 8)).code(), Code::corrupt);
 }
 
+TEST(Handshake, TheConnectingSideRefusesAnAgentOfAnotherName) {
+  for (const char* const token : {"", "secret"}) {
+    Handshake::Config config = side(HelloRole::connecting, token);
+    config.expected_name = "somebody";
+    Handshake connecting = begin(std::move(config)), accepting = begin(side(HelloRole::accepting, token));
+    run(connecting, accepting);
+    ASSERT_EQ(connecting.state(), State::refused);
+    EXPECT_EQ(connecting.refusal().code, Code::peer_lost);
+    EXPECT_THAT(connecting.refusal().message, HasSubstr("\"listener\", and \"somebody\" was looked for"));
+  }
+  Handshake::Config config = side(HelloRole::connecting);
+  config.expected_name = "listener";
+  Handshake connecting = begin(std::move(config)), accepting = begin(side(HelloRole::accepting));
+  run(connecting, accepting);
+  EXPECT_EQ(connecting.state(), State::done);
+}
+
 TEST(Handshake, BothSidesFinishForEverySizeOfTheChunks) {
   for (const std::string token : {"", "secret"}) {
     for (const std::size_t chunk : {std::size_t{1}, std::size_t{7}, std::size_t{71}, std::size_t{4096}}) {

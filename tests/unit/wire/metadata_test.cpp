@@ -42,6 +42,7 @@ Metadata smallest() {
   Metadata m;
   m.name = "a";
   m.incarnation = 1;
+  m.end = 1;
   return m;
 }
 
@@ -56,6 +57,7 @@ Metadata rows(std::size_t n) {
     m.kinds.push_back(0);
     m.masks.push_back(3);
   }
+  m.end = n + 1;
   return m;
 }
 
@@ -84,7 +86,7 @@ class Body {
  public:
   using Packer = msgpack::packer<ByteWriter>;
   Body() {
-    with("name", [](Packer& p) { text(p, "a"); }).with("inc", [](Packer& p) { p.pack_uint64(1); });
+    with("name", [](Packer& p) { text(p, "a"); }).number("inc", 1).number("end", std::uint64_t{1} << 32);
   }
 
   Body& with(std::string_view key, const std::function<void(Packer&)>& value) {
@@ -178,6 +180,7 @@ TEST(Metadata, ARegionTakesAtMost9Or17Or23BytesByItsConstantColumns) {
     m.kinds[i] = static_cast<std::uint8_t>(i % 2);
     m.masks[i] = static_cast<std::uint16_t>(i % 4);
   }
+  m.end = 2 * n;
   const std::size_t worst = encoded(m).size();
   EXPECT_GT(worst, 22 * n);
   EXPECT_LE(worst, 24 * n);
@@ -271,6 +274,14 @@ TEST(Metadata, MetadataThatBreaksARuleIsNotEncoded) {
       {"name has 256 bytes", [](Metadata& m) { m.name.assign(256, 'n'); }},
       {"incarnation is 0", [](Metadata& m) { m.incarnation = 0; }},
       {"since 42 is beyond version 41", [](Metadata& m) { m.since = 42; }},
+      {"which no agent reaches", [](Metadata& m) { m.version = UINT64_MAX; }},
+      {"in a part or update, which has none", [](Metadata& m) { m.end = 4; }},
+      {"the ids end at 4000000000 in a whole export whose last one is 4000000000",
+       [](Metadata& m) {
+         m.since = 0;
+         m.partial = false;
+         m.end = 4000000000U;
+       }},
       {"17 entries",
        [](Metadata& m) {
          for (int i = 3; i < 17; ++i)
