@@ -140,11 +140,11 @@ def test_every_call_on_another_thread_ends_when_the_agent_is_closed(backend, pau
     right.import_metadata(left.export_metadata())
     there = left.peer_region(right.name, "there")
     assert there.length_bytes == len(theirs.numpy())
-    pages, far = (
-        agent.prepare(headrace.UniformPages(region, 0, 0, 1024, 64), peer=peer)
-        for agent, region, peer in ((left, here, None), (left, there, right.name))
-    )
-    requests = [left.make_request("read", pages, far) for _ in range(2)]
+    requests = []
+    for begin in (0, 1 << 15):  # each with memory of its own
+        pages = left.prepare(headrace.UniformPages(here, begin, 0, 1024, 32))
+        far = left.prepare(headrace.UniformPages(there, begin, 0, 1024, 32), peer=right.name)
+        requests.append(left.make_request("read", pages, far))
     name = right.name
 
     def post_and_wait():

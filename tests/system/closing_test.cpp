@@ -23,11 +23,14 @@ struct Closing {
     const Region far = must(agents.there.register_memory({theirs.data(), theirs.size()}));
     shared = must(agents.there.allocate(closing_page));
     agents.meet();
-    const PageList local =
-        must(agents.here.prepare(UniformPages{mine.id, 0, 0, closing_page, closing_bytes / closing_page}));
-    const PageList remote = must(agents.here.prepare(
-        agents.there.name(), UniformPages{far.id, 0, 0, closing_page, closing_bytes / closing_page}));
-    for (auto& request : requests) request = must(agents.here.make_request(Op::read, {local, remote}));
+    constexpr std::size_t half = closing_bytes / 2;
+    for (std::size_t i = 0; i < requests.size(); ++i) {  // each with memory of its own
+      const UniformPages near{mine.id, i * half, 0, closing_page, half / closing_page};
+      const UniformPages remote{far.id, i * half, 0, closing_page, half / closing_page};
+      requests[i] =
+          must(agents.here.make_request(Op::read, {must(agents.here.prepare(near)),
+                                                   must(agents.here.prepare(agents.there.name(), remote))}));
+    }
   }
 
   Code post_and_wait() {

@@ -44,15 +44,15 @@ Thread<W> peer(bool restarts) {
                                w.delivered = w.seen.insert({1, 7}).second;
                                return next_step;
                              }}}};
-  if (restarts)
-    thread.steps.push_back({"the peer dies, its link is lost", [](W& w) {
-                              w.alive = w.link_ready = false;
-                              return next_step;
-                            }});
-  else
+  if (restarts) {
+    thread.steps.push_back({"the peer dies", [](W& w) { return w.alive = false, next_step; }});
+    thread.steps.push_back(
+        {"Links::lose: it is noticed", [](W& w) { return w.link_ready = false, next_step; }});
+  } else {
     thread.steps.push_back({"the peer answers: NameContests::present",
                             [](W& w) { return w.present = true, next_step; },
                             [](const W& w) { return w.asked; }});
+  }
   thread.may_wait_for_ever = true;  // it may never be asked
   return thread;
 }
@@ -84,9 +84,9 @@ Thread<W> deciding() {
               if (!w.present) w.take_name();
               return next_step;
             },
-            // The peer has answered, or it is gone: the time that an answer may take is longer than a living
-            // peer needs.
-            [](const W& w) { return w.present || !w.link_ready; }}},
+            // It has answered, or its link is lost, or the time for an answer is over: that is longer than a
+            // living peer needs.
+            [](const W& w) { return w.present || !w.link_ready || !w.alive; }}},
           true};
 }
 

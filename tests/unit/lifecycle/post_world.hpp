@@ -131,71 +131,97 @@ inline std::vector<PostStep> canceling(PostWorld::Who who, int from) {
   return steps;  // 7
 }
 
-/// RequestCore::post_at and Transfer::wait, twice. The first post has a deadline, which has passed.
-inline Thread<PostWorld> caller_of_two_posts(const PostWorld& given) {
+// The steps of a post have these numbers.
+inline constexpr int path_gone = 10, backend_refuses = 11, post_waits = 14;
+
+/// RequestCore::post_at until the path: steps 0 to 2.
+inline std::vector<PostStep> entering(bool looks_at_gate_first) {
   using W = PostWorld;
-  constexpr int wait = 14;
   const PostStep begin{"post_at: PostLife::begin",
-                       [](W& w) { return w.life.begin(w.local[W::caller].before) ? next_step : wait; }};
-  const bool early = given.looks_at_gate_before_post;
-  const PostStep look{"post: CallGate::closed", [early](W& w) {
+                       [](W& w) { return w.life.begin(w.local[W::caller].before) ? next_step : post_waits; }};
+  const PostStep look{"post: CallGate::closed", [looks_at_gate_first](W& w) {
                         if (!w.calls.closed()) return next_step;
-                        if (!early) w.life.set(w.local[W::caller].before);
+                        if (!looks_at_gate_first) w.life.set(w.local[W::caller].before);
                         return end_of_thread;  // invalid_argument
                       }};
-  Thread<W> thread{"caller", {}};
-  auto& steps = thread.steps;
-  steps = early ? std::vector<PostStep>{look, begin} : std::vector<PostStep>{begin, look};
-  steps.push_back({"post_at: the deadline is stored", [](W& w) {
-                     w.deadline = w.life.post() == 1 ? 1 : W::none;
-                     return next_step;
-                   }});
-  steps.push_back({"try_path: the path's lock, InFlight::insert", [](W& w) {
-                     if (!w.path) return 10;
-                     ++w.inside_path;
-                     w.flying = true;
-                     return next_step;
-                   }});
-  steps.push_back({"hand_over: BackendInstance::post", [](W& w) {
-                     w.require(w.instance, "a backend is used after its end");
-                     if (w.first_is_refused && w.life.post() == 1 && w.ends.empty()) return 11;
-                     w.in_backend = w.life.post();
-                     return next_step;
-                   }});
-  steps.push_back({"hand_over: a cancel that came before is repeated", [](W& w) {
-                     const bool ends = w.cancel_asked == w.life.post() && claim(w, W::caller, Code::canceled);
-                     if (ends) return next_step;
-                     --w.inside_path;
-                     return wait;
-                   }});
-  for (PostStep& step : ending(W::caller)) steps.push_back(std::move(step));  // 6 to 9
+  const PostStep store{"post_at: the deadline is stored", [](W& w) {
+                         w.deadline = w.life.post() == 1 ? 1 : W::none;
+                         return next_step;
+                       }};
+  if (looks_at_gate_first) return {look, begin, store};
+  return {begin, look, store};
+}
+
+/// RequestCore::try_path and hand_over, with the end of a post that was canceled before: steps 3 to 9.
+inline std::vector<PostStep> handing_over() {
+  using W = PostWorld;
+  std::vector<PostStep> steps{{"try_path: the path's lock, InFlight::insert",
+                               [](W& w) {
+                                 if (!w.path) return path_gone;
+                                 ++w.inside_path;
+                                 w.flying = true;
+                                 return next_step;
+                               }},
+                              {"hand_over: BackendInstance::post",
+                               [](W& w) {
+                                 w.require(w.instance, "a backend is used after its end");
+                                 if (w.first_is_refused && w.life.post() == 1 && w.ends.empty())
+                                   return backend_refuses;
+                                 w.in_backend = w.life.post();
+                                 return next_step;
+                               }},
+                              {"hand_over: a cancel that came before is repeated", [](W& w) {
+                                 if (w.cancel_asked == w.life.post() && claim(w, W::caller, Code::canceled))
+                                   return next_step;
+                                 --w.inside_path;
+                                 return post_waits;
+                               }}};
+  for (PostStep& step : ending(W::caller)) steps.push_back(std::move(step));
   steps.back().run = [run = steps.back().run](W& w) {
     --w.inside_path;
     (void)run(w);
-    return wait;
+    return post_waits;
   };
-  steps.push_back({"try_path: the path is gone, and the closed agent makes no other", [](W& w) {  // 10
-                     w.deadline = W::none;
-                     w.ends[w.life.post()] = Code::canceled;
-                     w.life.set(RequestState::canceled);
-                     return wait;
-                   }});
-  steps.push_back({"try_path: the backend refuses, InFlight::take", [](W& w) {  // 11
-                     w.flying = false;
-                     --w.inside_path;
-                     return next_step;
-                   }});
-  steps.push_back({"post_at: refused, no deadline", [](W& w) {
-                     if (!w.refusal_keeps_deadline) w.deadline = W::none;
-                     return next_step;
-                   }});
-  steps.push_back({"post_at: refused, PostLife::set", [](W& w) {
-                     w.life.set(w.local[W::caller].before);
-                     w.first_is_refused = false;
-                     return 0;
-                   }});
-  steps.push_back({"wait: PostLife::ended", [](W& w) { return w.life.post() < 2 ? 0 : end_of_thread; },  // 14
-                   [](const W& w) { return w.life.ended(); }});
+  return steps;
+}
+
+/// What ends or takes back a post that no backend has: steps 10 to 13.
+inline std::vector<PostStep> not_handed_over() {
+  using W = PostWorld;
+  return {{"try_path: the path is gone, and the closed agent makes no other",
+           [](W& w) {
+             w.deadline = W::none;
+             w.ends[w.life.post()] = Code::canceled;
+             w.life.set(RequestState::canceled);
+             return post_waits;
+           }},
+          {"try_path: the backend refuses, InFlight::take",
+           [](W& w) {
+             w.flying = false;
+             --w.inside_path;
+             return next_step;
+           }},
+          {"post_at: refused, no deadline",
+           [](W& w) {
+             if (!w.refusal_keeps_deadline) w.deadline = W::none;
+             return next_step;
+           }},
+          {"post_at: refused, PostLife::set", [](W& w) {
+             w.life.set(w.local[W::caller].before);
+             w.first_is_refused = false;
+             return 0;
+           }}};
+}
+
+/// RequestCore::post_at and Transfer::wait, twice. The first post has a deadline, which has passed.
+inline Thread<PostWorld> caller_of_two_posts(const PostWorld& given) {
+  using W = PostWorld;
+  Thread<W> thread{"caller", {}};
+  for (std::vector<PostStep> steps :
+       {entering(given.looks_at_gate_before_post), handing_over(), not_handed_over()})
+    for (PostStep& step : steps) thread.steps.push_back(std::move(step));
+  thread.steps.push_back({"wait: PostLife::ended", [](W& w) { return w.life.post() < 2 ? 0 : end_of_thread; },
+                          [](const W& w) { return w.life.ended(); }});
   return thread;
 }
 
