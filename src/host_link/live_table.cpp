@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host_link/live_table.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -53,9 +54,21 @@ Result<const RegionSlot*> LiveTable::set(std::uint32_t region_id, RegionState st
     at = steps_.emplace(step, std::move(mapping)).first;
   }
   auto* const slot = reinterpret_cast<RegionSlot*>(at->second.data() + region_id % live_step_bytes);
-  slot->store(static_cast<std::uint8_t>(static_cast<unsigned>(state) | (writable ? 0U : read_only_bit)),
-              std::memory_order_seq_cst);
+  const auto said = static_cast<std::uint8_t>(static_cast<unsigned>(state) | (writable ? 0U : read_only_bit));
+  const std::uint8_t before = slot->exchange(said, std::memory_order_seq_cst);
+  if (state == RegionState::gone && (before & ~read_only_bit) != said) count_gone_locked(region_id);
   return slot;
+}
+
+/// Once all regions of a page are gone, the page goes, too: peers find `unknown` there, which is as little
+/// live.
+void LiveTable::count_gone_locked(std::uint32_t region_id) {
+  const std::uint32_t page = region_id / live_page_bytes;
+  if (++gone_in_page_[page] < live_page_bytes) return;
+  gone_in_page_.erase(page);
+  (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(live_header_bytes + std::uint64_t{page} * live_page_bytes),
+                    live_page_bytes);
 }
 
 void LiveTable::close() {

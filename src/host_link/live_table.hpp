@@ -6,7 +6,8 @@
 // peer maps it read-only and looks before a copy, between its parts, and after it.
 //
 // Layout: the first 64 KiB are the header; the byte of region id i lies at 65536 + i. The file grows by whole
-// steps as ids grow and never shrinks (sealed), so a peer's mapping stays good whatever the owner does.
+// steps as ids grow and never shrinks (sealed), so a peer's mapping stays good whatever the owner does. Ids
+// are never used again, so a page of the file is given back when all its regions are gone.
 #pragma once
 
 #include "host_link/memory_file.hpp"
@@ -17,11 +18,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 
 namespace headrace::host_link {
 
 enum class RegionState : std::uint8_t {
-  unknown = 0,  ///< never registered
+  unknown = 0,  ///< never registered, or gone for long
   registered = 1,
   allocated = 2,  ///< registered, and its memory file has been, or is being, sent to each linked peer
   gone = 3,       ///< deregistered; ids are never used again
@@ -55,6 +57,7 @@ struct LiveHeader {
 
 inline constexpr std::uint64_t live_header_bytes = 64 * 1024;  ///< a multiple of every page size there is
 inline constexpr std::uint64_t live_step_bytes = 1 << 20;
+inline constexpr std::uint32_t live_page_bytes = 64 * 1024;  ///< likewise, and divides a step
 
 /// The owner's side.
 ///   threads  any
@@ -73,8 +76,10 @@ class LiveTable {
 
  private:
   LiveTable() = default;
+  void count_gone_locked(std::uint32_t region_id);
 
   std::mutex mutex_;
+  std::unordered_map<std::uint32_t, std::uint32_t> gone_in_page_;
   UniqueFd fd_;
   UniqueFd shared_fd_;
   Mapping header_;
