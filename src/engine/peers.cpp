@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/peers.hpp"
 
+#include "base/names.hpp"
 #include "base/utf8.hpp"
 #include "engine/request_core.hpp"
 #include "engine/take_metadata.hpp"
@@ -66,6 +67,13 @@ struct NoWay {
   }
 };
 
+/// Its metadata comes once more: it is there, or the caller tries again. What ended its last link says
+/// nothing of the next one.
+void expect_again(PeerLife& life) {
+  const std::unique_lock lock(life.mutex);
+  if (life.fate.load() == Fate::alive && life.links.empty()) life.detail.clear();
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ lives
@@ -113,8 +121,10 @@ void Peers::end_life(PeerLife& life, Fate fate, const std::string& why) {
 std::uint64_t Peers::accepted(BackendInstance& from, void* connection, std::string_view peer,
                               std::uint64_t incarnation) {
   if (calls_.closed()) return 0;
-  if (peer.empty() || !is_utf8(peer)) {
-    log_.warn("refused a link over {} from an agent whose name is empty or not UTF-8", from.name());
+  if (peer.empty() || !is_utf8(peer) || has_control_character(peer)) {
+    log_.warn(
+        "refused a link over {} from an agent whose name is empty, not UTF-8 or has a control character",
+        from.name());
     return 0;
   }
   if (peer == self_.name && incarnation != self_.incarnation) {
@@ -162,6 +172,7 @@ Result<ImportReport> Peers::import(wire::Metadata metadata) {
   report.restarted = former && (*former)->incarnation != metadata.incarnation;
   const auto life = life_of(metadata.name, metadata.incarnation);
   HEADRACE_TRY_VOID(take_metadata(*life, metadata));
+  expect_again(*life);
   report.peer = life->name;
   report.incarnation = life->incarnation;
   const std::shared_lock lock(life->mutex);
