@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file that is written as FILE.part and gets its name when it is whole. FILE.part.state lists the tensors
-// that are complete. A process that is killed leaves both files, and the next one resumes with them.
+// that are complete. A process that is killed leaves both files, and the next one resumes with them. Both are
+// made for this user alone, and found ones are used only if nobody else can have written them; the whole file
+// gets the mode that the umask gives.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -34,7 +36,8 @@ class OutputFile {
   /// is a hash of everything that decides the content of the file.
   ///   errors  exhausted (the disk is full; the text has the free bytes), would_block (another process writes
   ///   it),
-  ///           invalid_argument (the path cannot be written to)
+  ///           invalid_argument (the path cannot be written to; what lies at FILE.part is no file of this
+  ///           user)
   static Result<OutputFile> open(const std::string& path, std::uint64_t bytes, std::uint64_t plan,
                                  bool resume);
   ~OutputFile();
@@ -57,6 +60,8 @@ class OutputFile {
 
  private:
   OutputFile() = default;
+  Result<void> resume_or_start(std::uint64_t bytes, std::uint64_t plan, bool resume);
+  Result<void> map(std::uint64_t bytes);
   void unmap();
 
   std::string path_, part_path_, state_path_;

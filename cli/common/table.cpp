@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/common/table.hpp"
 
+#include "formats/names.hpp"
+
 #include <algorithm>
 
 namespace headrace::cli {
@@ -23,6 +25,7 @@ std::string indented(const std::string& lines, std::size_t columns) {
 
 void Table::add(std::vector<std::string> cells) {
   cells.resize(columns_.size());
+  for (std::string& cell : cells) cell = formats::printable(cell);
   rows_.push_back(std::move(cells));
 }
 

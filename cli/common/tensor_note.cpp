@@ -59,6 +59,15 @@ std::optional<ServedTensor> read_tensor(const Region& region, const Json& note) 
   return tensor;
 }
 
+/// A server's names are printed, and become names in a file; its lengths are added up.
+Result<void> check_served(std::span<const ServedTensor> tensors) {
+  std::vector<formats::TensorInfo> infos;
+  for (const ServedTensor& tensor : tensors) infos.push_back(tensor.info);
+  if (const auto checked = formats::check_tensors(infos); !checked.ok())
+    return fail(Code::corrupt, "what the peer serves cannot be in a file: {}", checked.error().message);
+  return {};
+}
+
 }  // namespace
 
 std::string write_note(const ServedTensor& tensor, bool with_name) {
@@ -100,6 +109,7 @@ Result<Served> read_notes(std::span<const Region> regions) {
       served.tensors.push_back(std::move(*tensor));
     }
   }
+  HEADRACE_CLI_CHECK(check_served(served.tensors));
   std::stable_sort(served.tensors.begin(), served.tensors.end(),
                    [](const auto& a, const auto& b) { return a.index < b.index; });
   return served;

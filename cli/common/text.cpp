@@ -2,6 +2,7 @@
 #include "cli/common/text.hpp"
 
 #include "cli/common/errors.hpp"
+#include "formats/names.hpp"
 
 #include <fnmatch.h>
 #include <unistd.h>
@@ -202,9 +203,10 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
 }
 
 void complain(const std::string& message) {
+  const std::string text = formats::printable("headrace: " + message);
   const std::size_t width =
       ::isatty(STDERR_FILENO) == 1 ? line_width : std::numeric_limits<std::size_t>::max();
-  std::fprintf(stderr, "%s\n", wrap("headrace: " + message, 2, width).c_str());
+  std::fprintf(stderr, "%s\n", wrap(text, 2, width).c_str());
 }
 
 }  // namespace headrace::cli

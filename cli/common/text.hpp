@@ -41,7 +41,8 @@ inline constexpr std::size_t line_width = 120;
                                                std::size_t count = 3);
 
 /// Prints a message to stderr after the command's name. Lines are wrapped on a terminal only: in a log file a
-/// message stays on one line, so that a search finds it.
+/// message stays on one line, so that a search finds it. Control characters, which names of peers and files
+/// may bring, are printed as \x1b.
 void complain(const std::string& message);
 
 }  // namespace headrace::cli

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 
 namespace headrace::cli::demo {
 namespace {
@@ -16,6 +17,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view prefix = "headrace-demo-";
+constexpr std::size_t digits = 16;
+
+std::string random_name() {
+  std::random_device random;
+  return fmt::format("{}{:08x}{:08x}", prefix, random(), random());
+}
+
+bool is_our_name(std::string_view name) {
+  return name.size() == prefix.size() + digits && name.starts_with(prefix) &&
+         name.find_first_not_of("0123456789abcdef", prefix.size()) == std::string_view::npos;
+}
 
 FileDescriptor open_folder(const std::string& path) {
   return FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -23,8 +35,8 @@ FileDescriptor open_folder(const std::string& path) {
 
 bool is_ours(const fs::path& path) {
   struct stat status {};
-  return path.filename().string().starts_with(prefix) && ::lstat(path.c_str(), &status) == 0 &&
-         S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
+  return is_our_name(path.filename().string()) && ::lstat(path.c_str(), &status) == 0 &&
+         S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 0077) == 0;
 }
 
 /// Removes folders that no process has locked. A process that waits for the lock finds its folder removed:
@@ -58,8 +70,8 @@ Result<WorkFolder> WorkFolder::make() {
   }
   sweep(parent);
   for (int attempts = 0; attempts < 100; ++attempts) {
-    std::string path = (parent / (std::string(prefix) + "XXXXXX")).string();
-    if (::mkdtemp(path.data()) == nullptr)
+    const std::string path = (parent / random_name()).string();
+    if (::mkdir(path.c_str(), 0700) != 0)
       return fail(Code::exhausted, "make a folder {}: {}: set TMPDIR to a folder that can be written to",
                   path, system_text());
     WorkFolder made;

@@ -3,6 +3,7 @@
 
 #include "cli/model/model_run.hpp"
 #include "cli/model/model_text.hpp"
+#include "formats/names.hpp"
 
 #include <headrace/version.hpp>
 
@@ -57,7 +58,7 @@ void print_report(const ModelJson& report, const DeviceExam& exam) {
   if (exam.json || ::isatty(STDOUT_FILENO) == 0)
     print_json(report);
   else
-    fmt::print("{}", exam_text(report));
+    fmt::print("{}", formats::printable(exam_text(report)));
 }
 
 }  // namespace

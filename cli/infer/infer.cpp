@@ -4,8 +4,10 @@
 #include "cli/command.hpp"
 #include "cli/common/errors.hpp"
 #include "cli/common/number_option.hpp"
+#include "cli/infer/isolated.hpp"
 #include "cli/model/model_run.hpp"
 #include "cli/model/model_text.hpp"
+#include "formats/names.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -26,6 +28,7 @@ struct InferArguments : ModelRequest {
   bool whole = false;
   bool json = false;
   bool force = false;
+  bool isolated = false;
 
   /// 1 if runs are measured several times: the first run of a thread takes longer than the others.
   [[nodiscard]] std::uint64_t warmup_runs() const { return warmup.value_or(runs * threads > 1 ? 1 : 0); }
@@ -119,7 +122,7 @@ Result<void> infer(InferArguments wanted, const Invocation& invocation) {
   if (wanted.json)
     print_json(report);
   else
-    fmt::print("{}", infer_text(report));
+    fmt::print("{}", formats::printable(infer_text(report)));
   return {};
 }
 
@@ -158,6 +161,8 @@ void add_infer(const Command& app, Invocation& invocation) {
       .type_name("N")
       .show_default();
   infer_command.add_flag("--print", wanted->whole, "Print all elements of the outputs; default: at most 16");
+  infer_command.add_flag("--isolated", wanted->isolated,
+                         "Run the model in a child process, and tell the signal that ends it if it crashes");
   infer_command.add_flag("--json", wanted->json, "Print JSON");
   infer_command.footer(
       "Prints a summary of each output, the times to load and run, and memory. If the output FILE exists, it "
@@ -176,7 +181,10 @@ void add_infer(const Command& app, Invocation& invocation) {
       "GPU first\n"
       "  headrace infer model.pt2 --generate --runs 1000 --threads 4 --torch-threads 1");
   infer_command.callback([wanted, &invocation] {
-    invocation.action = [wanted, &invocation] { return infer(*wanted, invocation); };
+    invocation.action = [wanted, &invocation]() -> Result<void> {
+      const auto run = [&] { return infer(*wanted, invocation); };
+      return wanted->isolated ? run_isolated(wanted->path, run) : run();
+    };
   });
 }
 

@@ -4,6 +4,7 @@
 #include "cli/common/errors.hpp"
 #include "cli/model/model_run.hpp"
 #include "cli/model/model_text.hpp"
+#include "formats/names.hpp"
 
 #include <fmt/format.h>
 #include <memory>
@@ -41,7 +42,7 @@ Result<void> inspect(const InspectArguments& wanted, const Invocation& invocatio
   HEADRACE_CLI_TRY(info, Model::inspect(wanted.path, wanted.model_name));
   HEADRACE_CLI_TRY(constants, constants_of(wanted, invocation));
   if (!wanted.json) {
-    fmt::print("{}", inspect_text(info, constants));
+    fmt::print("{}", formats::printable(inspect_text(info, constants)));
     return {};
   }
   ModelJson json = ModelJson::parse(model_info_json(info));

@@ -139,9 +139,12 @@ Result<Tensor> make_up(const TensorSpec& spec, const std::map<std::string, std::
   const bool fractions = static_cast<int>(*spec.dtype) < static_cast<int>(DType::int8) ||
                          static_cast<int>(*spec.dtype) > static_cast<int>(DType::boolean);
   std::normal_distribution<double> normal;
+  const bool only_zero = spec.values && spec.values->most < 1;
   for (std::int64_t i = 0; i < tensor.shape().count(); ++i)
     write_element(tensor.data(), *spec.dtype, i,
-                  fractions ? normal(random) : static_cast<double>(random() & 1));
+                  fractions   ? normal(random)
+                  : only_zero ? 0
+                              : static_cast<double>(random() & 1));
   return tensor;
 }
 

@@ -52,6 +52,7 @@ std::string remarks(const TensorSpec& spec) {
   std::vector<std::string> all;
   if (spec.optional) all.emplace_back("may be left out");
   if (spec.mutated) all.emplace_back("written to");
+  if (spec.values) all.push_back(fmt::format("indices {}..{}", spec.values->least, spec.values->most));
   if (!spec.strides.empty()) all.push_back(fmt::format("strides [{}]", fmt::join(spec.strides, ", ")));
   return fmt::format("{}", fmt::join(all, ", "));
 }

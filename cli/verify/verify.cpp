@@ -6,6 +6,7 @@
 #include "cli/common/text.hpp"
 #include "cli/model/model_run.hpp"
 #include "cli/model/model_text.hpp"
+#include "formats/names.hpp"
 
 #include <fmt/ranges.h>
 #include <algorithm>
@@ -110,7 +111,7 @@ Result<void> verify(VerifyArguments wanted, const Invocation& invocation) {
   if (wanted.json)
     print_json(report);
   else
-    fmt::print("{}", verify_text(report));
+    fmt::print("{}", formats::printable(verify_text(report)));
   if (!others.empty())
     complain(fmt::format("not compared, because the model has no output of that name: {} of {}",
                          fmt::join(others, ", "), wanted.expected));

@@ -47,6 +47,11 @@ struct DimensionSpec {
   [[nodiscard]] bool fixed() const noexcept { return expression.empty() && most == least; }
 };
 
+/// The values that an input of integers may have.
+struct ValueRange {
+  std::int64_t least = 0, most = 0;
+};
+
 /// What is known of an input or output before a run. What the package does not say is unknown and not
 /// checked.
 struct TensorSpec {
@@ -57,6 +62,8 @@ struct TensorSpec {
   std::vector<std::int64_t> strides;  ///< in elements; empty: row-major without gaps is required
   bool optional = false;              ///< may be omitted (a view with null data)
   bool mutated = false;               ///< the model writes into the input's memory
+  /// Of an input whose values the model uses as indices. Not checked in the memory of a GPU.
+  std::optional<ValueRange> values = std::nullopt;
 };
 
 /// The text of a specification: "float32 [batch 1..64, 256]".

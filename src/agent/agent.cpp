@@ -5,6 +5,7 @@
 
 #include "agent/agent_impl.hpp"
 #include "agent/core_options.hpp"
+#include "base/names.hpp"
 #include "base/unix_socket.hpp"
 #include "base/utf8.hpp"
 #include "gpu/near_node.hpp"
@@ -117,6 +118,9 @@ Agent& Agent::operator=(Agent&&) noexcept = default;
 Result<Agent> Agent::open(std::string name, AgentOptions options) {
   if (!is_utf8(name))
     return make_error(Code::invalid_argument, "an agent's name must be UTF-8, and this one is not");
+  if (has_control_character(name))
+    return make_error(Code::invalid_argument, "an agent's name has no control characters, and {} has one",
+                      name_text(name));
   if (name.empty() || name.size() > longest_agent_name) {
     return make_error(Code::invalid_argument, "an agent's name has 1 to {} bytes, this one has {}",
                       longest_agent_name, name.size());

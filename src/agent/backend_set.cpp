@@ -27,8 +27,10 @@ std::string origin_name(const OptionValue& value) {
 
 std::string cache_folder(const Options& core) {
   if (std::string folder = *core.text("plugin_cache"); !folder.empty()) return folder;
-  if (const auto cache = environment_variable("XDG_CACHE_HOME")) return *cache + "/headrace/plugins";
-  if (const auto home = environment_variable("HOME")) return *home + "/.cache/headrace/plugins";
+  if (const auto cache = environment_variable("XDG_CACHE_HOME"); cache && cache->starts_with('/'))
+    return *cache + "/headrace/plugins";
+  if (const auto home = environment_variable("HOME"); home && home->starts_with('/'))
+    return *home + "/.cache/headrace/plugins";
   return {};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/peers.hpp"
 
+#include "base/names.hpp"
 #include "base/utf8.hpp"
 #include "engine/request_core.hpp"
 
@@ -65,6 +66,13 @@ struct NoWay {
                           : refusals);
   }
 };
+
+/// Its metadata comes once more: it is there, or the caller tries again. What ended its last link says
+/// nothing of the next one.
+void expect_again(PeerLife& life) {
+  const std::unique_lock lock(life.mutex);
+  if (life.fate.load() == Fate::alive && life.links.empty()) life.detail.clear();
+}
 
 }  // namespace
 
@@ -203,7 +211,8 @@ std::uint64_t Peers::accepted(BackendInstance& from, void* connection, std::stri
   const auto refuse_it = [&](std::string_view why) {
     return refuse("links.refused", fmt::format("a link over {} from {}", from.name(), why));
   };
-  if (peer.empty() || !is_utf8(peer)) return refuse_it("an agent whose name is empty or not UTF-8");
+  if (peer.empty() || !is_utf8(peer) || has_control_character(peer))
+    return refuse_it("an agent whose name is empty, not UTF-8 or has a control character");
   if (peer == self_.name && incarnation != self_.incarnation)
     return refuse_it(fmt::format("another agent that is called {} too: names must be unique", peer));
   const auto life = life_for_link(peer, incarnation);
@@ -295,6 +304,7 @@ Result<ImportReport> Peers::import(wire::Metadata metadata, Origin origin) {
         limits_.strangers, metadata.name);
   HEADRACE_TRY(taken, take_metadata(*life, metadata, origin));
   recount_sent(*life);
+  expect_again(*life);
   report.peer = life->name;
   report.incarnation = life->incarnation;
   report.left_out = taken.left_out;

@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "engine/plugin_trial.hpp"
+#include "engine/verdict_folder.hpp"
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -212,10 +213,20 @@ FoundBackend PluginHost::load(const std::string& name, const std::string& path, 
   return found;
 }
 
+/// A folder of verdicts that cannot be used costs a trial each time.
+Result<void> PluginHost::try_stranger(const std::string& path) const {
+  auto verdicts = VerdictFolder::open(paths_.cache_folder);
+  if (!verdicts) {
+    log_.warn("trials of plugins are not remembered (option plugin_cache): {}", verdicts.error().message);
+    verdicts = VerdictFolder::open({});
+  }
+  return try_in_child(path, paths_.probe_program, *verdicts);
+}
+
 Result<const headrace_backend_v1*> PluginHost::checked_table(const std::string& name, const std::string& path,
                                                              bool own) const {
   if (!name_ok(name)) return make_error(Code::not_supported, "its name is not [a-z0-9_]+");
-  if (!own) HEADRACE_TRY_VOID(try_in_child(path, paths_.probe_program, paths_.cache_folder));
+  if (!own) HEADRACE_TRY_VOID(try_stranger(path));
   HEADRACE_TRY(table, open_plugin(path));
   HEADRACE_TRY_VOID(check_table(table, name));
   return table;

@@ -33,9 +33,8 @@ inline constexpr std::string_view local_backend = "local";
 struct PluginPaths {
   std::vector<std::string> own_folders;    ///< came with Headrace: trusted to initialise in this process
   std::vector<std::string> other_folders;  ///< tried in a child process first
-  std::string
-      probe_program;  ///< the child: loads the plugin named by its argument, opens an instance, exits 0
-  std::string cache_folder;  ///< verdicts of the child by the file's content; empty: not kept
+  std::string probe_program;               ///< the child: plugin_trial.hpp
+  std::string cache_folder;                ///< verdicts of the child by the file's content; empty: not kept
 };
 
 /// Where this installation keeps its backends (beside the library), and the folders of option plugin_path.
@@ -59,6 +58,7 @@ class PluginHost {
   FoundBackend load(const std::string& name, const std::string& path, bool own);
   Result<const headrace_backend_v1*> checked_table(const std::string& name, const std::string& path,
                                                    bool own) const;
+  [[nodiscard]] Result<void> try_stranger(const std::string& path) const;
   std::map<std::string, std::pair<std::string, bool>> files() const;
 
   const PluginPaths paths_;

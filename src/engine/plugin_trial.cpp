@@ -3,10 +3,8 @@
 
 #include "base/clock.hpp"
 #include "base/errors.hpp"
-#include "base/hash.hpp"
 #include "base/unique_fd.hpp"
-
-#include <headrace/plugin/backend_v1.h>
+#include "engine/verdict_folder.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 namespace headrace::engine {
 namespace fs = std::filesystem;
@@ -25,27 +24,13 @@ namespace {
 
 constexpr auto patience = std::chrono::seconds(10);
 constexpr std::string_view passed = "ok";
+constexpr std::size_t most_words =
+    65536;  // what a pipe holds: the last word comes after a talkative plugin's
+constexpr std::string_view passed_word = "headrace: trial passed\n";  // tools/probe_plugin says it last
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-/// Where the verdict on a plugin of that content is kept.
-fs::path verdict_file(const std::string& folder, const std::string& content) {
-  if (folder.empty()) return {};
-  const std::uint64_t digest = hash64(std::as_bytes(std::span(content)));
-  return fs::path(folder) /
-         fmt::format("{:016x}-{}.{}", digest, HEADRACE_BACKEND_ABI_MAJOR, HEADRACE_BACKEND_ABI_MINOR);
-}
-
-/// Whole or not at all: other agents may read and write it now.
-void remember(const fs::path& file, std::string_view verdict) {
-  std::error_code ignored;
-  fs::create_directories(file.parent_path(), ignored);
-  const fs::path fresh = file.string() + fmt::format(".{}", ::getpid());
-  std::ofstream(fresh) << verdict;
-  fs::rename(fresh, file, ignored);
 }
 
 struct Child {
@@ -68,11 +53,13 @@ Result<Child> start(const std::string& program, const std::string& plugin) {
   return child;
 }
 
-/// Its exit status.
-Result<int> await(pid_t process) {
+/// How it ended; nullopt: it ended, and the system gave its status to nobody (SIGCHLD is ignored) or to a
+/// thread of the caller's that waits for every child.
+Result<std::optional<int>> await(pid_t process) {
   int status = 0;
   const Deadline deadline = Deadline::after(patience);
-  while (::waitpid(process, &status, WNOHANG) == 0) {
+  pid_t ended = 0;
+  while ((ended = ::waitpid(process, &status, WNOHANG)) == 0) {
     if (deadline.expired()) {
       ::kill(process, SIGKILL);
       ::waitpid(process, &status, 0);
@@ -82,41 +69,56 @@ Result<int> await(pid_t process) {
     }
     ::usleep(2000);
   }
-  return status;
+  return ended == process ? std::optional(status) : std::nullopt;
 }
 
-std::string verdict_of(int status, int said) {
-  if (WIFSIGNALED(status)) {
-    return fmt::format("it ended its trial in a child process with signal {} ({})", WTERMSIG(status),
-                       ::strsignal(WTERMSIG(status)));
-  }
-  if (WEXITSTATUS(status) == 0) return std::string(passed);
-  std::string text(512, '\0');
+/// What the child has written. It has ended, but a process that it left behind may hold the pipe open.
+std::string words_of(int said) {
+  std::string text(most_words, '\0');
+  ::fcntl(said, F_SETFL, O_NONBLOCK);
   const ssize_t length = ::read(said, text.data(), text.size());
   text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-  if (!text.empty()) return text;
-  return fmt::format("its trial in a child process ended with exit status {}", WEXITSTATUS(status));
+  return text;
+}
+
+struct Verdict {
+  std::string text;
+  bool is_known = true;  ///< false: the plugin may be good; it is not remembered
+};
+
+/// The child's last word is what counts: it says that the trial was passed, and a child that crashes does
+/// not.
+Verdict verdict_of(std::optional<int> status, std::string words) {
+  if (status && WIFSIGNALED(*status))
+    return {fmt::format("it ended its trial in a child process with signal {} ({})", WTERMSIG(*status),
+                        ::strsignal(WTERMSIG(*status)))};
+  if (words.ends_with(passed_word) && (!status || WEXITSTATUS(*status) == 0)) return {std::string(passed)};
+  if (!words.empty() && !words.ends_with(passed_word)) return {std::move(words)};
+  if (status)
+    return {fmt::format("its trial in a child process ended with exit status {}", WEXITSTATUS(*status))};
+  return {
+      "its trial in a child process ended early, and how is unknown, because this process ignores SIGCHLD "
+      "or waits for all of its children: start it with SIGCHLD at its default",
+      false};
 }
 
 }  // namespace
 
 Result<void> try_in_child(const std::string& plugin, const std::string& program,
-                          const std::string& cache_folder) {
+                          const VerdictFolder& verdicts) {
   const std::string content = read_file(plugin);
   if (content.empty())
     return make_error(Code::not_found, "it cannot be read: look at the file's permissions");
-  const fs::path file = verdict_file(cache_folder, content);
-  if (!file.empty() && fs::exists(file)) {
-    const std::string verdict = read_file(file);
-    if (verdict == passed) return {};
-    return make_error(Code::not_supported, "{} (remembered in {}; delete that file to try again)", verdict,
-                      file.string());
+  if (const auto verdict = verdicts.find(content)) {
+    if (*verdict == passed) return {};
+    return make_error(Code::not_supported, "{} (remembered in {}; delete that file to try again)", *verdict,
+                      verdicts.file(content));
   }
   HEADRACE_TRY(child, start(program, plugin));
   HEADRACE_TRY(status, await(child.process));
-  const std::string verdict = verdict_of(status, child.said.get());
-  if (!file.empty()) remember(file, verdict);
-  if (verdict != passed) return make_error(Code::not_supported, "{}", verdict);
+  const Verdict verdict = verdict_of(status, words_of(child.said.get()));
+  if (verdict.is_known) verdicts.remember(content, verdict.text);
+  if (verdict.text != passed) return make_error(Code::not_supported, "{}", verdict.text);
   return {};
 }
 

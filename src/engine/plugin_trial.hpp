@@ -8,11 +8,14 @@
 
 namespace headrace::engine {
 
-/// Lets the child load and open the plugin. What it said is remembered in the folder, under a hash of the
-/// file; that the child hung is not: the machine may have been busy. An empty folder: nothing is remembered.
-///   `program`   loads the plugin named by its argument, opens an instance, exits 0; else says why on stdout
+class VerdictFolder;
+
+/// Lets the child load and open the plugin. What it said is remembered; that the child hung is not: the
+/// machine may have been busy.
+///   `program`   loads the plugin named by its argument, opens an instance, says "headrace: trial passed" on
+///               stdout as the last line, exits 0; else says why
 ///   errors      not_supported (the plugin failed its trial), timed_out, not_found (the file cannot be read)
 [[nodiscard]] Result<void> try_in_child(const std::string& plugin, const std::string& program,
-                                        const std::string& cache_folder);
+                                        const VerdictFolder& verdicts);
 
 }  // namespace headrace::engine

@@ -2,6 +2,7 @@
 #include "engine/range_check.hpp"
 
 #include "base/errors.hpp"
+#include "base/names.hpp"
 #include "base/utf8.hpp"
 
 #include <sys/mman.h>
@@ -87,6 +88,9 @@ Result<void> check_names(const RegisterOptions& options) {
                       longest_name, options.name.size());
   if (!is_utf8(options.name))
     return make_error(Code::invalid_argument, "a region's name is UTF-8, and this one is not");
+  if (has_control_character(options.name))
+    return make_error(Code::invalid_argument, "a region's name has no control characters, and {} has one",
+                      name_text(options.name));
   if (options.note.size() > longest_note)
     return make_error(Code::invalid_argument, "a region's note has at most {} bytes, this one {}",
                       longest_note, options.note.size());

@@ -1,31 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/names.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace headrace::formats {
-namespace {
 
-bool is_control(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  return byte < 0x20 || byte == 0x7F;
-}
-
-}  // namespace
-
-bool has_control_character(std::string_view name) noexcept { return std::ranges::any_of(name, is_control); }
-
-std::string name_text(std::string_view name) {
-  std::string text = "\"";
-  for (const char c : name) {
-    if (is_control(c))
-      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else
-      text += c;
+bool stays_in_folder(std::string_view name) noexcept {
+  if (name.empty() || name.front() == '/' || name.find('\\') != std::string_view::npos) return false;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    if (name.substr(begin, end - begin) == "..") return false;
+    begin = end + 1;
   }
-  return text += '"';
+  return true;
 }
 
 }  // namespace headrace::formats

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names in a file come from anywhere. They are printed, and passed to programs for which a text ends at a
-// NUL: a name with a control character is refused.
+// The names in a file.
 #pragma once
 
-#include <string>
+#include "base/names.hpp"
+
 #include <string_view>
 
 namespace headrace::formats {
 
-/// Whether a name has a NUL or another control character of ASCII.
-[[nodiscard]] bool has_control_character(std::string_view name) noexcept;
+using headrace::has_control_character;
+using headrace::name_text;
+using headrace::printable;
 
-/// A name for a message: in quotation marks, a control character as \x1b.
-[[nodiscard]] std::string name_text(std::string_view name);
+/// Whether a file of that name, unpacked into a folder, would lie inside it: no part of the name is "..", it
+/// does not begin with "/", and it has no "\\", which separates folders on other systems.
+[[nodiscard]] bool stays_in_folder(std::string_view name) noexcept;
 
 }  // namespace headrace::formats

@@ -2,6 +2,7 @@
 #include "formats/npz_layout.hpp"
 
 #include "base/errors.hpp"
+#include "formats/names.hpp"
 #include "formats/npy.hpp"
 #include "formats/npz.hpp"
 #include "formats/zip_records.hpp"
@@ -135,6 +136,12 @@ Result<NpzLayout> NpzLayout::plan(std::span<const TensorInfo> tensors) {
     if (tensor.name.size() + npz_suffix.size() > longest_npz_name)
       return make_error(Code::invalid_argument, "a tensor's name of {} bytes is too long for an archive",
                         tensor.name.size());
+    if (!stays_in_folder(tensor.name))
+      return make_error(
+          Code::invalid_argument,
+          "tensor \"{}\" cannot be in an archive: a program that unpacks it would write outside of "
+          "its folder. Write a .safetensors",
+          tensor.name);
     Member member{tensor.name + std::string(npz_suffix), write_npy(tensor), tensor.bytes, at};
     const std::uint64_t bytes = member.npy.size() + member.data_bytes;
     at += local_header(member.name, bytes, 0).size() + member.npy.size();

@@ -75,17 +75,6 @@ Result<End> find_end(std::uint64_t file_bytes, const ZipDirectory::Reader& reade
   return make_error(Code::corrupt, "it is not a package: packages are zip archives that torch wrote (.pt2)");
 }
 
-/// Whether a name stays inside the folder to which it is unpacked.
-bool is_safe(std::string_view name) {
-  if (name.empty() || name.front() == '/' || name.find('\\') != std::string_view::npos) return false;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('/', begin), name.size());
-    if (name.substr(begin, end - begin) == "..") return false;
-    begin = end + 1;
-  }
-  return true;
-}
-
 /// Takes numbers that do not fit from the entry's zip64 field: lengths first, then the offset.
 Result<void> take_zip64(std::span<const std::byte> extra, ZipMember& member, std::uint64_t& packed) {
   auto field = zip::find_zip64(extra);
@@ -117,7 +106,7 @@ Result<ZipMember> read_entry(std::span<const std::byte>& rest, std::uint64_t dir
   member.name.assign(reinterpret_cast<const char*>(rest.data()) + zip::entry_bytes, name_bytes);
   if (has_control_character(member.name))
     return damaged("the name {} of a member has a control character", name_text(member.name));
-  if (!is_safe(member.name))
+  if (!stays_in_folder(member.name))
     return damaged("the name {} of a member leads out of the folder", name_text(member.name));
   HEADRACE_TRY_VOID(take_zip64(rest.subspan(zip::entry_bytes + name_bytes, extra_bytes), member, packed));
   rest = rest.subspan(whole);

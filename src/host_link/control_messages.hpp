@@ -32,8 +32,8 @@ struct Protocol {
   std::size_t greeting_bytes = 0;   ///< of what the backend says of itself in hello and welcome
 };
 
-/// First from the connecting side. Descriptors: message file, bell of the sender, bell of the receiver, live
-/// table.
+/// First from the connecting side. Descriptors: message file, the end that rings the sender's bell, the end
+/// of the receiver's bell that waits, live table.
 struct Hello {
   std::uint64_t incarnation = 0;
   std::uint64_t expected_incarnation = 0;  ///< of the receiver; 0: any

@@ -137,9 +137,10 @@ void Link::introduce() {
   if (!socket_) return;
   if (side_ == Side::connecting) {
     const auto pipe = pipe_->descriptors();
-    // The peer's view: the bell that it must ring comes second, its own third.
+    // The peer's view: the end with which it rings comes second, the end that it waits for third.
     socket_->send(Hello{site_.incarnation, peer_incarnation_, greeting(), site_.name},
-                  {pipe[0], pipe[1], pipe[2], site_.live().fd()});
+                  {pipe[0], pipe[1], pipe[2], site_.live().fd()}, pipe_->ends_to_send());
+    pipe_->forget_ends();
   } else {
     socket_->send(Welcome{site_.incarnation, greeting(), site_.name}, {site_.live().fd()});
   }
@@ -240,7 +241,7 @@ void Link::on_hello(const Hello& hello, std::vector<UniqueFd> descriptors) {
                               "restarted, fetch its metadata again",
                               site_.name, site_.incarnation, hello.expected_incarnation));
   }
-  // The sender's order is: file, the bell it waits for, the bell we wait for, its live table.
+  // The sender's order is: file, the end that rings its bell, the end of ours that waits, its live table.
   auto pipe = MessagePipe::adopt(std::move(descriptors[0]), std::move(descriptors[1]),
                                  std::move(descriptors[2]), site_.link_settings.queue_bytes);
   if (!pipe) return refuse(Code::corrupt, pipe.error().message);
@@ -459,7 +460,7 @@ void Link::await_posts() {
 
 bool Link::arm() {
   if (attention_.load(std::memory_order_acquire)) return true;
-  return pipe_ != nullptr && !pipe_->reader().arm() && told_ready_ && !told_lost_;
+  return pipe_ != nullptr && !pipe_->arm() && told_ready_ && !told_lost_;
 }
 
 void Link::disarm() {

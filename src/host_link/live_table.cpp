@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host_link/live_table.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -77,13 +78,23 @@ void LiveTable::leave(std::uint32_t region_id) {
   if (at == steps_.end()) return;
   auto* const slot = reinterpret_cast<RegionSlot*>(at->second.mapping.data() + region_id % live_step_ids);
   slot->store(static_cast<std::uint8_t>(RegionState::gone), std::memory_order_seq_cst);
+  // Ids are not used again. A peer finds zeros in what was given back: `unknown`, which is as little live.
+  const std::uint32_t ids = step == 0 ? live_step_ids - 1 : live_step_ids;  // there is no id 0
+  if (++at->second.all_left == ids) {
+    give_back(table_bytes(step), live_step_bytes);
+    steps_.erase(at);
+    return;
+  }
   const std::uint64_t page = region_id % live_step_ids / ids_a_page;
-  if (++at->second.left[page] < ids_a_page) return;
-  // Ids are not used again, and nobody reads the place of a region that has left. What cannot be given back
-  // stays.
-  const std::uint64_t offset = table_bytes(step) + live_step_ids + page * ids_a_page * sizeof(RegionPlace);
+  if (++at->second.left[page] == ids_a_page)
+    give_back(table_bytes(step) + live_step_ids + page * ids_a_page * sizeof(RegionPlace),
+              ids_a_page * sizeof(RegionPlace));
+}
+
+/// Of the file. What the system does not take back stays.
+void LiveTable::give_back(std::uint64_t offset, std::uint64_t bytes) const {
   (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                    static_cast<off_t>(ids_a_page * sizeof(RegionPlace)));
+                    static_cast<off_t>(bytes));
 }
 
 void LiveTable::close() {

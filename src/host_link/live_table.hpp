@@ -27,7 +27,7 @@
 namespace headrace::host_link {
 
 enum class RegionState : std::uint8_t {
-  unknown = 0,  ///< never registered
+  unknown = 0,  ///< never registered, or gone for long
   registered = 1,
   allocated = 2,  ///< registered, and its memory file has been, or is being, sent to each linked peer
   gone = 3,       ///< deregistered; ids are never used again
@@ -97,10 +97,12 @@ class LiveTable {
   struct Step {
     Mapping mapping;
     std::array<std::uint16_t, live_step_ids / ids_a_page> left{};  ///< for each page of places
+    std::uint32_t all_left = 0;
   };
 
   LiveTable() = default;
   [[nodiscard]] Result<Step*> step_of(std::uint32_t region_id);
+  void give_back(std::uint64_t offset, std::uint64_t bytes) const;
 
   std::mutex mutex_;
   UniqueFd fd_;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host_link/message_pipe.hpp"
 
-#include <sys/stat.h>
-
 #include <bit>
 #include <new>
 
@@ -18,27 +16,18 @@ static_assert(control_offset + 2 * sizeof(RingControl) <= header_bytes);
 
 std::uint64_t file_bytes(std::uint64_t ring_bytes) { return header_bytes + 2 * ring_bytes; }
 
-/// To ring what a peer calls a bell must neither wait nor raise SIGPIPE. Eventfds and their like have no file
-/// type; what writing means to files, pipes and sockets is for nobody here to try.
-Result<EventFd> bell_of_peer(UniqueFd fd) {
-  struct stat found {};
-  if (::fstat(fd.get(), &found) < 0 || (found.st_mode & S_IFMT) != 0)
-    return make_error(Code::corrupt, "a bell that came from the peer is no eventfd");
-  if (const int flags = ::fcntl(fd.get(), F_GETFL); ::fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) < 0)
-    return os_error(errno, "keep a bell that came from the peer from waiting");
-  return EventFd(std::move(fd));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<MessagePipe>> MessagePipe::create(std::uint64_t ring_bytes,
                                                          std::uint64_t queue_bytes) {
   HEADRACE_TRY(file, create_memory_file("headrace-messages", file_bytes(ring_bytes)));
   HEADRACE_TRY_VOID(seal_memory_file(file.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-  HEADRACE_TRY(ours, EventFd::create());
-  HEADRACE_TRY(theirs, EventFd::create());
+  HEADRACE_TRY(ours, BellPair::create());
+  HEADRACE_TRY(theirs, BellPair::create());
   std::unique_ptr<MessagePipe> pipe(
-      new MessagePipe(std::move(file), std::move(ours), std::move(theirs), queue_bytes));
+      new MessagePipe(std::move(file), std::move(ours.waits), std::move(theirs.rings), queue_bytes));
+  pipe->to_send_ = {std::make_shared<const UniqueFd>(std::move(ours.rings)),
+                    std::make_shared<const UniqueFd>(std::move(theirs.waits))};
   HEADRACE_TRY(header, Mapping::of_file(pipe->file_.get(), 0, header_bytes, Mapping::Access::read_write));
   new (header.data()) PipeHeader{pipe_magic, pipe_version, ring_bytes};
   pipe->header_ = std::move(header);
@@ -49,10 +38,10 @@ Result<std::unique_ptr<MessagePipe>> MessagePipe::create(std::uint64_t ring_byte
 Result<std::unique_ptr<MessagePipe>> MessagePipe::adopt(UniqueFd file, UniqueFd their_bell, UniqueFd our_bell,
                                                         std::uint64_t queue_bytes) {
   HEADRACE_TRY(found, inspect_memory_file(file.get()));
-  HEADRACE_TRY(ours, bell_of_peer(std::move(our_bell)));
-  HEADRACE_TRY(theirs, bell_of_peer(std::move(their_bell)));
+  HEADRACE_TRY_VOID(check_bell(our_bell));
+  HEADRACE_TRY_VOID(check_bell(their_bell));
   std::unique_ptr<MessagePipe> pipe(
-      new MessagePipe(std::move(file), std::move(ours), std::move(theirs), queue_bytes));
+      new MessagePipe(std::move(file), std::move(our_bell), std::move(their_bell), queue_bytes));
   if (found.size_bytes < header_bytes || found.page_bytes > header_bytes) {
     return make_error(Code::corrupt, "the message file of a link has {} bytes in pages of {}",
                       found.size_bytes, found.page_bytes);
@@ -84,9 +73,18 @@ Result<void> MessagePipe::map(std::uint64_t ring_bytes, bool connecting) {
   return {};
 }
 
+bool MessagePipe::arm() {
+  if (may_have_rung_.fetch_add(1, std::memory_order_relaxed) < bell_rings) return reader_.arm();
+  // A ring that is drained here may be for work that nobody has seen yet: the caller looks at all once more.
+  may_have_rung_.store(0, std::memory_order_relaxed);
+  drain_bell(our_bell_);
+  return false;
+}
+
 RingWriter::Push MessagePipe::push_locked(std::uint32_t channel, std::string_view bytes) {
   const auto pushed = writer_.push_or_wait_for_room(channel, bytes);
-  if (pushed == RingWriter::Push::done && writer_.reader_sleeps()) their_bell_.signal();
+  if (pushed == RingWriter::Push::done && writer_.reader_sleeps()) ring_bell(their_bell_);
+  if (pushed == RingWriter::Push::full) may_have_rung_.fetch_add(1, std::memory_order_relaxed);
   if (pushed == RingWriter::Push::corrupt) broken_.store(true, std::memory_order_release);
   return pushed;
 }

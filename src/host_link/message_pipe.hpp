@@ -2,7 +2,7 @@
 // The messages of one link: two rings in one sealed memory file, two doorbells, and what waits for room.
 #pragma once
 
-#include "base/event_fd.hpp"
+#include "host_link/bell.hpp"
 #include "host_link/memory_file.hpp"
 #include "host_link/ring.hpp"
 
@@ -44,8 +44,8 @@ struct PipeHeader {
 
 class MessagePipe {
  public:
-  /// What the connecting side sends to the other: the file, the bell that we wait for, the bell that the peer
-  /// waits for.
+  /// What the connecting side sends to the other: the file, the end that rings our bell, the end of its bell
+  /// that the peer waits for.
   using Descriptors = std::array<int, 3>;
 
   /// The connecting side makes it. Nothing is sent through it before the link is ready.
@@ -56,7 +56,12 @@ class MessagePipe {
   [[nodiscard]] static Result<std::unique_ptr<MessagePipe>> adopt(UniqueFd file, UniqueFd their_bell,
                                                                   UniqueFd our_bell,
                                                                   std::uint64_t queue_bytes);
-  [[nodiscard]] Descriptors descriptors() const { return {file_.get(), our_bell_.fd(), their_bell_.fd()}; }
+  [[nodiscard]] Descriptors descriptors() const {
+    return {file_.get(), to_send_[0]->get(), to_send_[1]->get()};
+  }
+  /// The ends among them that this side keeps only until they have been sent.
+  [[nodiscard]] std::vector<std::shared_ptr<const UniqueFd>> ends_to_send() const { return to_send_; }
+  void forget_ends() { to_send_.clear(); }
 
   // Sending: any thread. Messages of one channel go in the order of `send`, `send_reserved` and `take_place`:
   // what comes behind a place that is still empty waits for it, other channels do not.
@@ -96,10 +101,12 @@ class MessagePipe {
   RingReader& reader() { return reader_; }
   /// After a run of pops: rings a writer that waits for room, and expects an answer.
   void settle() {
-    if (reader_.writer_starves()) their_bell_.signal();
+    if (reader_.writer_starves()) ring_bell(their_bell_);
     writer_.prefetch();
   }
-  [[nodiscard]] int bell() const { return our_bell_.fd(); }
+  /// The reader is about to sleep: the writer rings from now on. False: there may be something to do already.
+  [[nodiscard]] bool arm();
+  [[nodiscard]] int bell() const { return our_bell_.get(); }
 
  private:
   /// The messages of one channel that wait.
@@ -108,7 +115,7 @@ class MessagePipe {
     std::list<Waiting> waiting;
   };
 
-  MessagePipe(UniqueFd file, EventFd our_bell, EventFd their_bell, std::uint64_t queue_bytes)
+  MessagePipe(UniqueFd file, UniqueFd our_bell, UniqueFd their_bell, std::uint64_t queue_bytes)
       : file_(std::move(file)),
         our_bell_(std::move(our_bell)),
         their_bell_(std::move(their_bell)),
@@ -119,8 +126,11 @@ class MessagePipe {
   RingWriter::Push push_locked(std::uint32_t channel, std::string_view bytes);
 
   UniqueFd file_;
-  EventFd our_bell_;
-  EventFd their_bell_;
+  UniqueFd our_bell_;    // the end that waits
+  UniqueFd their_bell_;  // the end that rings
+  std::vector<std::shared_ptr<const UniqueFd>> to_send_;
+  std::atomic<std::uint32_t> may_have_rung_{
+      0};  // how often the peer had a reason to ring since the last drain
   Mapping header_;
   std::array<Mapping, 2> data_;
   RingReader reader_;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions by id and by address, with the versions that metadata updates are made from. Not locked: its owner
-// does that.
+// does that. Its memory follows the regions that are there, not those that have ever been: a caller may
+// register and deregister for each request.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -28,16 +30,17 @@ class RegionTable {
   };
   struct Changes {
     std::vector<std::uint32_t> added;  ///< rising, and still there
-    std::vector<RegionIdRange> gone;   ///< rising
+    std::vector<RegionIdRange> gone;   ///< rising; after a long time also ids that went before, or never were
+                                       ///< there for the reader
   };
 
   /// The new region's id: counts from 1, never used twice. `address` 0: it has none, and is found by id
   /// alone.
   std::uint32_t add(std::uint64_t address, std::uint64_t length, Record record) {
-    slots_.push_back({std::move(record), address, length, ++version_});
+    slots_.push_back({std::move(record), address, length, ++version_, ++last_id_});
     ++size_;
     if (address != 0) indexed_ = false;
-    return static_cast<std::uint32_t>(slots_.size());
+    return last_id_;
   }
   /// From this version on updates say that it is gone. `find` has it until `remove`, or for good after
   /// `put_back`.
@@ -51,7 +54,8 @@ class RegionTable {
     Slot* const slot = slot_of(id);
     if (slot == nullptr || !std::exchange(slot->withdrawn, false)) return;
     const auto of_id = [id](const Event& event) { return event.id == id; };
-    gone_.erase(std::find_if(gone_.rbegin(), gone_.rend(), of_id).base() - 1);  // one of the last
+    const auto event = std::find_if(gone_.rbegin(), gone_.rend(), of_id);  // one of the last
+    if (event != gone_.rend()) gone_.erase(event.base() - 1);
     renew(id, version_);
   }
   /// If an update from version `since` on would not have it, it is new once more.
@@ -65,34 +69,36 @@ class RegionTable {
   bool remove(std::uint32_t id) {
     Slot* const slot = slot_of(id);
     if (slot == nullptr) return false;
-    slot->record.reset();
-    if (!slot->withdrawn) gone_.push_back({++version_, id});
-    --size_;
     if (slot->address != 0) indexed_ = false;
+    if (slot->renewed) std::erase_if(renewed_, [id](const Event& event) { return event.id == id; });
+    if (!slot->withdrawn) gone_.push_back({++version_, id});
+    slot->record.reset();
+    --size_;
+    if (gone_.size() > 2 * (size_ + least_kept)) forget_oldest();
+    if (slots_.size() > 2 * (size_ + least_kept)) drop_empty_slots();
     return true;
   }
 
   [[nodiscard]] const Record* find(std::uint32_t id) const {
-    return id >= 1 && id <= slots_.size() && slots_[id - 1].record ? &*slots_[id - 1].record : nullptr;
+    const Slot* const slot = slot_of(id);
+    return slot != nullptr ? &*slot->record : nullptr;
   }
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::uint64_t version() const { return version_; }
   /// The id that the next region gets.
-  [[nodiscard]] std::uint64_t next_id() const { return slots_.size() + 1; }
+  [[nodiscard]] std::uint64_t next_id() const { return std::uint64_t{last_id_} + 1; }
 
   /// find_address works after this until the next change, so call it once for many lookups. Costs one pass
   /// over what is there already and a sort of what is new: 100,000 regions that grow by one are looked
   /// through, not sorted again.
   void index() {
     if (indexed_) return;
-    std::erase_if(by_address_, [this](const Span& span) { return !slots_[span.id - 1].record; });
+    std::erase_if(by_address_, [this](const Span& span) { return slot_of(span.id) == nullptr; });
     const auto known = static_cast<std::ptrdiff_t>(by_address_.size());
-    for (; seen_ < slots_.size(); ++seen_) {
-      const Slot& slot = slots_[seen_];
-      if (slot.record && slot.address != 0)
-        by_address_.push_back(
-            {slot.address, slot.address + slot.length, 0, static_cast<std::uint32_t>(seen_ + 1)});
-    }
+    for (auto slot = after(seen_id_); slot != slots_.end(); ++slot)
+      if (slot->record && slot->address != 0)
+        by_address_.push_back({slot->address, slot->address + slot->length, 0, slot->id});
+    seen_id_ = last_id_;
     const auto before = [](const Span& a, const Span& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.id < b.id;
     };
@@ -119,7 +125,7 @@ class RegionTable {
       if (at->end >= end) best = std::max(best, at->id);
     }
     if (best == 0) return std::nullopt;
-    const Slot& slot = slots_[best - 1];
+    const Slot& slot = *slot_of(best);
     return Found{best, &*slot.record, address - slot.address};
   }
 
@@ -129,10 +135,15 @@ class RegionTable {
     const auto first = std::partition_point(slots_.begin(), slots_.end(),
                                             [since](const Slot& slot) { return slot.added_in <= since; });
     for (auto at = first; at != slots_.end(); ++at)
-      if (at->record) changes.added.push_back(static_cast<std::uint32_t>(at - slots_.begin() + 1));
+      if (at->record) changes.added.push_back(at->id);
     for (auto at = renewed_.rbegin(); at != renewed_.rend() && at->version > since; ++at)
-      if (slots_[at->id - 1].record && slots_[at->id - 1].added_in <= since) changes.added.push_back(at->id);
+      if (const Slot* const slot = slot_of(at->id); slot != nullptr && slot->added_in <= since)
+        changes.added.push_back(at->id);
     std::sort(changes.added.begin(), changes.added.end());
+    if (since < forgotten_until_) {
+      changes.gone = missing();
+      return changes;
+    }
     std::vector<std::uint32_t> ids;
     for (auto at = gone_.rbegin(); at != gone_.rend() && at->version > since; ++at) ids.push_back(at->id);
     std::sort(ids.begin(), ids.end());
@@ -148,8 +159,8 @@ class RegionTable {
 
   template <class Visit>
   void for_each(Visit&& visit) const {
-    for (std::size_t i = 0; i < slots_.size(); ++i)
-      if (slots_[i].record) visit(static_cast<std::uint32_t>(i + 1), *slots_[i].record);
+    for (const Slot& slot : slots_)
+      if (slot.record) visit(slot.id, *slot.record);
   }
 
  private:
@@ -159,6 +170,7 @@ class RegionTable {
     std::uint64_t length = 0;
     std::uint64_t added_in = 0;
     bool withdrawn = false, renewed = false;
+    std::uint32_t id = 0;
   };
   struct Span {
     std::uint64_t begin, end;
@@ -169,15 +181,56 @@ class RegionTable {
     std::uint64_t version;
     std::uint32_t id;
   };
-  Slot* slot_of(std::uint32_t id) {
-    return id >= 1 && id <= slots_.size() && slots_[id - 1].record ? &slots_[id - 1] : nullptr;
+  // So many slots and departures are kept for nothing before the first pass that drops them.
+  static constexpr std::size_t least_kept = 1024;
+
+  /// The first slot behind that id.
+  [[nodiscard]] auto after(std::uint32_t id) const {
+    return std::partition_point(slots_.begin(), slots_.end(),
+                                [id](const Slot& slot) { return slot.id <= id; });
+  }
+  [[nodiscard]] const Slot* slot_of(std::uint32_t id) const {
+    if (slots_.empty() || id < slots_.front().id) return nullptr;
+    const std::size_t guess = id - slots_.front().id;  // ids without a gap are the rule
+    const Slot* slot = guess < slots_.size() ? &slots_[guess] : nullptr;
+    if (slot == nullptr || slot->id != id) {
+      const auto next = after(id);
+      slot = next == slots_.begin() ? nullptr : &*(next - 1);
+    }
+    return slot != nullptr && slot->id == id && slot->record ? slot : nullptr;
+  }
+  [[nodiscard]] Slot* slot_of(std::uint32_t id) {
+    return const_cast<Slot*>(std::as_const(*this).slot_of(id));
+  }
+  void drop_empty_slots() {
+    std::erase_if(slots_, [](const Slot& slot) { return !slot.record; });
+  }
+  void forget_oldest() {
+    const auto half = gone_.begin() + static_cast<std::ptrdiff_t>(gone_.size() / 2);
+    forgotten_until_ = (half - 1)->version;
+    gone_.erase(gone_.begin(), half);
+  }
+  /// All ids that were given out and are not there, or are withdrawn.
+  [[nodiscard]] std::vector<RegionIdRange> missing() const {
+    std::vector<RegionIdRange> ranges;
+    std::uint32_t next = 1;
+    const auto close_gap = [&](std::uint32_t id) {
+      if (id > next) ranges.push_back({next, id - next});
+      next = id + 1;
+    };
+    for (const Slot& slot : slots_)
+      if (slot.record && !slot.withdrawn) close_gap(slot.id);
+    if (last_id_ >= next) ranges.push_back({next, last_id_ - next + 1});
+    return ranges;
   }
 
-  std::vector<Slot> slots_;  // by id - 1
+  std::vector<Slot> slots_;  // ids rise; the empty ones are dropped from time to time
   std::vector<Span> by_address_;
-  std::size_t seen_ = 0;        // slots that index() has looked at
-  std::vector<Event> gone_;     // by version
-  std::vector<Event> renewed_;  // by version; once an id, and some of them are gone
+  std::uint32_t seen_id_ = 0;   // the last that index() has looked at
+  std::vector<Event> gone_;     // by version; the oldest are forgotten from time to time
+  std::vector<Event> renewed_;  // by version; once an id
+  std::uint64_t forgotten_until_ = 0;
+  std::uint32_t last_id_ = 0;
   std::size_t size_ = 0;
   std::uint64_t version_ = 0;
   bool indexed_ = true;

@@ -2,6 +2,7 @@
 #include "metadata/file_store.hpp"
 
 #include "base/hash.hpp"
+#include "base/own_folder.hpp"
 #include "base/random.hpp"
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
@@ -39,6 +40,29 @@ std::string lock_path(const std::string& folder, std::string_view publisher) {
 /// are stored inside the file.
 std::string entry_key(std::string_view name, std::string_view label) {
   return fmt::format("{:016x}-{:016x}", hash_text(name), hash_text(label));
+}
+
+bool is_number(std::string_view text) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+bool is_key(std::string_view text) {
+  return text.size() == key_size && is_number(text.substr(0, digits)) && text[digits] == '-' &&
+         is_number(text.substr(digits + 1));
+}
+
+/// "<key>.<publisher>"
+bool is_entry_name(std::string_view name) {
+  return name.size() == entry_name_size && is_key(name.substr(0, key_size)) && name[key_size] == '.' &&
+         is_number(name.substr(key_size + 1));
+}
+
+/// ".<key>-<number>.<publisher>"
+bool is_temporary_name(std::string_view name) {
+  constexpr std::size_t number_at = 1 + key_size + 1, dot_at = number_at + digits;
+  return name.size() == dot_at + 1 + digits && name[0] == '.' && is_key(name.substr(1, key_size)) &&
+         name[number_at - 1] == '-' && is_number(name.substr(number_at, digits)) && name[dot_at] == '.' &&
+         is_number(name.substr(dot_at + 1));
 }
 
 struct EntryFile {
@@ -80,10 +104,11 @@ Result<Header> read_header(wire::BoundedReader& reader) {
 
 /// At most `most` bytes from the beginning of a file.
 Result<std::string> read_file(const std::string& path, std::size_t most) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd) return os_error(errno, "open {}", path);
   struct stat status {};
   if (::fstat(fd.get(), &status) < 0) return os_error(errno, "stat {}", path);
+  if (!S_ISREG(status.st_mode)) return make_error(Code::corrupt, "{} is no file", path);
   std::string bytes(std::min(most, static_cast<std::size_t>(status.st_size)), '\0');
   std::size_t filled = 0;
   while (filled < bytes.size()) {
@@ -114,7 +139,8 @@ Result<void> make_folder(const std::string& path) {
 
 /// A living publisher holds an exclusive lock on its lock file.
 bool is_alive(const std::string& folder, std::string_view publisher) {
-  const UniqueFd fd(::open(lock_path(folder, publisher).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd fd(
+      ::open(lock_path(folder, publisher).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   // Only a missing file proves that the publisher is gone; a file that may not be opened belongs to another
   // user.
   if (!fd) return errno != ENOENT;
@@ -138,15 +164,15 @@ class Scan {
     std::vector<EntryFile> found;
     for (; !error && files != fs::directory_iterator(); files.increment(error)) {
       EntryFile file{files->path().filename().string()};
-      if (file.file_name.size() < entry_name_size) continue;
+      const bool entry = is_entry_name(file.file_name);
+      if (!entry && !is_temporary_name(file.file_name)) continue;  // not ours
       // Temporary files have the publisher at the same place after their last dot.
       const std::string publisher = file.file_name.substr(file.file_name.size() - digits);
       if (!alive(publisher)) {
         ::unlink(files->path().c_str());
         continue;
       }
-      if (file.file_name.size() == entry_name_size && (key.empty() || file.key() == key))
-        found.push_back(std::move(file));
+      if (entry && (key.empty() || file.key() == key)) found.push_back(std::move(file));
     }
     if (error) return os_error(error.value(), "read the folder {}", entries_folder(folder_));
     for (const auto& [publisher, lives] : alive_) {
@@ -240,7 +266,9 @@ void remove_dead_publishers(const std::string& folder) {
   fs::directory_iterator files(publishers_folder(folder), error);
   for (; !error && files != fs::directory_iterator(); files.increment(error)) {
     const fs::path& path = files->path();
-    if (path.extension() == ".lock" && !is_alive(folder, path.stem().string())) ::unlink(path.c_str());
+    if (path.extension() == ".lock" && is_number(path.stem().string()) &&
+        !is_alive(folder, path.stem().string()))
+      ::unlink(path.c_str());
   }
 }
 
@@ -248,8 +276,9 @@ void remove_dead_publishers(const std::string& folder) {
 
 Result<std::unique_ptr<Store>> FileStore::open(FileStoreOptions options, Logger& logger) {
   HEADRACE_TRY_VOID(make_folder(options.folder));
-  HEADRACE_TRY_VOID(make_folder(entries_folder(options.folder)));
-  HEADRACE_TRY_VOID(make_folder(publishers_folder(options.folder)));
+  // What is there is believed, and what is left there is removed: for this user alone.
+  HEADRACE_TRY_VOID(open_own_folder(entries_folder(options.folder)));
+  HEADRACE_TRY_VOID(open_own_folder(publishers_folder(options.folder)));
 
   remove_dead_publishers(options.folder);
   // Locked before it gets its final name: an unlocked file with that name would count as dead.

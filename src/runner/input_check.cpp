@@ -3,6 +3,7 @@
 
 #include "runner/dimension_expression.hpp"
 #include "runner/strides.hpp"
+#include "runner/value_check.hpp"
 
 #include <fmt/ranges.h>
 
@@ -64,6 +65,7 @@ std::string spec_text(const TensorSpec& spec) {
   for (const DimensionSpec& dimension : spec.shape) shape.push_back(dimension_text(dimension));
   text += fmt::format(" [{}]", fmt::join(shape, ", "));
   if (!spec.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(spec.strides, ", "));
+  if (spec.values) text += fmt::format(" of {}..{}", spec.values->least, spec.values->most);
   return text;
 }
 
@@ -134,6 +136,20 @@ Result<void> InputCheck::check(std::span<const TensorView> inputs) const {
   for (std::size_t i = 0; i < specs_.size(); ++i)
     if (!one_fits(specs_[i], inputs[i])) return explain(i, inputs[i]);
   if (!names_agree(inputs)) return explain_names(inputs);
+  return {};
+}
+
+Result<void> InputCheck::check_values(std::span<const TensorView> inputs) const {
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    const std::optional<ValueRange> range = specs_[i].values;
+    if (!range || is_absent(inputs[i]) || inputs[i].device.kind != Device::Kind::cpu) continue;
+    if (const auto outside = find_outside(inputs[i], *range))
+      return make_error(
+          Code::invalid_argument,
+          "input {} ({}) has the value {} at element {}, and the model uses its values as indices from "
+          "{} to {}: such an index would end this process",
+          i, specs_[i].name, outside->value, outside->element, range->least, range->most);
+  }
   return {};
 }
 

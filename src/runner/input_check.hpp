@@ -26,6 +26,10 @@ class InputCheck {
   /// length.
   ///   errors  invalid_argument: which input, its value, the expected value
   [[nodiscard]] Result<void> check(std::span<const TensorView> inputs) const;
+  /// Checks the values of inputs that are used as indices, in host memory. Before every run of inputs that
+  /// have passed `check`: the memory may have new bytes.
+  ///   errors  invalid_argument: which input, which element, its value, the range
+  [[nodiscard]] Result<void> check_values(std::span<const TensorView> inputs) const;
 
  private:
   /// The same as bool: the common case makes no text and allocates nothing except `lengths`.

@@ -36,9 +36,12 @@ Result<bool> boolean(const Json& object, const char* key, const std::string& whe
   return value->get<bool>();
 }
 
+bool is_int64(const Json& value) {
+  return value.is_number_integer() && !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX);
+}
+
 Result<std::int64_t> length(const Json& value, const std::string& where) {
-  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) ||
-      value.get<std::int64_t>() < 0)
+  if (!is_int64(value) || value.get<std::int64_t>() < 0)
     return wrong(where, "has a length that is not a whole number of 0 or more");
   return value.get<std::int64_t>();
 }
@@ -69,6 +72,17 @@ Result<DimensionSpec> dimension(const Json& value, const std::string& where) {
   return spec;
 }
 
+Result<std::optional<ValueRange>> values(const Json& object, const std::string& where) {
+  const Json* const range = member(object, "values");
+  if (range == nullptr) return std::optional<ValueRange>();
+  const Json* const least = range->is_object() ? member(*range, "min") : nullptr;
+  const Json* const most = range->is_object() ? member(*range, "max") : nullptr;
+  if (least == nullptr || most == nullptr || !is_int64(*least) || !is_int64(*most) ||
+      least->get<std::int64_t>() > most->get<std::int64_t>())
+    return wrong(where, "has values that are not a range of whole numbers");
+  return std::optional(ValueRange{least->get<std::int64_t>(), most->get<std::int64_t>()});
+}
+
 Result<TensorSpec> tensor(const Json& value, const std::string& where) {
   if (!value.is_object()) return wrong(where, "is not an object");
   TensorSpec spec;
@@ -78,6 +92,8 @@ Result<TensorSpec> tensor(const Json& value, const std::string& where) {
   spec.name = std::move(name);
   if (spec.name.empty()) spec.name = where;
   spec.optional = optional;
+  HEADRACE_TRY(range, values(value, where));
+  spec.values = range;
   if (!dtype.empty()) {
     auto known = dtype_from_name(dtype);
     if (!known) return wrong(where, "has the dtype \"" + dtype + "\", which is unknown");

@@ -3,13 +3,13 @@
 //
 //   {"headrace_io": 1, "headrace": "0.1.0", "torch": "2.13.0+cpu", "device": "cpu",
 //    "inputs":  [{"name": "x", "dtype": "float32", "shape": [{"name": "batch", "min": 1, "max": 64}, 256],
-//                 "strides": null, "optional": false}],
+//                 "strides": null, "optional": false, "values": {"min": 0, "max": 255}}],
 //    "outputs": [{"name": "logits", "dtype": "float32",
 //                 "shape": [{"name": "batch", "min": 1, "max": 64}, 10]}],
 //    "mutated": []}
 //
 // A dimension is a length, a named range (max null: no bound), or {"expr": "2*batch"} if it follows from
-// others.
+// others. "values" is there if the model uses the values as indices, and their range is known.
 #pragma once
 
 #include "base/errors.hpp"

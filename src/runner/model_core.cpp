@@ -215,6 +215,7 @@ Result<void> ModelCore::bind_and_run(Runner& runner, std::span<const TensorView>
     HEADRACE_TRY_VOID(check_.check(inputs));
     if (auto bound = runner.bind(inputs); !bound) return std::move(bound).error().within(info_.path);
   }
+  HEADRACE_TRY_VOID(check_.check_values(inputs));
   if (auto ran = runner.run(runtime_stream(options.stream), outputs); !ran)
     return std::move(ran).error().within(fmt::format("run {}", info_.path));
   if (options.synchronize) HEADRACE_TRY_VOID(wait(options.stream));

@@ -34,7 +34,10 @@ class ModelCore {
                                                                const RuntimeSource& runtime, Logger& logger);
 
   [[nodiscard]] const ModelInfo& info() const noexcept { return info_; }
-  [[nodiscard]] Result<void> check(std::span<const TensorView> inputs) const { return check_.check(inputs); }
+  [[nodiscard]] Result<void> check(std::span<const TensorView> inputs) const {
+    const auto checked = check_.check(inputs);
+    return checked ? check_.check_values(inputs) : checked;
+  }
   [[nodiscard]] Result<void> run(std::span<const TensorView> inputs, std::vector<Tensor>& outputs,
                                  const RunOptions& options);
   [[nodiscard]] Result<void> wait(std::optional<void*> stream) const;

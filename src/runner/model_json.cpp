@@ -23,6 +23,7 @@ OrderedJson spec_json(const TensorSpec& spec) {
   if (spec.shape_known) json["shape"] = OrderedJson::array();
   for (const DimensionSpec& dimension : spec.shape) json["shape"].push_back(dimension_json(dimension));
   if (!spec.strides.empty()) json["strides"] = spec.strides;
+  if (spec.values) json["values"] = {{"min", spec.values->least}, {"max", spec.values->most}};
   if (spec.optional) json["optional"] = true;
   if (spec.mutated) json["mutated"] = true;
   return json;

@@ -3,12 +3,16 @@
 // unpacks a package into /tmp at every load, and a killed process leaves it there.
 //
 //   <cache>/packages/<key>/            an unpacked package, complete
-//   <cache>/packages/<key>.<random>/   one that is being unpacked; its process holds `lock` in it
+//   <cache>/packages/<key>.<random>/   one that is being unpacked: runner/workplace.hpp
+//
+// Code is loaded from there, so all of it is made for this user alone, and nothing is used that another user
+// could have made or changed (base/own_folder.hpp). Other files and folders there are left alone.
 //
 // The key is computed from the file's size, its time and its table of contents, which has every member's
 // length and checksum: this reads a few kilobytes for a package of any size.
 #pragma once
 
+#include "base/unique_fd.hpp"
 #include "runner/package.hpp"
 
 #include <filesystem>
@@ -30,7 +34,7 @@ class PackageCache {
   /// place.
   ///   threads  any, and any processes: the first one moves its complete folder into place with one rename
   ///   errors   exhausted (the disk is full), corrupt (a member's checksum), invalid_argument (the folder is
-  ///            not writable)
+  ///            not writable, or another user may write to it)
   [[nodiscard]] Result<UnpackedPackage> unpacked(const Package& package) const;
 
   /// Removes incomplete folders of dead processes. Every unpacking calls it.
@@ -39,7 +43,8 @@ class PackageCache {
   [[nodiscard]] static std::string key(const Package& package);
 
  private:
-  [[nodiscard]] Result<void> unpack(const Package& package, const std::filesystem::path& place) const;
+  [[nodiscard]] Result<void> unpack(const Package& package, const std::filesystem::path& place,
+                                    const UniqueFd& folder) const;
 
   std::filesystem::path folder_;
 };

@@ -2,6 +2,7 @@
 #include "wire/metadata.hpp"
 
 #include "base/hash.hpp"
+#include "base/names.hpp"
 #include "base/utf8.hpp"
 #include "wire/byte_writer.hpp"
 #include "wire/msgpack_reader.hpp"
@@ -62,8 +63,10 @@ Verdict check_bytes(Key key, const char* field, std::size_t size, std::size_t le
 
 Verdict check_text(Key key, const char* field, std::string_view text, std::size_t least, std::size_t most) {
   if (auto v = check_bytes(key, field, text.size(), least, most)) return v;
-  if (is_utf8(text)) return std::nullopt;
-  return violation(key, "{} is not UTF-8", field);
+  if (!is_utf8(text)) return violation(key, "{} is not UTF-8", field);
+  if (has_control_character(text))
+    return violation(key, "{} {} has a control character", field, name_text(text));
+  return std::nullopt;
 }
 
 Verdict check_count(Key key, std::size_t count, std::size_t most) {

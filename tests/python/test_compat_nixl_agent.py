@@ -53,6 +53,37 @@ def pair():
     return left, right, here, there
 
 
+def test_a_peer_that_died_has_to_shake_hands_again_and_is_read_under_its_name(start_peer):
+    # As vLLM (_cleanup_remote_engines) and SGLang (_reload_invalidated_peers) do.
+    left, name = nixl_agent(unique("left")), unique("producer")
+    here = registered(left, np.zeros(4096, np.uint8))
+
+    def read():
+        region = left._native.peer_region(name, "registered")
+        local = left.prep_xfer_dlist("", [(address(here), 4096, 0)], "DRAM")
+        remote = left.prep_xfer_dlist(name, [(region.address, 4096, 0)], "DRAM")
+        transfer = left.make_prepped_xfer("READ", local, [0], remote, [0])
+        left.transfer(transfer)
+        finish(left, transfer)
+        return bytes(here)
+
+    def shake_hands():
+        producer = start_peer(name)
+        host, port = producer.address.split(":")
+        left.fetch_remote_metadata(name, host, int(port))
+        until(lambda: left.check_remote_metadata(name))
+        return producer
+
+    producer = shake_hands()
+    read()
+    assert left.check_remote_metadata(name), "it lives"
+    producer.kill()
+    until(lambda: not left.check_remote_metadata(name), seconds=20)
+    producer = shake_hands()
+    producer.ask("fill", region="registered", value=9)
+    assert read() == bytes([9]) * 4096
+
+
 def finish(agent, handle):
     until(lambda: agent.check_xfer_state(handle) == "DONE")
 

@@ -27,6 +27,7 @@ DIFFERENCES = {
     ): "Headrace takes the form in which files are registered for a question as well",
     ("storage", "estimate_xfer_cost"): "Headrace has an estimate",
     ("storage", "with a notification"): "Headrace tells the agent itself",
+    ("vllm_peer_returns", "check_remote_metadata"): "Headrace answers False once the peer is dead",
 }
 
 

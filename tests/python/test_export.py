@@ -517,3 +517,44 @@ def test_a_request_takes_one_tensor_for_a_tuple_and_names_what_is_no_tuple():
     assert len(ExportRequest(module, torch.ones(2)).args) == 1
     with pytest.raises(errors.InvalidArgument, match="args is a int: it must be a tuple"):
         ExportRequest(module, 3)
+
+
+class Lookups(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(256, 8)
+        self.bias = torch.nn.Parameter(torch.zeros(10, 4))
+
+    def forward(self, tokens, rows, columns, computed, masked, free, grown):
+        return (
+            self.table(tokens.view(-1)),
+            self.bias[rows.long()].sum(),
+            torch.gather(self.bias, 1, columns),
+            self.table(computed % 256),
+            self.bias[masked].sum(),
+            free + 1,
+            grown[free * 0],
+        )
+
+
+def test_the_range_of_an_input_that_is_used_as_an_index_is_known_and_no_other():
+    from headrace.exporting.index_bounds import index_bounds
+
+    tokens, columns, computed, free = torch.zeros(4, 2, 3, dtype=torch.int64).unbind()
+    rows, masked = torch.zeros(2, dtype=torch.int32), torch.zeros(10, dtype=torch.bool)
+    inputs = (tokens, rows, columns, computed, masked, free, torch.zeros(7))
+    program = torch.export.export(Lookups().eval(), inputs).run_decompositions({})
+    assert index_bounds(program) == {"tokens": (0, 255), "rows": (-10, 9), "columns": (0, 3)}
+
+
+def test_an_index_into_a_dimension_that_varies_has_no_range():
+    from headrace.exporting.index_bounds import index_bounds
+
+    class Pick(torch.nn.Module):
+        def forward(self, x, at):
+            return torch.index_select(x, 0, at)
+
+    rows = torch.export.Dim("rows", min=2, max=64)
+    inputs = (torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64))
+    program = torch.export.export(Pick(), inputs, dynamic_shapes={"x": {0: rows}, "at": None})
+    assert index_bounds(program.run_decompositions({})) == {}

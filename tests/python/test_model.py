@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -405,3 +407,46 @@ def test_doctor_prints_a_table_on_a_terminal_unless_json_is_asked_for(packages):
     )
     assert table.endswith("\nAll checks passed on cpu.\n")
     assert json.loads(on_a_terminal(*command, "--json"))["works"]
+
+
+def lookup_inputs():
+    return {
+        "a": np.zeros(16, np.float32),
+        "bias": np.zeros(16, np.float32),
+        "m": np.zeros((1, 4), np.float32),
+        "ids": np.arange(5, dtype=np.int64),
+    }
+
+
+def test_an_index_out_of_range_is_refused_and_the_process_lives(packages, tmp_path):
+    with zipfile.ZipFile(packages / "mixed.pt2") as archive:
+        archive.extractall(tmp_path / "package")
+    (spec,) = (tmp_path / "package").rglob("extra/headrace.json")
+    described = json.loads(spec.read_text())
+    described["inputs"][3]["values"] = {"min": 0, "max": 99}
+    spec.write_text(json.dumps(described))
+    model = headrace.Model(str(spec.parents[1]))
+    assert model.info["inputs"][3]["values"] == {"min": 0, "max": 99}
+    inputs = lookup_inputs()
+    table = np.asarray(model(**inputs)[2])
+    inputs["ids"][4] = 100  # in the same memory as before
+    told = r"input 3 \(ids\) has the value 100 at element 4.* 0 to 99"
+    with pytest.raises(headrace.InvalidArgument, match=told):
+        model(**inputs)
+    inputs["ids"][4] = 4
+    assert np.array_equal(np.asarray(model(**inputs)[2]), table)
+
+
+def test_an_isolated_model_that_crashes_is_told_with_its_signal(packages):
+    command = [COMMAND, "infer", packages / "add.pt2", "--isolated", "--generate", "--runs"]
+    ignores = ["sh", "-c", 'trap "" CHLD; exec "$@"', "sh"]  # which a child inherits
+    good = subprocess.run([*ignores, *command, "1"], capture_output=True, text=True, timeout=100, check=False)
+    assert good.returncode == 0, good.stderr
+    assert "output0" in good.stdout
+    with subprocess.Popen([*ignores, *command, "1000000000"], stderr=subprocess.PIPE, text=True) as running:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        until(lambda: children.read_text())
+        os.kill(int(children.read_text()), signal.SIGABRT)
+        _, errors = running.communicate(timeout=100)
+    assert running.returncode == 1
+    assert "ended by signal 6 (SIGABRT)" in errors

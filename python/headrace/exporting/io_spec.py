@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgument, NotSupported
+from .index_bounds import Range, index_bounds
 from .request import ExportRequest
 
 VERSION = 1
@@ -143,6 +144,7 @@ def describe(program: ExportedProgram, request: ExportRequest, device: str, vers
     errors   invalid_argument (names do not fit), not_supported (an input or output is not a tensor)
     """
     names = DimensionNames(program, request)
+    bounds = index_bounds(program)
     values = input_values(program)
     inputs = _check_names("input", request.input_names, list(values))
     renamed = dict(zip(values, inputs))
@@ -158,7 +160,10 @@ def describe(program: ExportedProgram, request: ExportRequest, device: str, vers
         "headrace": version,
         "torch": torch.__version__,
         "device": torch.device(device).type,
-        "inputs": [_describe_input(name, value, names) for name, value in zip(inputs, values.values())],
+        "inputs": [
+            _describe_input(name, value, names, bounds.get(placeholder))
+            for name, (placeholder, value) in zip(inputs, values.items())
+        ],
         "outputs": [_describe_tensor(name, value, names) for name, value in zip(outputs, output_tensors)],
         "mutated": [renamed[target] for target in mutated],
     }
@@ -179,9 +184,14 @@ def _describe_tensor(name: str, value: torch.Tensor, names: DimensionNames) -> d
     }
 
 
-def _describe_input(name: str, value: torch.Tensor, names: DimensionNames) -> dict[str, Any]:
+def _describe_input(
+    name: str, value: torch.Tensor, names: DimensionNames, bounds: Range | None
+) -> dict[str, Any]:
     strides = None if value.is_contiguous() else [names.encode(stride) for stride in value.stride()]
-    return {**_describe_tensor(name, value, names), "strides": strides, "optional": False}
+    described = {**_describe_tensor(name, value, names), "strides": strides, "optional": False}
+    if bounds is not None:
+        described["values"] = {"min": bounds[0], "max": bounds[1]}
+    return described
 
 
 def _check_names(what: str, given: Sequence[str] | None, default: list[str]) -> list[str]:

@@ -57,6 +57,19 @@ TEST_F(PeersTest, a_lost_link_is_closed_later_and_every_watcher_is_told) {
   EXPECT_TRUE(parts.peers.list().front().lost);
 }
 
+TEST_F(PeersTest, metadata_that_comes_again_after_a_loss_gives_the_peer_another_chance) {
+  const auto life = parts.import("there");
+  const auto link = parts.links.to(life, backend).value();
+  parts.links.event(link->token(), HEADRACE_LINK_LOST, {Code::peer_lost}, "it died");
+  (void)parts.progress->poll();
+  ASSERT_TRUE(parts.peers.list().front().lost);
+  ASSERT_EQ(parts.import("there"), life);
+  EXPECT_FALSE(parts.peers.list().front().lost);
+  parts.peers.end_life(*life, Fate::left, "it has closed its agent");
+  ASSERT_EQ(parts.import("there"), life);
+  EXPECT_TRUE(parts.peers.list().front().lost) << "a life that has ended does not begin again";
+}
+
 TEST_F(PeersTest, a_connection_that_fails_at_once_leaves_no_link) {
   const auto life = parts.import("there");
   Recorded::connect_fails = true;

@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 namespace headrace::engine {
 namespace {
@@ -19,7 +22,10 @@ class PluginHostTest : public ::testing::Test {
   PluginHostTest() : folder_(fs::temp_directory_path() / ("headrace-plugins-" + std::to_string(::getpid()))) {
     fs::create_directories(folder_);
   }
-  ~PluginHostTest() override { fs::remove_all(folder_); }
+  ~PluginHostTest() override {
+    ::signal(SIGCHLD, SIG_DFL);
+    fs::remove_all(folder_);
+  }
 
   PluginPaths paths() const {
     PluginPaths p = default_plugin_paths({HEADRACE_TEST_BIN_DIR "/plugins"});
@@ -73,6 +79,42 @@ TEST_F(PluginHostTest, a_plugin_that_does_not_fit_is_refused_with_a_sentence) {
 TEST_F(PluginHostTest, a_plugin_that_kills_its_process_kills_its_trial_only) {
   EXPECT_TRUE(says(refusal("crashes"), "signal 9")) << refusal("crashes");
   EXPECT_TRUE(says(refusal("crashes"), "remembered")) << "the second time there is no trial";
+}
+
+TEST_F(PluginHostTest, a_plugin_that_kills_its_process_is_refused_where_sigchld_is_ignored) {
+  ::signal(SIGCHLD, SIG_IGN);
+  EXPECT_TRUE(says(refusal("crashes"), "how is unknown")) << refusal("crashes");
+  EXPECT_TRUE(fs::is_empty(folder_ / "cache")) << "what is not known is not remembered";
+  PluginHost host(paths(), Log(logger_, "plugins"));
+  EXPECT_NE(host.find("sound").table, nullptr) << host.find("sound").refusal;
+}
+
+TEST_F(PluginHostTest, a_plugin_that_kills_its_process_is_refused_where_another_thread_reaps_all_children) {
+  const std::jthread reaper([](const std::stop_token& stop) {
+    while (!stop.stop_requested())
+      if (::waitpid(-1, nullptr, 0) < 0) std::this_thread::yield();
+  });
+  EXPECT_TRUE(says(refusal("crashes"), "its trial in a child process")) << refusal("crashes");
+  PluginHost host(paths(), Log(logger_, "plugins"));
+  EXPECT_NE(host.find("sound").table, nullptr) << host.find("sound").refusal;
+}
+
+TEST_F(PluginHostTest, a_verdict_that_another_user_could_have_written_does_not_count) {
+  const auto crashes_with = [&](const char* planted) {
+    for (const auto& file : fs::directory_iterator(folder_ / "cache")) std::ofstream(file.path()) << planted;
+    return says(refusal("crashes"), "signal 9");
+  };
+  ASSERT_TRUE(says(refusal("crashes"), "signal 9"));
+  fs::permissions(folder_ / "cache", fs::perms::all);
+  EXPECT_TRUE(crashes_with("ok\n")) << "others may write to the folder";
+  fs::permissions(folder_ / "cache", fs::perms::owner_all);
+  EXPECT_TRUE(crashes_with("ok")) << "a verdict that was cut off";
+  for (const auto& file : fs::directory_iterator(folder_ / "cache")) {
+    std::ofstream(folder_ / "elsewhere") << "ok\n";
+    fs::remove(file.path());
+    fs::create_symlink(folder_ / "elsewhere", file.path());
+  }
+  EXPECT_TRUE(says(refusal("crashes"), "signal 9")) << "a link";
 }
 
 TEST_F(PluginHostTest, find_all_lists_every_plugin_and_a_bad_one_does_not_hide_the_others) {

@@ -29,6 +29,14 @@ TEST(NpzLayout, AnArchiveThatItLaysOutIsReadBack) {
   EXPECT_EQ(arrays->at(1).info.bytes, 0U);
 }
 
+TEST(NpzLayout, ANameThatLeadsOutOfTheFolderOfItsReaderIsRefused) {
+  for (const char* const name : {"../../x", "/etc/x", "a/../../x"}) {
+    const auto layout = NpzLayout::plan(std::vector{named_tensor(name, "F16", {1})});
+    ASSERT_FALSE(layout.ok()) << name;
+    EXPECT_THAT(layout.error().message, HasSubstr("write outside of its folder"));
+  }
+}
+
 TEST(NpzLayout, ATypeThatNumpyLacksIsRefused) {
   const auto layout = NpzLayout::plan(std::vector{named_tensor("w", "BF16", {1})});
   ASSERT_FALSE(layout.ok());

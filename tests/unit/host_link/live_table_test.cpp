@@ -53,6 +53,22 @@ TEST(LiveTable, the_places_of_regions_that_have_left_take_no_memory) {
   EXPECT_LT(used_bytes(), 2 * ids) << "a byte of state for each id, and little else";
 }
 
+TEST(LiveTable, steps_whose_regions_have_all_left_take_no_memory) {
+  const auto table = LiveTable::create().value();
+  const auto view = LiveView::open(UniqueFd(::dup(table->fd()))).value();
+  constexpr auto steps = static_cast<std::uint32_t>(8 * live_step_ids);
+  ASSERT_TRUE(table->enter(2, {2, 2}).ok());
+  for (std::uint32_t id = live_step_ids; id < steps; ++id) {
+    ASSERT_TRUE(table->enter(id, {id, id}).ok());
+    table->leave(id);
+  }
+  struct stat file {};
+  ASSERT_EQ(::fstat(table->fd(), &file), 0);
+  EXPECT_LE(static_cast<std::uint64_t>(file.st_blocks) * 512, live_header_bytes + live_step_ids + 4096);
+  EXPECT_FALSE(view->entry(5 * live_step_ids).value().registered_at());
+  EXPECT_EQ(view->entry(2).value().registered_at()->address, 2U);
+}
+
 TEST(LiveTable, a_peer_cannot_write_the_table) {
   const auto table = LiveTable::create().value();
   EXPECT_EQ(::fcntl(table->fd(), F_GETFL) & O_ACCMODE, O_RDONLY);

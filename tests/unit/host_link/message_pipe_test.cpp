@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host_link/message_pipe.hpp"
 
+#include "base/epoll.hpp"
+
 #include <gtest/gtest.h>
 
+#include <sys/epoll.h>
+
+#include <array>
 #include <string>
 #include <vector>
 
@@ -94,19 +99,42 @@ TEST(MessagePipe, the_reserved_bytes_have_a_limit_and_are_given_back) {
   EXPECT_TRUE(ends.near->reserve(65'000).ok()) << "bytes in the ring no longer count as reserved";
 }
 
-TEST(MessagePipe, the_eventfd_is_signaled_only_for_a_sleeping_reader) {
+TEST(MessagePipe, the_bell_is_rung_only_for_a_sleeping_reader) {
   const PipeEnds ends = make_pipe();
   const auto bell_rang = [&] {
-    std::uint64_t count = 0;
-    return ::read(ends.far->bell(), &count, sizeof count) > 0;
+    char ring = 0;
+    return ::read(ends.far->bell(), &ring, sizeof ring) > 0;
   };
   ASSERT_TRUE(ends.near->send(0, "awake").ok());
   EXPECT_FALSE(bell_rang());
   (void)read_all(*ends.far);
-  ASSERT_TRUE(ends.far->reader().arm());
+  ASSERT_TRUE(ends.far->arm());
   ASSERT_TRUE(ends.near->send(0, "asleep").ok());
   ASSERT_TRUE(ends.near->send(0, "and again").ok());
   EXPECT_TRUE(bell_rang());
+}
+
+TEST(MessagePipe, a_bell_that_its_waiter_never_reads_rings_for_every_sleep) {
+  const PipeEnds ends = make_pipe();
+  Epoll epoll = Epoll::create().value();
+  ASSERT_TRUE(epoll.add(ends.far->bell(), EPOLLIN | EPOLLET, 1));
+  std::array<epoll_event, 1> events{};
+  for (int sleep = 0; sleep < 2000; ++sleep) {
+    while (!ends.far->arm()) ASSERT_TRUE(read_all(*ends.far).empty());
+    ASSERT_TRUE(ends.near->send(0, "asleep").ok());
+    ASSERT_EQ(::epoll_wait(epoll.fd(), events.data(), 1, 10'000), 1) << sleep;
+    ASSERT_EQ(read_all(*ends.far).size(), 1U);
+  }
+}
+
+TEST(MessagePipe, a_bell_whose_other_end_waits_and_is_full_keeps_nobody_waiting) {
+  const PipeEnds ends = make_pipe();
+  ASSERT_EQ(::fcntl(ends.near->descriptors()[1], F_SETFL, 0), 0);  // the end that `far` rings
+  for (int sleep = 0; sleep < 2000; ++sleep) {                     // more than a bell holds; none is drained
+    (void)ends.near->reader().arm();
+    ASSERT_TRUE(ends.far->send(0, "asleep").ok());
+    ASSERT_EQ(read_all(*ends.near).size(), 1U);
+  }
 }
 
 TEST(MessagePipe, a_file_that_is_no_valid_pipe_is_not_adopted) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "memory/region_table.hpp"
 
+#include "support/heap_in_use.hpp"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 
 namespace headrace {
@@ -178,6 +181,52 @@ TEST(region_table, the_changes_since_any_version_lead_to_the_present_regions) {
   }
   EXPECT_TRUE(table.changes_since(table.version()).added.empty());
   EXPECT_TRUE(table.changes_since(table.version()).gone.empty());
+}
+
+TEST(region_table, a_region_for_each_request_leaves_the_memory_flat) {
+  Table table;
+  for (int i = 0; i < 100; ++i) table.add(1000U * static_cast<unsigned>(i), 10, "stays");
+  const auto register_and_deregister = [&](int pairs) {
+    for (int i = 0; i < pairs; ++i) {
+      const std::uint32_t id = table.add(500, 10, "goes");
+      if (i % 1000 == 0) table.index();
+      ASSERT_TRUE(table.remove(id));
+    }
+  };
+  register_and_deregister(10'000);
+  const std::size_t before = test::heap_in_use();
+  register_and_deregister(100'000);
+  EXPECT_LE(test::heap_in_use(), before + before / 20);
+  EXPECT_EQ(table.size(), 100U);
+  EXPECT_EQ(table.find(110'100), nullptr);
+  ASSERT_NE(table.find(100), nullptr);
+  table.index();
+  EXPECT_EQ(table.find_address(99'005, 1)->id, 100U);
+}
+
+TEST(region_table, the_changes_since_a_forgotten_version_lead_to_the_present_regions) {
+  std::mt19937_64 random(7);
+  Table table;
+  std::map<std::uint64_t, std::set<std::uint32_t>> at_version{{0, {}}};
+  std::set<std::uint32_t> now;
+  for (int i = 0; i < 20'000; ++i) {
+    if (now.size() > 40 || (!now.empty() && random() % 2 == 0)) {
+      const auto victim = std::next(now.begin(), static_cast<std::ptrdiff_t>(random() % now.size()));
+      table.remove(*victim);
+      now.erase(victim);
+    } else {
+      now.insert(table.add(random() % 2, 1, "r"));
+    }
+    if (i % 500 == 0) at_version[table.version()] = now;
+  }
+  for (auto& [version, reader] : at_version) {
+    const auto changes = table.changes_since(version);
+    reader.insert(changes.added.begin(), changes.added.end());
+    for (const RegionIdRange& range : changes.gone)
+      for (std::uint32_t i = 0; i < range.count; ++i) reader.erase(range.first + i);
+    ASSERT_EQ(reader, now) << "from version " << version;
+    EXPECT_LE(changes.gone.size(), std::max<std::size_t>(now.size() + 1, 2200));
+  }
 }
 
 TEST(region_table, consecutive_removed_ids_are_one_range) {

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -57,6 +58,41 @@ class FileStoreTest : public ::testing::Test {
   TemporaryFolder folder_;
   Logger logger_;
 };
+
+TEST_F(FileStoreTest, files_that_do_not_bear_a_name_of_the_store_are_left_alone) {
+  { const auto made = open(); }
+  const std::string entries = folder_.path() + "/entries/", publishers = folder_.path() + "/publishers/";
+  const std::vector<std::string> others{
+      entries + "a-report-with-a-long-name.2024-01-01-00-00-and-more.txt",
+      entries + std::string(16, 'a') + "-" + std::string(16, 'b') + "." + std::string(15, 'c') + "~",
+      publishers + "package.lock"};
+  for (const std::string& path : others) std::ofstream(path) << "a user's";
+  const auto store = open();
+  EXPECT_TRUE(store->list(Deadline::never())->empty());
+  for (const std::string& path : others) EXPECT_TRUE(std::filesystem::exists(path)) << path;
+}
+
+TEST_F(FileStoreTest, a_store_that_others_may_write_is_refused_with_what_to_do) {
+  { const auto made = open(); }
+  for (const char* const subfolder : {"/entries", "/publishers"}) {
+    std::filesystem::permissions(folder_.path() + subfolder, std::filesystem::perms::all);
+    const auto refused = FileStore::open({folder_.path(), 20ms}, logger_);
+    ASSERT_FALSE(refused) << subfolder;
+    EXPECT_THAT(refused.error().message, HasSubstr("other users may write to"));
+    std::filesystem::permissions(folder_.path() + subfolder, std::filesystem::perms::owner_all);
+  }
+}
+
+TEST_F(FileStoreTest, a_fifo_in_the_place_of_an_entry_keeps_nobody_waiting) {
+  const auto store = open();
+  ASSERT_TRUE(store->publish("a", "", "bytes", 10s, Deadline::never()));
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/entries")) {
+    std::filesystem::remove(entry.path());
+    ASSERT_EQ(::mkfifo(entry.path().c_str(), 0600), 0);
+  }
+  EXPECT_TRUE(store->list(Deadline::never())->empty());
+  EXPECT_FALSE(store->fetch("a", "", Deadline::never()));
+}
 
 TEST_F(FileStoreTest, AKilledPublisherIsReportedAsLeftAndItsFilesAreRemoved) {
   const pid_t child = publisher("victim");

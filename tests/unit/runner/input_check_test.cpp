@@ -64,6 +64,42 @@ TEST_F(InputCheckTest, only_an_optional_input_may_be_left_out) {
   EXPECT_THAT(complaint(), HasSubstr("input 0 (x) has no memory"));
 }
 
+TEST_F(InputCheckTest, values_that_are_used_as_indices_must_be_in_range) {
+  const IoSpec spec = read_io_spec(R"({"headrace_io": 1, "outputs": [], "inputs": [
+    {"name": "free", "dtype": "int64", "shape": [2]},
+    {"name": "rows", "dtype": "int32", "shape": [2, 3], "strides": [1, 2], "values": {"min": -4, "max": 3}}]})")
+                          .value();
+  EXPECT_EQ(spec_text(spec.inputs[1]), "int32 [2, 3] with strides [1, 2] of -4..3");
+  const InputCheck check(spec.inputs, Device{}, true);
+  const std::array<std::int64_t, 2> free{1000, -1000};
+  std::array<std::int32_t, 6> rows{-4, 3, 0, 0, 0, 0};
+  const std::array<TensorView, 2> views{TensorView{free.data(), DType::int64, {2}, {}, {}},
+                                        TensorView{rows.data(), DType::int32, {2, 3}, {1, 2}, {}}};
+  ASSERT_TRUE(check.check(views));
+  EXPECT_TRUE(check.check_values(views));
+  rows[3] = 4;  // [1, 1]
+  const auto refused = check.check_values(views);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_THAT(
+      refused.error().message,
+      HasSubstr("input 1 (rows) has the value 4 at element 4, and the model uses its values as indices from "
+                "-4 to 3"));
+  rows[3] = -5;
+  EXPECT_FALSE(check.check_values(views));
+}
+
+TEST(IoSpec, values_that_are_no_range_are_corrupt) {
+  for (const char* const values : {"7", R"({"min": 3, "max": 2})", R"({"min": 0})",
+                                   R"({"min": 0.5, "max": 2})", R"({"min": 0, "max": 18446744073709551615})"})
+    EXPECT_EQ(read_io_spec(fmt::format(R"({{"headrace_io": 1, "outputs": [], "inputs": [
+      {{"name": "x", "dtype": "int64", "shape": [2], "values": {}}}]}})",
+                                       values))
+                  .code(),
+              Code::corrupt)
+        << values;
+}
+
 TEST_F(InputCheckTest, required_strides_are_checked) {
   views_[2].strides = {};
   EXPECT_THAT(complaint(), HasSubstr("bfloat16 [batch 1.., 3] with strides [1, 8] is expected"));

@@ -358,6 +358,18 @@ TEST(Metadata, MetadataThatBreaksARuleIsNotDecoded) {
                            })
                      .sealed(),
                  "name is not UTF-8");
+  expect_corrupt(Body()
+                     .regions(3)
+                     .with("named",
+                           [](Body::Packer& p) {
+                             p.pack_array(1);
+                             p.pack_array(3);
+                             p.pack_uint32(1);
+                             Body::text(p, std::string_view("half\0name", 9));
+                             Body::bin(p, "");
+                           })
+                     .sealed(),
+                 "name \"half\\x00name\" has a control character");
   expect_corrupt(Body().regions(3, std::string_view("\0\0\0\0", 4)).sealed(), "ids rise from 1");
   expect_corrupt(Body().regions(3, "\xfe\xff\xff\xff").sealed(), "beyond the last id");
   expect_corrupt(Body().regions(3, three_ids, std::string_view("\0\0", 2)).sealed(), "kind has 2 bytes");

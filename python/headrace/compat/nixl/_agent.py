@@ -450,13 +450,14 @@ class nixlAgent:
         return nixl_status_t.NIXL_SUCCESS if self._peers.forget(name) else nixl_status_t.NIXL_ERR_NOT_FOUND
 
     def checkRemoteMD(self, remote_agent: str, descs: nixlXferDList) -> nixl_status_t:
-        """Returns NIXL_SUCCESS if this agent has the peer's metadata and it covers these descriptors."""
+        """Returns NIXL_SUCCESS if this agent has the peer's metadata, it covers these descriptors, and the
+        peer is not known to be dead: programs ask it before they shake hands once more."""
         name = as_text(remote_agent, "an agent's name")
         need(descs, nixlXferDList, "the list to check")
         for sender, _ in self._agent.take_notifications(prefix=WITHDRAWAL):
             self._peers.forget(sender)
         try:
-            if name != self._name and self._peers.info(name) is None:
+            if name != self._name and not self._peers.is_alive(name):
                 return nixl_status_t.NIXL_ERR_NOT_FOUND
             if not descs.isEmpty():
                 kind = kind_of(descs.getType())

@@ -60,6 +60,11 @@ class Peers:
         arrive before its addresses."""
         return next((info for info in self._agent.peers() if info.name == name and info.backends), None)
 
+    def is_alive(self, name: str) -> bool:
+        """Returns whether a peer can be reached as far as is known: no link has told that it died or left."""
+        info = self.info(name)
+        return info is not None and not info.lost
+
     def life(self, name: str) -> Life | None:
         """Returns the current life of a peer; None if it is unknown."""
         info = self.info(name)

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -80,6 +81,47 @@ TEST_F(PartFile, APartFileIsResumedByTheSamePlan) {
   }
   const auto file = OutputFile::open(path_, 100, 7, true);
   EXPECT_TRUE(file->complete().contains(4));
+}
+
+TEST_F(PartFile, APartFileIsForThisUserAloneUntilItIsWhole) {
+  const mode_t before = ::umask(0);
+  auto file = OutputFile::open(path_, 5, 1, true);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  const auto mode = [](const fs::path& path) {
+    return static_cast<unsigned>(fs::status(path).permissions());
+  };
+  EXPECT_EQ(mode(path_.string() + ".part"), 0600U);
+  EXPECT_EQ(mode(path_.string() + ".part.state"), 0600U);
+  ::umask(0022);
+  ASSERT_TRUE(file->finish(false, IfTaken::keep).ok());
+  ::umask(before);
+  EXPECT_EQ(mode(path_), 0644U);
+}
+
+TEST_F(PartFile, APartFileThatAnotherCouldHaveMadeIsRefused) {
+  const fs::path elsewhere = path_.string() + ".elsewhere";
+  for (const char* const name : {".part", ".part.state"}) {
+    const fs::path part = path_.string() + name;
+    const auto refused = [&](const char* what) {
+      const auto file = OutputFile::open(path_, 100, 7, true);
+      EXPECT_EQ(file.code(), Code::invalid_argument) << part << " is " << what;
+      fs::remove(part);
+      fs::remove(elsewhere);
+    };
+    std::ofstream(part) << "x";
+    fs::permissions(part, fs::perms(0666));
+    refused("a file that others may write");
+    std::ofstream(elsewhere) << "x";
+    fs::create_hard_link(elsewhere, part);
+    refused("a second name of a file");
+    fs::create_symlink(elsewhere, part);
+    refused("a link");
+    ASSERT_EQ(::mkfifo(part.c_str(), 0600), 0);
+    refused("a FIFO");
+    EXPECT_TRUE(OutputFile::open(path_, 100, 7, true).ok());
+    fs::remove(path_.string() + ".part");
+    fs::remove(path_.string() + ".part.state");
+  }
 }
 
 TEST_F(PartFile, APartFileOfAnotherPlanIsStartedOver) {

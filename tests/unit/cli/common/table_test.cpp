@@ -16,6 +16,12 @@ std::size_t widest_row(const std::string& text) {
   return widest;
 }
 
+TEST(Tables, ACellBringsNothingThatATerminalObeys) {
+  Table table({{"name"}, {"note"}});
+  table.add({"a\x1b[2J", "b\x07"});
+  EXPECT_EQ(table.text(), "name      note\na\\x1b[2J  b\\x07\n");
+}
+
 TEST(Tables, AColumnIsAsWideAsItsWidestCell) {
   Table table({{"name"}, {"size", Table::Align::right}});
   table.add({"a", "1"});

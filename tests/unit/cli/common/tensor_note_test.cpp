@@ -56,6 +56,27 @@ TEST(Notes, ANoteThatContradictsItselfIsRefused) {
   }
 }
 
+TEST(Notes, ANameThatATerminalWouldObeyIsRefusedAndShownEscaped) {
+  for (const std::string name : {"a\x1b]0;title\x07", "two\nlines",
+                                 "\xc2\x9b"
+                                 "2J"}) {
+    const auto all = read_notes(std::vector{region_of(served(name, "U8", {1}, 0), true)});
+    ASSERT_FALSE(all.ok()) << name;
+    EXPECT_EQ(all.code(), Code::corrupt);
+    EXPECT_THAT(all.error().message, testing::Not(HasSubstr(name)));
+  }
+}
+
+TEST(Notes, LengthsWhoseSumWrapsAreRefused) {
+  std::vector<Region> regions;
+  for (std::uint64_t i = 0; i < 17; ++i)
+    regions.push_back(region_of(served("t" + std::to_string(i), "U8", {std::uint64_t{1} << 60}, i)));
+  const auto all = read_notes(regions);
+  ASSERT_FALSE(all.ok());
+  EXPECT_EQ(all.code(), Code::corrupt);
+  EXPECT_THAT(all.error().message, HasSubstr("too large"));
+}
+
 TEST(Notes, TwoTensorsOfOneNameAreRefused) {
   const ServedTensor tensor = served("t", "U8", {1}, 0);
   EXPECT_THAT(read_notes(std::vector{region_of(tensor), region_of(tensor)}).error().message,

@@ -51,13 +51,18 @@ TEST_F(WorkFolderTest, AWorkFolderIsRemovedWithItsContents) {
 TEST_F(WorkFolderTest, ANewWorkFolderRemovesAbandonedOnesAndNothingElse) {
   auto living = WorkFolder::make();
   ASSERT_TRUE(living.ok());
-  const fs::path left = parent_ / "headrace-demo-gone00", other = parent_ / "other";
+  const fs::path left = parent_ / "headrace-demo-0123456789abcdef", other = parent_ / "other";
   fs::create_directories(left / "agents");
   fs::create_directory(other);
-  fs::create_directory_symlink(other, parent_ / "headrace-demo-link00");
+  fs::permissions(left, fs::perms::owner_all);
+  fs::create_directory_symlink(other, parent_ / "headrace-demo-0123456789abcd00");
+  for (const char* const name : {"headrace-demo-results", "headrace-demo-backup", "headrace-demo-20240101"})
+    fs::create_directory(parent_ / name);
   auto next = WorkFolder::make();
   ASSERT_TRUE(next.ok());
   EXPECT_FALSE(fs::exists(left));
+  for (const char* const name : {"headrace-demo-results", "headrace-demo-backup", "headrace-demo-20240101"})
+    EXPECT_TRUE(fs::exists(parent_ / name)) << name;
   EXPECT_TRUE(fs::exists(living->path()) && fs::exists(next->path()) && fs::exists(other));
 }
 
