@@ -26,9 +26,14 @@ inline constexpr int end_of_thread = -2;
 
 template <class World>
 struct Step {
+  /// `its_run` returns where the thread goes on. Without `its_may_run` it may run always.
+  Step(std::string its_name, std::function<int(World&)> its_run,
+       std::function<bool(const World&)> its_may_run = nullptr)
+      : name(std::move(its_name)), run(std::move(its_run)), may_run(std::move(its_may_run)) {}
+
   std::string name;
-  std::function<int(World&)> run;                  ///< returns where the thread goes on
-  std::function<bool(const World&)> may_run = {};  ///< empty: always
+  std::function<int(World&)> run;
+  std::function<bool(const World&)> may_run;
 };
 
 template <class World>
