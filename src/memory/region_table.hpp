@@ -169,8 +169,8 @@ class RegionTable {
     std::uint64_t address = 0;
     std::uint64_t length = 0;
     std::uint64_t added_in = 0;
-    bool withdrawn = false, renewed = false;
     std::uint32_t id = 0;
+    bool withdrawn = false, renewed = false;
   };
   struct Span {
     std::uint64_t begin, end;

@@ -101,6 +101,7 @@ class FakeCuda {
  private:
   friend struct FakeDriver;
   std::unique_ptr<struct FakeDriver> driver_;
+  struct FakeDriver* before_ = nullptr;  // the one that was current when this was made
 };
 
 }  // namespace headrace::cuda

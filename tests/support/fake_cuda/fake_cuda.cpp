@@ -10,11 +10,11 @@
 namespace headrace::cuda {
 
 FakeCuda::FakeCuda(std::vector<FakeGpu> gpus) : driver_(std::make_unique<FakeDriver>(std::move(gpus))) {
-  FakeDriver::current() = driver_.get();
+  before_ = std::exchange(FakeDriver::current(), driver_.get());
 }
 FakeCuda::~FakeCuda() {
   driver_.reset();
-  FakeDriver::current() = nullptr;
+  FakeDriver::current() = before_;
 }
 
 Result<DriverTable> FakeCuda::load() { return bind_driver(lookup()); }

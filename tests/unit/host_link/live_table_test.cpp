@@ -65,8 +65,8 @@ TEST(LiveTable, steps_whose_regions_have_all_left_take_no_memory) {
   struct stat file {};
   ASSERT_EQ(::fstat(table->fd(), &file), 0);
   EXPECT_LE(static_cast<std::uint64_t>(file.st_blocks) * 512, live_header_bytes + live_step_ids + 4096);
-  EXPECT_FALSE(view->entry(5 * live_step_ids).value().registered_at());
-  EXPECT_EQ(view->entry(2).value().registered_at()->address, 2U);
+  EXPECT_FALSE(view->find(5 * live_step_ids).value().registered_at());
+  EXPECT_EQ(view->find(2).value().registered_at()->base, 2U);
 }
 
 TEST(LiveTable, a_peer_cannot_write_the_table) {
