@@ -443,7 +443,7 @@ def test_an_isolated_model_that_crashes_is_told_with_its_signal(packages):
     good = subprocess.run([*ignores, *command, "1"], capture_output=True, text=True, timeout=100, check=False)
     assert good.returncode == 0, good.stderr
     assert "output0" in good.stdout
-    with subprocess.Popen([*ignores, *command, "1000000000"], stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen([*ignores, *command, "20000000"], stderr=subprocess.PIPE, text=True) as running:
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
         until(lambda: children.read_text())
         os.kill(int(children.read_text()), signal.SIGABRT)

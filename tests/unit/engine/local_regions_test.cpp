@@ -154,6 +154,13 @@ TEST_F(LocalRegionsTest, names_are_unique_and_free_again_after_deregistration) {
   EXPECT_NE(add("cache").value, id.value) << "ids are not used again";
 }
 
+TEST_F(LocalRegionsTest, a_name_that_a_reader_would_cut_off_or_obey_is_refused_with_the_name) {
+  const MemoryRange range{parts.memory.data(), parts.memory.size()};
+  const auto refused = regions.add({&range, 1}, {.name = std::string("half\0name", 9)}, {});
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_NE(refused.error().message.find("\"half\\x00name\""), std::string::npos) << refused.error().message;
+}
+
 TEST_F(LocalRegionsTest, an_address_is_looked_up_among_registered_regions) {
   const auto address = reinterpret_cast<std::uint64_t>(parts.memory.data());
   EXPECT_EQ(regions.look_by_address().at_address(address, 1), nullptr);
