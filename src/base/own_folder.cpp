@@ -76,14 +76,14 @@ Result<UniqueFd> open_own_folder(const std::string& path) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return os_error(errno, "look at {}", path);
   HEADRACE_TRY_VOID(check_own(status, path));
-  return std::move(fd);
+  return fd;
 }
 
 Result<UniqueFd> open_own_folder_within(const std::string& path) {
   HEADRACE_TRY(fd, open_own_folder(path));
   const fs::path holder = fs::path(path).parent_path();
   HEADRACE_TRY_VOID(check_holder(holder.empty() ? "." : holder.string()));
-  return std::move(fd);
+  return fd;
 }
 
 Result<UniqueFd> open_own_file(const std::string& path) {
@@ -92,7 +92,7 @@ Result<UniqueFd> open_own_file(const std::string& path) {
   if (::fstat(fd.get(), &status) != 0) return os_error(errno, "look at {}", path);
   if (!S_ISREG(status.st_mode)) return not_itself(path, "file");
   HEADRACE_TRY_VOID(check_own(status, path));
-  return std::move(fd);
+  return fd;
 }
 
 }  // namespace headrace
