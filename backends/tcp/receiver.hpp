@@ -29,7 +29,7 @@ class Receiver final : private FrameReader::Handler {
   bool receive(HostCalls& calls, Driver driver);
   /// A caller has polled within the last microseconds, so it is about to poll again.
   [[nodiscard]] bool left_to_caller() const;
-  /// Whether the peer has closed the socket, whatever has still to be read from it.
+  /// Whether the peer has closed the socket. Bytes that came before may wait to be read.
   [[nodiscard]] bool closed_by_peer();
   /// Looks what GPUs have ended. Whether there was anything.
   bool look(HostCalls& calls);

@@ -14,7 +14,7 @@ namespace headrace::tcp {
 [[nodiscard]] Result<UniqueFd> open_listener(const SocketAddress& address, const Settings& settings);
 /// What is not inherited from a listener.
 void tune(int fd, const Settings& settings);
-/// Whether the other side has closed or reset it, whatever has still to be read from it.
+/// Whether the other side has closed or reset it. Bytes that came before may wait to be read.
 [[nodiscard]] bool closed_by_peer(int fd);
 /// Closes it so that the other side hears of it at once: what was not sent is thrown away, and a reset goes
 /// out, which overtakes what the other side has not read.

@@ -15,7 +15,7 @@ namespace headrace::cli {
 namespace {
 
 [[noreturn]] void be_the_child(pid_t parent, const std::function<Result<void>()>& action) {
-  // Whoever ends the parent ends the run.
+  // The run ends with its parent.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   ::_exit(run_action(action));

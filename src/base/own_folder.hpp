@@ -32,7 +32,7 @@ namespace headrace {
 ///   is
 [[nodiscard]] Result<UniqueFd> open_own_folder_within(const std::string& path);
 
-/// Opens a file of this user for reading. It follows no link and never waits, whatever lies there.
+/// Opens a file of this user for reading. It follows no link. It does not wait, even for a FIFO.
 ///   errors  invalid_argument (it is a link or no file; another user owns it, or others may write to it)
 [[nodiscard]] Result<UniqueFd> open_own_file(const std::string& path);
 

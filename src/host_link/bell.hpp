@@ -22,7 +22,7 @@ struct BellPair {
   [[nodiscard]] static Result<BellPair> create();
 };
 
-/// Rings. Any thread; never waits and raises no signal, whatever the peer does with its end.
+/// Rings. Any thread. It never waits and raises no signal; the peer cannot change that at its end.
 void ring_bell(const UniqueFd& rings) noexcept;
 /// Takes the rings out. Never waits.
 void drain_bell(const UniqueFd& waits) noexcept;
