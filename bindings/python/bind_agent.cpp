@@ -42,6 +42,7 @@ void check_callback(const nb::object& callback) {
 
 void bind_agent(nb::module_& module) {
   bind_agent_values(module);
+  bind_notification_watch(module);
   nb::class_<PyAgent> agent(
       module, "Agent", nb::type_slots(agent_slots), nb::is_weak_referenceable(),
       "A named participant: it owns regions, knows peers, and makes the requests that move pages.\n\n"

@@ -13,6 +13,7 @@
 namespace headrace::python {
 
 void bind_agent_values(nb::module_& module);  ///< ImportReport, PeerInfo, OptionInfo, BackendInfo
+void bind_notification_watch(nb::module_& module);
 void bind_agent_memory(nb::class_<PyAgent>& agent);
 void bind_agent_metadata(nb::class_<PyAgent>& agent);
 void bind_agent_requests(nb::class_<PyAgent>& agent);

@@ -58,6 +58,13 @@ void on_notification(PyAgent& self, nb::object callback) {
 
 }  // namespace
 
+void bind_notification_watch(nb::module_& module) {
+  nb::class_<NotificationWatch>(module, "_NotificationWatch",
+                                "Tells of notifications that pass a filter; for headrace._asyncio.")
+      .def("fileno", &NotificationWatch::fd, "A descriptor that is readable when there may be one.")
+      .def("drain", &NotificationWatch::drain, "Makes it unreadable until the next one. Take them after it.");
+}
+
 void bind_agent_notifications(nb::class_<PyAgent>& agent) {
   agent
       .def(
@@ -69,7 +76,7 @@ void bind_agent_notifications(nb::class_<PyAgent>& agent) {
           nb::arg("peer"), nb::arg("payload"), nb::sig("def notify(self, peer: str, payload: bytes) -> None"),
           "Sends a notification without a request.\n\n"
           "payload: up to 64 KiB.\n"
-          "Errors: WouldBlock (too many notifications wait: retry), NotFound, PeerLost.")
+          "Errors: WouldBlock (the peer's program has to take some first: retry), NotFound, PeerLost.")
       .def(
           "take_notifications", &take_notifications, nb::arg("peer") = "",
           nb::arg("prefix") = nb::bytes("", 0),
@@ -104,6 +111,15 @@ void bind_agent_notifications(nb::class_<PyAgent>& agent) {
           "An asynchronous iterator over notifications, as (peer, payload).\n\n"
           "It ends when the agent is closed.\n"
           "peer, prefix: as in take_notifications; other notifications are not taken.")
+      .def(
+          "_watch_notifications",
+          [](PyAgent& self, const std::string& peer, nb::handle prefix) {
+            const NotificationFilter filter = to_filter(peer, prefix);
+            return self.ask([&](headrace::Agent& a) { return a.watch_notifications(filter); });
+          },
+          nb::arg("peer"), nb::arg("prefix"),
+          nb::sig("def _watch_notifications(self, peer: str, prefix: bytes) -> _NotificationWatch"),
+          "Watches for notifications that pass the filter; for headrace._asyncio.")
       .def(
           "_closing_fd", [](PyAgent& self) { return self.closing_fd(); },
           "A descriptor that becomes readable when the agent is closed; for headrace._asyncio.");

@@ -75,6 +75,22 @@ struct NotificationFilter {
   std::string prefix = {};  ///< first bytes of the payload; empty: any
 };
 
+/// Tells of notifications that fit a filter, until it is destroyed. It takes one descriptor of the process.
+class NotificationWatch {
+ public:
+  /// A descriptor that becomes readable when such a notification arrives, when one waits already, and when
+  /// the agent is closed. It belongs to the watch: do not close it.
+  [[nodiscard]] int fd() const { return fd_; }
+  /// Makes it unreadable until the next such notification. Take what waits after it, not before.
+  HEADRACE_API void drain() const;
+
+ private:
+  friend class Agent;
+  NotificationWatch(std::shared_ptr<const void> watch, int fd) : watch_(std::move(watch)), fd_(fd) {}
+  std::shared_ptr<const void> watch_;
+  int fd_ = -1;
+};
+
 /// One option with its value.
 struct OptionInfo {
   std::string name, default_value, value, unit, sentence;
@@ -265,9 +281,12 @@ class Agent {
 
   // --- notifications
 
-  /// Sends one notification to a peer, without a request.
+  /// Sends one notification to a peer, without a request. One that is accepted is delivered, unless the peer
+  /// or the way to it is lost.
   ///   shapes  payload: up to 64 KiB
-  ///   errors  would_block (too many wait to be sent: retry), not_found, peer_lost
+  ///   errors  would_block (the peer's program has to take some first, or the way there is full: retry),
+  ///   not_found,
+  ///           peer_lost
   HEADRACE_API Result<void> notify(std::string_view peer, std::string_view payload);
   /// Takes the notifications that have arrived and fit the filter, oldest first. Runs progress once if none
   /// has arrived.
@@ -279,6 +298,9 @@ class Agent {
   HEADRACE_API void on_notification(std::function<void(Notification)> taken);
   /// A descriptor that is readable while notifications wait. It belongs to the agent: do not close it.
   HEADRACE_API Result<int> notification_fd();
+  /// The same for those that fit a filter.
+  ///   errors  invalid_argument (the agent is closed), exhausted
+  HEADRACE_API Result<NotificationWatch> watch_notifications(const NotificationFilter& filter);
 
   // --- counters
 

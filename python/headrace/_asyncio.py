@@ -91,36 +91,25 @@ async def reached(counter: Counter, at_least: int) -> None:
         os.close(fd)
 
 
-# Notifications that the filter leaves in the queue keep the eventfd readable: poll again after this many
-# seconds.
-_PATIENCE = 0.005
-
-
 async def notifications(agent: Agent, peer: str, prefix: bytes) -> AsyncIterator[tuple[str, bytes]]:
     """Yields the notifications (peer, bytes) that arrive until the agent is closed."""
     loop = asyncio.get_running_loop()
-    # Duplicates: several iterators may wait on one agent, and the agent closes its own descriptors.
-    fds = [os.dup(agent.notification_fd()), os.dup(agent._closing_fd())]
-    in_vain = False  # the last poll found nothing that passes the filter
+    watch = agent._watch_notifications(peer, prefix)
+    # A duplicate: the agent closes its own descriptor.
+    closing = os.dup(agent._closing_fd())
     try:
         while not agent.closed:
+            watch.drain()
             came = agent.take_notifications(peer, prefix)
             for notification in came:
                 yield notification
-            if came:
-                in_vain = False
-                continue
-            # Woken, but nothing passes the filter: the eventfd stays readable.
-            if in_vain and (peer or prefix):
-                await asyncio.sleep(_PATIENCE)
-            await _any_readable(loop, fds)
-            in_vain = True
+            if not came:
+                await _any_readable(loop, [watch.fileno(), closing])
     except InvalidArgument:
         if not agent.closed:  # another thread closed the agent during the poll: the iteration ends
             raise
     finally:
-        for fd in fds:
-            os.close(fd)
+        os.close(closing)
 
 
 async def _any_readable(loop: asyncio.AbstractEventLoop, fds: list[int]) -> None:

@@ -930,6 +930,15 @@ class BackendInfo:
 
     def __repr__(self) -> str: ...
 
+class _NotificationWatch:
+    """Tells of notifications that pass a filter; for headrace._asyncio."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when there may be one."""
+
+    def drain(self) -> None:
+        """Makes it unreadable until the next one. Take them after it."""
+
 class Agent:
     """
     A named participant: it owns regions, knows peers, and makes the requests that move pages.
@@ -1256,7 +1265,7 @@ class Agent:
         Sends a notification without a request.
 
         payload: up to 64 KiB.
-        Errors: WouldBlock (too many notifications wait: retry), NotFound, PeerLost.
+        Errors: WouldBlock (the peer's program has to take some first: retry), NotFound, PeerLost.
         """
 
     def take_notifications(self, peer: str = '', prefix: bytes = b'') -> list[tuple[str, bytes]]:
@@ -1293,6 +1302,9 @@ class Agent:
         It ends when the agent is closed.
         peer, prefix: as in take_notifications; other notifications are not taken.
         """
+
+    def _watch_notifications(self, peer: str, prefix: bytes) -> _NotificationWatch:
+        """Watches for notifications that pass the filter; for headrace._asyncio."""
 
     def _closing_fd(self) -> int:
         """

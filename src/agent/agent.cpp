@@ -427,9 +427,8 @@ Result<void> Agent::notify(std::string_view peer, std::string_view payload) {
 std::vector<Notification> Agent::take_notifications(const NotificationFilter& filter) {
   engine::Engine& engine = *impl_->engine;
   if (!engine.usable()) return {};
-  engine::Inbox& inbox = engine.notifications().inbox();
-  if (inbox.empty()) (void)engine.progress().poll();
-  return inbox.take(filter);
+  if (engine.notifications().inbox().empty()) (void)engine.progress().poll();
+  return engine.notifications().take(filter);
 }
 
 Result<Notification> Agent::wait_notification(Timeout timeout, const NotificationFilter& filter) {
@@ -438,7 +437,7 @@ Result<Notification> Agent::wait_notification(Timeout timeout, const Notificatio
   HEADRACE_TRY_VOID(call.admitted());
   std::optional<Notification> taken;
   const auto came = [&] {
-    return taken || (taken = engine.notifications().inbox().take_one(filter)) || engine.calls().closed();
+    return taken || (taken = engine.notifications().take_one(filter)) || engine.calls().closed();
   };
   if (!engine.progress().wait(came, engine.progress().deadline_in(timeout)))
     return make_error(Code::timed_out,
@@ -451,6 +450,20 @@ Result<Notification> Agent::wait_notification(Timeout timeout, const Notificatio
 void Agent::on_notification(std::function<void(Notification)> taken) {
   impl_->engine->notifications().on_notification(std::move(taken));
 }
+
+void NotificationWatch::drain() const {
+  static_cast<const engine::Inbox::Watch*>(watch_.get())->bell.drain();
+}
+
+Result<NotificationWatch> Agent::watch_notifications(const NotificationFilter& filter) {
+  engine::Engine& engine = *impl_->engine;
+  HEADRACE_TRY_VOID(engine.usable());
+  HEADRACE_TRY(watch, engine.notifications().inbox().watch(filter));
+  if (!engine.usable()) engine.notifications().inbox().close();  // it may have come too late for the close
+  const int fd = watch->bell.fd();
+  return NotificationWatch(std::move(watch), fd);
+}
+
 Result<int> Agent::notification_fd() { return impl_->engine->notifications().inbox().descriptor(); }
 
 // --- backends and telemetry

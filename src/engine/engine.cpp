@@ -83,6 +83,7 @@ void Engine::close() {
     std::this_thread::yield();
   }
   arrivals_.close();
+  notifications_.inbox().close();
   requests_.cancel_all();
   links_.close();
   const bool quiet = requests_.release_all();
@@ -131,10 +132,15 @@ void Engine::received(std::uint64_t token, std::uint32_t channel, std::string_vi
 
 void Engine::user_message(const std::shared_ptr<Link>& link, const std::shared_ptr<PeerLife>& life,
                           std::string_view bytes) {
-  if (!life->contends.load(std::memory_order_relaxed)) return notifications_.received(*life, bytes);
-  // The life keeps it, so it does not keep the life.
-  const auto say = [this, from = life.get(), message = std::string(bytes)] {
-    notifications_.received(*from, message);
+  if (!life->contends.load(std::memory_order_relaxed)) {
+    if (!notifications_.received(*life, link->token(), bytes))
+      flooded(link, "it sends more notifications than this agent has told it that there is room for");
+    return;
+  }
+  // The life keeps it, so it does not keep the life. Few are held: they are not more than the inbox has room
+  // for.
+  const auto say = [this, from = life.get(), token = link->token(), message = std::string(bytes)] {
+    (void)notifications_.received(*from, token, message);
   };
   if (NameContests::say_or_hold(*life, bytes.size(), say)) return;
   flooded(link,
@@ -167,6 +173,8 @@ void Engine::agent_message(const std::shared_ptr<Link>& link, std::string_view b
     if (const GatePass pass(link->gate()); pass) (void)link->send(HEADRACE_CHANNEL_AGENT, *answer);
   } else if (const auto* present = std::get_if<wire::Present>(&*message)) {
     peers_.contests().present(*life, present->sequence);
+  } else if (const auto* credit = std::get_if<wire::Credit>(&*message)) {
+    link->credit().raise(*credit);
   } else if (std::holds_alternative<wire::Goodbye>(*message)) {
     log_.info("peer {} says goodbye", life->name);
     peers_.end_life(*life, Fate::left, fmt::format("peer {} has closed its agent", life->name));

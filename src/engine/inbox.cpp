@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/inbox.hpp"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 namespace headrace::engine {
 namespace {
 
 // A message comes twice only when a request went over to its next path after the first had delivered: a
 // request of the last moments. This many requests are far more than can be in flight over a failing path.
 constexpr std::size_t remembered_requests = 16384;  // of each life
+constexpr std::size_t least_shares = 8;             // a link's share is at most one in so many
+// A peer that keeps to its credit can exceed it by the posts that it cancels just as their messages arrive.
+constexpr std::uint64_t flood = 2;
 
 bool fits(const Notification& n, const NotificationFilter& filter) {
   return (filter.peer.empty() || n.peer == filter.peer) && n.payload.starts_with(filter.prefix);
 }
 
+wire::Credit share_in(const InboxLimits& limits, std::size_t shares) {
+  return {std::max<std::uint64_t>(wire::first_credit.messages, limits.messages / shares),
+          std::max<std::uint64_t>(wire::first_credit.bytes, limits.bytes / shares)};
+}
+
+/// Whether the sender has less than half left of what it could have.
+bool runs_low(std::uint64_t told, std::uint64_t could_be_told, std::uint64_t came) {
+  return could_be_told > told && (told <= came || 2 * (told - came) < could_be_told - came);
+}
+
 }  // namespace
+
+// ------------------------------------------------------------------ duplicates
 
 bool Inbox::seen(const MessageKey& key) {
   if (key.request == 0) return false;
@@ -36,54 +55,195 @@ void Inbox::forget(std::uint64_t life) {
   seen_.erase(life);
 }
 
-bool Inbox::put(const MessageKey& key, Notification notification) {
+// ------------------------------------------------------------------ shares
+
+Inbox::Share& Inbox::share_of(std::uint64_t link, const std::string& peer) {
+  const auto [at, fresh] = shares_.try_emplace(link);
+  if (fresh) {
+    Peer& of_name = peers_.try_emplace(peer).first->second;
+    of_name.name = peer;
+    ++of_name.links;
+    at->second.peer = &of_name;
+  }
+  return at->second;
+}
+
+std::optional<Inbox::Due> Inbox::due(std::uint64_t link, Share& share) const {
+  if (link == self || share.gone) return std::nullopt;
+  const wire::Credit room = share_in(limits_, std::max(least_shares, shares_.size()));
+  const wire::Credit could{share.came.messages - share.waiting.messages + room.messages,
+                           share.came.bytes - share.waiting.bytes + room.bytes};
+  if (!runs_low(share.told.messages, could.messages, share.came.messages) &&
+      !runs_low(share.told.bytes, could.bytes, share.came.bytes))
+    return std::nullopt;
+  share.told = {std::max(share.told.messages, could.messages), std::max(share.told.bytes, could.bytes)};
+  return Due{link, share.told};
+}
+
+void Inbox::drop_if_done(std::unordered_map<std::uint64_t, Share>::iterator share) {
+  if (!share->second.gone || share->second.waiting.messages > 0) return;
+  Peer& peer = *share->second.peer;
+  shares_.erase(share);
+  if (--peer.links == 0) peers_.erase(std::string(peer.name));
+}
+
+void Inbox::link_gone(std::uint64_t link) {
   const std::lock_guard lock(mutex_);
-  if (messages_.size() >= capacity_ ||
-      (!messages_.empty() && bytes_ + notification.payload.size() > capacity_bytes_))
-    return false;
-  if (seen(key)) return true;
-  bytes_ += notification.payload.size();
-  messages_.push_back(std::move(notification));
-  waiting_.store(messages_.size(), std::memory_order_release);
-  if (bell_) bell_->signal();
-  return true;
+  const auto share = shares_.find(link);
+  if (share == shares_.end()) return;
+  share->second.gone = true;
+  drop_if_done(share);
 }
 
-void Inbox::quiet_if_empty() {
-  waiting_.store(messages_.size(), std::memory_order_release);
-  if (bell_ && messages_.empty()) bell_->drain();
+bool Inbox::has_room() const {
+  const std::lock_guard lock(mutex_);
+  return messages_.size() < limits_.messages && bytes_ < limits_.bytes;
 }
 
-std::vector<Notification> Inbox::take(const NotificationFilter& filter) {
-  std::vector<Notification> taken;
+// ------------------------------------------------------------------ coming
+
+Inbox::Receipt Inbox::put(std::uint64_t link, const MessageKey& key, std::size_t bytes,
+                          Notification notification) {
+  const std::lock_guard lock(mutex_);
+  Share& share = share_of(link, notification.peer);
+  const wire::Credit most = share_in(limits_, least_shares);
+  if (link != self &&
+      (share.waiting.messages >= flood * most.messages || share.waiting.bytes + bytes > flood * most.bytes))
+    return {true, std::nullopt};
+  share.came.messages += 1;
+  share.came.bytes += bytes;
+  if (!seen(key)) keep(link, share, bytes, std::move(notification));
+  return {false, due(link, share)};
+}
+
+Inbox::Receipt Inbox::put_nothing(std::uint64_t link, const std::string& peer, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Share& share = share_of(link, peer);
+  share.came.messages += 1;
+  share.came.bytes += bytes;
+  return {false, due(link, share)};
+}
+
+void Inbox::keep(std::uint64_t link, Share& share, std::size_t bytes, Notification notification) {
+  const auto place = messages_.emplace(messages_.end());
+  Entry& entry = *place;
+  entry.notification = std::move(notification);
+  entry.payload = entry.notification.payload;
+  entry.number = next_number_++;
+  entry.link = link;
+  entry.bytes = bytes;
+  entry.place = place;
+  share.waiting.messages += 1;
+  share.waiting.bytes += bytes;
+  bytes_ += bytes;
+  share.peer->waiting.add(entry);
+  count_waiting();
+  ring(entry.notification);
+}
+
+// ------------------------------------------------------------------ taking
+
+Inbox::Entry* Inbox::oldest(const NotificationFilter& filter) {
+  if (filter.peer.empty() && filter.prefix.empty()) return messages_.empty() ? nullptr : &messages_.front();
+  if (!filter.peer.empty()) {
+    const auto peer = peers_.find(filter.peer);
+    return peer == peers_.end() ? nullptr : static_cast<Entry*>(peer->second.waiting.oldest(filter.prefix));
+  }
+  PayloadIndex::Entry* oldest = nullptr;
+  for (const auto& [name, peer] : peers_) {
+    PayloadIndex::Entry* const of_peer = peer.waiting.oldest(filter.prefix);
+    if (of_peer != nullptr && (oldest == nullptr || of_peer->number < oldest->number)) oldest = of_peer;
+  }
+  return static_cast<Entry*>(oldest);
+}
+
+/// Oldest first, out of the index.
+std::vector<Inbox::Entry*> Inbox::all(const NotificationFilter& filter) {
+  std::vector<Entry*> found;
+  if (filter.peer.empty() && filter.prefix.empty()) {
+    for (auto& [name, peer] : peers_) peer.waiting.clear();
+    found.reserve(messages_.size());
+    for (Entry& entry : messages_) found.push_back(&entry);
+    return found;
+  }
+  const auto take_from = [&](Peer& peer) {
+    while (auto* const entry = peer.waiting.oldest(filter.prefix)) {
+      peer.waiting.remove(*entry);
+      found.push_back(static_cast<Entry*>(entry));
+    }
+  };
+  if (filter.peer.empty())
+    for (auto& [name, peer] : peers_) take_from(peer);
+  else if (const auto peer = peers_.find(filter.peer); peer != peers_.end())
+    take_from(peer->second);
+  std::ranges::sort(found, {}, [](const Entry* entry) { return entry->number; });
+  return found;
+}
+
+/// It is out of the index. Its share still has to settle.
+Notification Inbox::move_out(Entry& entry) {
+  Share& share = shares_.find(entry.link)->second;
+  share.waiting.messages -= 1;
+  share.waiting.bytes -= entry.bytes;
+  bytes_ -= entry.bytes;
+  Notification notification = std::move(entry.notification);
+  messages_.erase(entry.place);
+  return notification;
+}
+
+/// After messages of this link were taken.
+std::optional<Inbox::Due> Inbox::settle(std::uint64_t link) {
+  const auto share = shares_.find(link);
+  if (share == shares_.end()) return std::nullopt;
+  auto told = due(link, share->second);
+  drop_if_done(share);
+  return told;
+}
+
+Inbox::Taken Inbox::take(const NotificationFilter& filter) {
+  Taken taken;
   if (empty()) return taken;
   const std::lock_guard lock(mutex_);
-  std::deque<Notification> kept;
-  for (Notification& n : messages_) {
-    if (fits(n, filter)) {
-      bytes_ -= n.payload.size();
-      taken.push_back(std::move(n));
-    } else {
-      kept.push_back(std::move(n));
-    }
+  std::vector<std::uint64_t> links;
+  const std::vector<Entry*> found = all(filter);
+  taken.notifications.reserve(found.size());
+  for (Entry* const entry : found) {
+    if (links.empty() || links.back() != entry->link) links.push_back(entry->link);
+    taken.notifications.push_back(move_out(*entry));
   }
-  messages_ = std::move(kept);
-  quiet_if_empty();
+  for (const std::uint64_t link : links)
+    if (const auto told = settle(link)) taken.dues.push_back(*told);
+  count_waiting();
   return taken;
 }
 
-std::optional<Notification> Inbox::take_one(const NotificationFilter& filter) {
-  if (empty()) return std::nullopt;
+Inbox::TakenOne Inbox::take_one(const NotificationFilter& filter) {
+  if (empty()) return {};
   const std::lock_guard lock(mutex_);
-  for (auto at = messages_.begin(); at != messages_.end(); ++at) {
-    if (!fits(*at, filter)) continue;
-    Notification taken = std::move(*at);
-    bytes_ -= taken.payload.size();
-    messages_.erase(at);
-    quiet_if_empty();
-    return taken;
-  }
-  return std::nullopt;
+  Entry* const entry = oldest(filter);
+  if (entry == nullptr) return {};
+  const std::uint64_t link = entry->link;
+  shares_.find(link)->second.peer->waiting.remove(*entry);
+  TakenOne taken{move_out(*entry), std::nullopt};
+  taken.due = settle(link);
+  count_waiting();
+  return taken;
+}
+
+// ------------------------------------------------------------------ descriptors
+
+void Inbox::count_waiting() {
+  const std::size_t before = waiting_.exchange(messages_.size(), std::memory_order_acq_rel);
+  if (bell_ && messages_.empty() && before > 0) bell_->drain();
+}
+
+void Inbox::ring(const Notification& notification) {
+  if (bell_) bell_->signal();
+  std::erase_if(watches_, [&](const auto& weak) {
+    const auto watch = weak.lock();
+    if (watch && fits(notification, watch->filter)) watch->bell.signal();
+    return watch == nullptr;
+  });
 }
 
 Result<int> Inbox::descriptor() {
@@ -95,6 +255,21 @@ Result<int> Inbox::descriptor() {
     if (!messages_.empty()) bell_->signal();
   }
   return bell_->fd();
+}
+
+Result<std::shared_ptr<const Inbox::Watch>> Inbox::watch(NotificationFilter filter) {
+  HEADRACE_TRY(bell, EventFd::create());
+  auto watch = std::make_shared<const Watch>(std::move(filter), std::move(bell));
+  const std::lock_guard lock(mutex_);
+  if (oldest(watch->filter) != nullptr) watch->bell.signal();
+  watches_.push_back(watch);
+  return watch;
+}
+
+void Inbox::close() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& weak : watches_)
+    if (const auto watch = weak.lock()) watch->bell.signal();
 }
 
 }  // namespace headrace::engine

@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notifications that have come in and have not been taken yet: oldest first, bounded, each delivered once.
+// Notifications that have come in and have not been taken yet: oldest first, each delivered once, found by
+// peer and prefix.
+//
+// Nothing is dropped: each link has a share of the inbox, and the peer may send as much as its share has room
+// for (wire::Credit). A link's room returns when its messages are taken.
 #pragma once
 
 #include <headrace/agent.hpp>
 
 #include "base/event_fd.hpp"
+#include "engine/payload_index.hpp"
+#include "wire/agent_message.hpp"
 
 #include <atomic>
 #include <deque>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace headrace::engine {
 
@@ -21,36 +31,114 @@ struct MessageKey {
   std::uint64_t post = 0;
 };
 
+/// Of all peers together. A link's share is an eighth at most, and what `wire::first_credit` says at least.
+struct InboxLimits {
+  std::size_t messages = 1 << 20;
+  std::size_t bytes = 256 << 20;
+};
+
 class Inbox {
  public:
-  Inbox(std::size_t capacity, std::size_t capacity_bytes)
-      : capacity_(capacity), capacity_bytes_(capacity_bytes) {}
+  /// The token of no link: messages of this agent to itself, which need no credit.
+  static constexpr std::uint64_t self = 0;
+  /// What a peer should be told now. Told late or twice it is right, too.
+  struct Due {
+    std::uint64_t link = self;
+    wire::Credit credit;
+  };
+  struct Receipt {
+    bool flooded = false;  ///< the peer has sent far more than its credit: the message was not taken
+    std::optional<Due> due;
+  };
+  struct Taken {
+    std::vector<Notification> notifications;
+    std::vector<Due> dues;
+  };
+  struct TakenOne {
+    std::optional<Notification> notification;
+    std::optional<Due> due;
+  };
 
-  /// False if it is full: the message is dropped, and counted by the caller. A message seen already is taken
-  /// for delivered.
-  bool put(const MessageKey& key, Notification notification);
-  std::vector<Notification> take(const NotificationFilter& filter);
-  std::optional<Notification> take_one(const NotificationFilter& filter);
+  explicit Inbox(InboxLimits limits) : limits_(limits) {}
+
+  /// A message that came over this link, `bytes` long on the wire. One that was seen before is taken for
+  /// delivered.
+  Receipt put(std::uint64_t link, const MessageKey& key, std::size_t bytes, Notification notification);
+  /// The same of what has no meaning: it takes room no longer.
+  Receipt put_nothing(std::uint64_t link, const std::string& peer, std::size_t bytes);
+  Taken take(const NotificationFilter& filter);
+  TakenOne take_one(const NotificationFilter& filter);
   [[nodiscard]] bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
+  /// Whether this agent may send to itself.
+  [[nodiscard]] bool has_room() const;
+
+  /// Readable while messages wait.
   Result<int> descriptor();
+  /// An eventfd that is signaled when a message arrives that passes the filter, and when one waits already.
+  /// The watch ends with its last owner.
+  struct Watch {
+    NotificationFilter filter;
+    EventFd bell;
+  };
+  Result<std::shared_ptr<const Watch>> watch(NotificationFilter filter);
+  /// Signals all descriptors: what waits for one sees that the agent is closed.
+  void close();
+
+  /// No message comes over this link any more.
+  void link_gone(std::uint64_t link);
   /// No message of this life comes any more.
   void forget(std::uint64_t life);
 
  private:
+  struct Peer {
+    std::string name;
+    PayloadIndex waiting;
+    std::size_t links = 0;
+  };
+  /// The account of one link: how much came over it in all, how much of that waits, and what the peer was
+  /// told.
+  struct Share {
+    Peer* peer = nullptr;
+    wire::Credit came;
+    wire::Credit waiting;
+    wire::Credit told = wire::first_credit;
+    bool gone = false;
+  };
+  struct Entry : PayloadIndex::Entry {
+    Notification notification;
+    std::uint64_t link = self;
+    std::size_t bytes = 0;
+    std::list<Entry>::iterator place;
+  };
   /// The posts of one life of which a message has come.
   struct Seen {
     std::unordered_map<std::uint64_t, std::uint64_t> last_post;  // by request
     std::deque<std::uint64_t> requests;                          // oldest first, to forget them again
   };
-  bool seen(const MessageKey& key);
-  void quiet_if_empty();
 
-  const std::size_t capacity_, capacity_bytes_;
-  std::size_t bytes_ = 0;  // of the payloads that wait
-  std::mutex mutex_;
-  std::deque<Notification> messages_;
-  std::unordered_map<std::uint64_t, Seen> seen_;  // by life
+  Share& share_of(std::uint64_t link, const std::string& peer);
+  [[nodiscard]] wire::Credit room_of_one() const;
+  [[nodiscard]] std::optional<Due> due(std::uint64_t link, Share& share) const;
+  void keep(std::uint64_t link, Share& share, std::size_t bytes, Notification notification);
+  [[nodiscard]] Entry* oldest(const NotificationFilter& filter);
+  [[nodiscard]] std::vector<Entry*> all(const NotificationFilter& filter);
+  Notification move_out(Entry& entry);
+  [[nodiscard]] std::optional<Due> settle(std::uint64_t link);
+  void drop_if_done(std::unordered_map<std::uint64_t, Share>::iterator share);
+  bool seen(const MessageKey& key);
+  void ring(const Notification& notification);
+  void count_waiting();
+
+  const InboxLimits limits_;
+  mutable std::mutex mutex_;
+  std::list<Entry> messages_;  // oldest first
+  std::uint64_t next_number_ = 0;
+  std::unordered_map<std::string, Peer> peers_;
+  std::unordered_map<std::uint64_t, Share> shares_;  // by link
+  std::unordered_map<std::uint64_t, Seen> seen_;     // by life
+  std::size_t bytes_ = 0;                            // that wait
   std::optional<EventFd> bell_;
+  std::vector<std::weak_ptr<const Watch>> watches_;
   std::atomic<std::size_t> waiting_{0};
 };
 

@@ -55,7 +55,15 @@ Status Link::send(std::uint32_t channel, std::string_view message) {
     case LinkQueue::Answer::pass:
       break;
   }
-  return backend_.notify(connection(), channel, message);
+  return send_waited(channel, message);
+}
+
+Status Link::send_waited(std::uint32_t channel, std::string_view message) {
+  if (channel != HEADRACE_CHANNEL_USER) return backend_.notify(connection(), channel, message);
+  if (!credit_.take(message.size())) return {Code::would_block};
+  const Status sent = backend_.notify(connection(), channel, message);
+  if (!sent.ok()) credit_.give_back(message.size());
+  return sent;
 }
 
 Result<void*> Link::load(std::uint32_t region_id, const headrace_remote_region_v1& region) {

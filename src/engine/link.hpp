@@ -8,6 +8,7 @@
 #include "engine/id_ranges.hpp"
 #include "engine/in_flight.hpp"
 #include "engine/link_queue.hpp"
+#include "engine/send_credit.hpp"
 
 #include <memory>
 #include <mutex>
@@ -50,8 +51,13 @@ class Link {
   /// What waits until it is ready.
   LinkQueue& queue() { return queue_; }
 
-  /// Sends a message, or keeps it until the link is ready. The gate must be held.
+  /// Sends a message, or keeps it until the link is ready. The gate must be held. would_block: too many wait,
+  /// or the peer's inbox has no room.
   Status send(std::uint32_t channel, std::string_view message);
+  /// The same of a message that has waited.
+  Status send_waited(std::uint32_t channel, std::string_view message);
+  /// What the peer's inbox has room for. A post takes it for the message that it carries.
+  SendCredit& credit() { return credit_; }
   /// The peer's region for this link, loaded at first use. The gate must be held.
   Result<void*> load(std::uint32_t region_id, const headrace_remote_region_v1& region);
   /// Drops the handles of these regions; no post uses them any more. The gate must be held.
@@ -74,6 +80,7 @@ class Link {
   Gate gate_;
   InFlight in_flight_;
   LinkQueue queue_;
+  SendCredit credit_;
   std::shared_mutex handles_mutex_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint32_t, void*> remotes_;

@@ -24,21 +24,23 @@ bool LinkQueue::remove(const RequestCore& post) {
 }
 
 LinkQueue::Answer LinkQueue::add(std::uint32_t channel, std::string_view bytes) {
-  if (messages_pass_.load(std::memory_order_acquire)) return Answer::pass;
+  Lane& of_channel = lane(channel);
+  if (of_channel.passes.load(std::memory_order_acquire)) return Answer::pass;
   const std::lock_guard lock(mutex_);
-  if (messages_pass_.load(std::memory_order_relaxed)) return Answer::pass;
+  if (of_channel.passes.load(std::memory_order_relaxed)) return Answer::pass;
   // A message that was put back may have made them more than the most.
-  if (message_bytes_ + bytes.size() > most_message_bytes) return Answer::full;
-  message_bytes_ += bytes.size();
-  messages_.push_back({channel, std::string(bytes)});
+  if (of_channel.bytes + bytes.size() > most_message_bytes) return Answer::full;
+  of_channel.bytes += bytes.size();
+  of_channel.messages.push_back({channel, std::string(bytes)});
   return Answer::waits;
 }
 
 bool LinkQueue::open() {
   const std::lock_guard lock(mutex_);
   open_ = true;
-  if (messages_.empty()) messages_pass_.store(true, std::memory_order_release);
-  return !posts_.empty() || !messages_.empty();
+  for (Lane* const one : {&users_, &agents_})
+    if (one->messages.empty()) one->passes.store(true, std::memory_order_release);
+  return !posts_.empty() || !users_.messages.empty() || !agents_.messages.empty();
 }
 
 std::vector<std::shared_ptr<RequestCore>> LinkQueue::take_posts() {
@@ -47,33 +49,37 @@ std::vector<std::shared_ptr<RequestCore>> LinkQueue::take_posts() {
   return {std::make_move_iterator(waited.begin()), std::make_move_iterator(waited.end())};
 }
 
-std::optional<LinkQueue::Message> LinkQueue::next_message() {
+std::optional<LinkQueue::Message> LinkQueue::next_message(std::uint32_t channel) {
   const std::lock_guard lock(mutex_);
-  if (messages_.empty()) {
-    messages_pass_.store(true, std::memory_order_release);
+  Lane& of_channel = lane(channel);
+  if (of_channel.messages.empty()) {
+    of_channel.passes.store(true, std::memory_order_release);
     return std::nullopt;
   }
-  Message next = std::move(messages_.front());
-  messages_.pop_front();
-  message_bytes_ -= next.bytes.size();
+  Message next = std::move(of_channel.messages.front());
+  of_channel.messages.pop_front();
+  of_channel.bytes -= next.bytes.size();
   return next;
 }
 
 void LinkQueue::put_back(Message message) {
   const std::lock_guard lock(mutex_);
-  message_bytes_ += message.bytes.size();
-  messages_.push_front(std::move(message));
+  Lane& of_channel = lane(message.channel);
+  of_channel.bytes += message.bytes.size();
+  of_channel.messages.push_front(std::move(message));
 }
 
 LinkQueue::Left LinkQueue::close() {
   const std::lock_guard lock(mutex_);
   open_ = true;
-  messages_pass_.store(true, std::memory_order_release);
-  message_bytes_ = 0;
   auto posts = std::exchange(posts_, {});
-  auto messages = std::exchange(messages_, {});
-  return {{std::make_move_iterator(posts.begin()), std::make_move_iterator(posts.end())},
-          {std::make_move_iterator(messages.begin()), std::make_move_iterator(messages.end())}};
+  Left left{{std::make_move_iterator(posts.begin()), std::make_move_iterator(posts.end())}, {}};
+  for (Lane* const one : {&agents_, &users_}) {
+    one->passes.store(true, std::memory_order_release);
+    one->bytes = 0;
+    std::ranges::move(std::exchange(one->messages, {}), std::back_inserter(left.messages));
+  }
+  return left;
 }
 
 }  // namespace headrace::engine

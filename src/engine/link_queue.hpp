@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What waits for a link that is not ready: posts, and messages in their order. A backend gets both on ready
-// links only. Bounded: beyond it the answer is would_block.
+// What waits for a link that is not ready: posts, and the messages of each channel in their order. A backend
+// gets both on ready links only. Bounded: beyond it the answer is would_block.
 #pragma once
+
+#include <headrace/plugin/backend_v1.h>
 
 #include <atomic>
 #include <cstddef>
@@ -21,7 +23,7 @@ class RequestCore;
 class LinkQueue {
  public:
   static constexpr std::size_t most_posts = 16384;
-  static constexpr std::size_t most_message_bytes = std::size_t{16} << 20;
+  static constexpr std::size_t most_message_bytes = std::size_t{16} << 20;  ///< of one channel
 
   struct Message {
     std::uint32_t channel = 0;
@@ -41,7 +43,7 @@ class LinkQueue {
 
   // --- messages
 
-  /// A message passes once all that waited before it have been taken.
+  /// A message passes once all of its channel that waited before it have been taken.
   Answer add(std::uint32_t channel, std::string_view bytes);
 
   // --- the link is ready
@@ -51,8 +53,8 @@ class LinkQueue {
   [[nodiscard]] bool open();
   /// The posts that waited, in order.
   [[nodiscard]] std::vector<std::shared_ptr<RequestCore>> take_posts();
-  /// The message that goes next. Empty: messages pass from here on.
-  [[nodiscard]] std::optional<Message> next_message();
+  /// The message of the channel that goes next. Empty: its messages pass from here on.
+  [[nodiscard]] std::optional<Message> next_message(std::uint32_t channel);
   /// The backend did not take it: it stays the next.
   void put_back(Message message);
 
@@ -64,12 +66,17 @@ class LinkQueue {
   [[nodiscard]] Left close();
 
  private:
-  std::atomic<bool> messages_pass_{false};
-  std::mutex mutex_;  ///< guards all below, and the change of the one above
+  struct Lane {
+    std::atomic<bool> passes{false};
+    std::deque<Message> messages;
+    std::size_t bytes = 0;
+  };
+  Lane& lane(std::uint32_t channel) { return channel == HEADRACE_CHANNEL_USER ? users_ : agents_; }
+
+  std::mutex mutex_;  ///< guards all below; `passes` is read without it
   bool open_ = false;
   std::deque<std::shared_ptr<RequestCore>> posts_;
-  std::deque<Message> messages_;
-  std::size_t message_bytes_ = 0;
+  Lane users_, agents_;
 };
 
 }  // namespace headrace::engine

@@ -132,21 +132,26 @@ void Links::hand_over(const std::shared_ptr<Link>& link) {
 }
 
 void Links::hand_over_messages(const std::shared_ptr<Link>& link) {
-  LinkQueue& queue = link->queue();
   std::vector<LinkQueue::Message> left;
-  while (auto message = queue.next_message()) {
-    const GatePass pass(link->gate());
-    const Status sent = pass ? link->backend().notify(link->connection(), message->channel, message->bytes)
-                             : Status{Code::peer_lost};
+  const bool agents = hand_over_channel(*link, HEADRACE_CHANNEL_AGENT, left);
+  const bool users = hand_over_channel(*link, HEADRACE_CHANNEL_USER, left);
+  if (!agents || !users) progress_.after(full_link_wait, [this, link] { hand_over_messages(link); });
+  if (left.empty()) return;
+  for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, left);
+}
+
+/// False: some still wait, for room in the backend or in the peer's inbox. `left`: those that cannot go here.
+bool Links::hand_over_channel(Link& link, std::uint32_t channel, std::vector<LinkQueue::Message>& left) {
+  while (auto message = link.queue().next_message(channel)) {
+    const GatePass pass(link.gate());
+    const Status sent = pass ? link.send_waited(channel, message->bytes) : Status{Code::peer_lost};
     if (sent.code == Code::would_block) {
-      queue.put_back(*std::move(message));
-      progress_.after(full_link_wait, [this, link] { hand_over_messages(link); });
-      break;
+      link.queue().put_back(*std::move(message));
+      return false;
     }
     if (!sent.ok()) left.push_back(*std::move(message));
   }
-  if (left.empty()) return;
-  for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, left);
+  return true;
 }
 
 void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text) {

@@ -66,6 +66,8 @@ class Links {
   void ready(const std::shared_ptr<Link>& link);
   void hand_over(const std::shared_ptr<Link>& link);
   void hand_over_messages(const std::shared_ptr<Link>& link);
+  [[nodiscard]] static bool hand_over_channel(Link& link, std::uint32_t channel,
+                                              std::vector<LinkQueue::Message>& left);
   void give_up(const std::shared_ptr<Link>& link);
   void lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text);
 

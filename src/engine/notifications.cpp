@@ -12,6 +12,12 @@ namespace headrace::engine {
 
 static_assert(wire::user_payload_bytes == max_notification_bytes);
 
+namespace {
+
+constexpr auto tell_again_after = std::chrono::milliseconds(1);  // if the way to the peer is full
+
+}  // namespace
+
 // ------------------------------------------------------------------ sending
 
 Result<void> Notifications::send(std::string_view name, std::string_view payload) {
@@ -19,6 +25,8 @@ Result<void> Notifications::send(std::string_view name, std::string_view payload
   HEADRACE_TRY_VOID(call.admitted());
   HEADRACE_TRY(bytes, wire::encode(wire::UserMessage{0, 0, payload}));
   if (name == self_.name) {
+    if (!inbox_.has_room())
+      return make_error(Code::would_block, "too many notifications wait here: take some, then try again");
     received_from_self(payload);
     return {};
   }
@@ -116,37 +124,63 @@ bool Notifications::send_over_another(const std::shared_ptr<PeerLife>& life, con
 
 // ------------------------------------------------------------------ receiving
 
-void Notifications::received(const PeerLife& from, std::string_view bytes) {
+bool Notifications::received(const PeerLife& from, std::uint64_t link, std::string_view bytes) {
   const auto message = wire::decode_user_message(bytes);
   if (!message) {
-    log_.warn("dropped a message of peer {}: {}", from.name, message.error().message);
-    return;
+    counters_.notifications_dropped.add();
+    if (says_dropped_.due(progress_.clock().now_ns()))
+      log_.warn("dropped a message of peer {}: {}", from.name, message.error().message);
+    return arrived(inbox_.put_nothing(link, from.name, bytes.size()));
   }
-  put({from.serial, message->request, message->post_number}, from.name, message->payload);
-}
-
-void Notifications::link_gone(const std::shared_ptr<Link>& link) {
-  const auto life = link->life();
-  if (life && life->fate.load() != Fate::alive && life->all_links().empty()) forget(*life);
+  counters_.notifications_received.add();
+  return arrived(inbox_.put(link, {from.serial, message->request, message->post_number}, bytes.size(),
+                            {from.name, std::string(message->payload)}));
 }
 
 void Notifications::received_from_self(std::string_view payload) {
   counters_.notifications_sent.add();
-  put({0, 0, 0}, self_.name, payload);
+  counters_.notifications_received.add();
+  (void)arrived(inbox_.put(Inbox::self, {}, payload.size(), {self_.name, std::string(payload)}));
 }
 
-void Notifications::put(const MessageKey& key, const std::string& peer, std::string_view payload) {
-  counters_.notifications_received.add();
-  if (!inbox_.put(key, {peer, std::string(payload)})) {
-    counters_.notifications_dropped.add();
-    log_.error(
-        "dropped a notification of peer {}: {} messages or {} bytes wait already (options inbox_capacity, "
-        "inbox_bytes); take them",
-        peer, limits_.messages, limits_.bytes);
-    return;
-  }
+bool Notifications::arrived(const Inbox::Receipt& receipt) {
+  if (receipt.flooded) return false;
+  // Later, since this may be a backend's call.
+  if (receipt.due) progress_.defer([this, due = *receipt.due] { tell(due); });
   hand_over();
   progress_.event();
+  return true;
+}
+
+/// A peer that is gone need not know.
+void Notifications::tell(const Inbox::Due& due) {
+  const auto link = links_.find(due.link);
+  if (!link) return;
+  const GatePass pass(link->gate());
+  if (!pass) return;
+  const auto message = wire::encode(wire::AgentMessage{due.credit});
+  if (link->send(HEADRACE_CHANNEL_AGENT, *message).code == Code::would_block)
+    progress_.after(tell_again_after, [this, due] { tell(due); });
+}
+
+void Notifications::link_gone(const std::shared_ptr<Link>& link) {
+  inbox_.link_gone(link->token());
+  const auto life = link->life();
+  if (life && life->fate.load() != Fate::alive && life->all_links().empty()) forget(*life);
+}
+
+// ------------------------------------------------------------------ taking
+
+std::vector<Notification> Notifications::take(const NotificationFilter& filter) {
+  Inbox::Taken taken = inbox_.take(filter);
+  for (const Inbox::Due& due : taken.dues) tell(due);
+  return std::move(taken.notifications);
+}
+
+std::optional<Notification> Notifications::take_one(const NotificationFilter& filter) {
+  Inbox::TakenOne taken = inbox_.take_one(filter);
+  if (taken.due) tell(*taken.due);
+  return std::move(taken.notification);
 }
 
 /// Gives what waits to the caller's function, if there is one, on the callback thread.
@@ -154,7 +188,7 @@ void Notifications::hand_over() {
   const std::lock_guard lock(taken_mutex_);
   if (!taken_) return;
   callbacks_.push([this, taken = taken_] {
-    for (Notification& n : inbox_.take({})) taken(std::move(n));
+    for (Notification& n : take({})) taken(std::move(n));
   });
 }
 

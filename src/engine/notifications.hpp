@@ -4,6 +4,7 @@
 
 #include <headrace/agent.hpp>
 
+#include "base/once_a_second.hpp"
 #include "engine/backends.hpp"
 #include "engine/call_gate.hpp"
 #include "engine/callback_queue.hpp"
@@ -16,11 +17,6 @@
 #include <string_view>
 
 namespace headrace::engine {
-
-struct InboxLimits {
-  std::size_t messages = 1 << 20;
-  std::size_t bytes = 256 << 20;
-};
 
 class Notifications final : public LinkWatcher {
  public:
@@ -36,15 +32,17 @@ class Notifications final : public LinkWatcher {
         callbacks_(callbacks),
         counters_(counters),
         log_(log),
-        limits_(limits),
-        inbox_(limits.messages, limits.bytes) {}
+        inbox_(limits) {}
 
   Result<void> send(std::string_view peer, std::string_view payload);
 
-  /// A message of a peer, as the wire has it. Calls no backend.
-  void received(const PeerLife& from, std::string_view bytes);
+  /// A message of a peer over this link, as the wire has it. Calls no backend. False: the peer has sent far
+  /// more than it may.
+  [[nodiscard]] bool received(const PeerLife& from, std::uint64_t link, std::string_view bytes);
   /// A notification from this agent to itself.
   void received_from_self(std::string_view payload);
+  std::vector<Notification> take(const NotificationFilter& filter);
+  std::optional<Notification> take_one(const NotificationFilter& filter);
   /// Takes each notification on the callback thread; {} ends that.
   void on_notification(std::function<void(Notification)> taken);
   Inbox& inbox() { return inbox_; }
@@ -62,7 +60,8 @@ class Notifications final : public LinkWatcher {
                   const std::vector<LinkQueue::Message>& messages);
   bool send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,
                          std::string_view bytes);
-  void put(const MessageKey& key, const std::string& peer, std::string_view payload);
+  [[nodiscard]] bool arrived(const Inbox::Receipt& receipt);
+  void tell(const Inbox::Due& due);
   void hand_over();
 
   const Self& self_;
@@ -74,8 +73,8 @@ class Notifications final : public LinkWatcher {
   CallbackQueue& callbacks_;
   EngineCounters& counters_;
   const Log& log_;
-  const InboxLimits limits_;
   Inbox inbox_;
+  OnceASecond says_dropped_;
 
   std::mutex taken_mutex_;
   std::function<void(Notification)> taken_;

@@ -265,13 +265,32 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
     return {Outcome::failed, {Code::not_supported}, "this path carries no immediates"};
   if (link != nullptr && link->state() == LinkState::connecting)
     if (auto waits = wait_for(*link)) return *std::move(waits);
+  if (!take_credit()) return {Outcome::failed, {Code::would_block}};
   const headrace_post_v1 args = post_args(link);
   const Status status = path_.backend->post(path_.request, args);
   // A backend that refuses a post and completes it all the same has ended it.
-  if (!status.ok()) return slot_.withdraw(args.token) ? Attempt{Outcome::failed, status} : over(status);
+  if (!status.ok()) {
+    if (!slot_.withdraw(args.token)) return over(status);
+    give_credit_back();
+    return {Outcome::failed, status};
+  }
   // A cancel that came before the backend had the request has to be repeated.
   if (canceled()) path_.backend->cancel(path_.request);
   return over(status);
+}
+
+/// The room of its message in the inbox that it goes to.
+bool RequestCore::take_credit() {
+  if (!has_message_) return true;
+  if (!path_.link) return context_.notifications.inbox().has_room();
+  if (!path_.link->credit().take(message_.size())) return false;
+  charged_ = path_.link;
+  return true;
+}
+
+/// The message was not delivered.
+void RequestCore::give_credit_back() {
+  if (const auto link = std::exchange(charged_, nullptr)) link->credit().give_back(message_.size());
 }
 
 /// What a request to ourselves carries stays here until the end.
@@ -438,6 +457,10 @@ Result<std::uint64_t> RequestCore::check() {
 void RequestCore::completed(Status status, std::string_view text) {
   // May run inside our own call to `post`, so it takes no lock that is held there.
   std::shared_ptr<RequestCore> self = flying_in_.load()->take(flight_slot_);
+  if (status.ok())
+    charged_.reset();
+  else
+    give_credit_back();
   // The peer could not tell a second count of the post from that of another post.
   const bool counts_twice = immediate_ && plan_.remote->life && status.code == Code::backend_failed;
   if (canceled() || status.ok() || counts_twice || !may_go_over(status.code)) {

@@ -114,6 +114,8 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   Attempt try_path();
   std::optional<Attempt> wait_for(Link& link);
   Attempt hand_over(Link* link);
+  [[nodiscard]] bool take_credit();
+  void give_credit_back();
   headrace_post_v1 post_args(const Link* link);
   static std::string why_not_on_stream(const Attempt& attempt);
   Status end_unbound(const Error& error);
@@ -159,6 +161,7 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
 
   std::string message_;  ///< 16 bytes of key, then the notification, while it may be needed by a next path
   bool has_message_ = false;
+  std::shared_ptr<Link> charged_;  ///< whose credit the message of the present post has taken
   std::optional<Immediate> immediate_;
   void* stream_ = nullptr;              ///< of the present post, for the path alone that it was posted on
   std::optional<PageIndices> indices_;  ///< of the present post, while it is handed over

@@ -16,6 +16,7 @@ constexpr std::uint64_t revoked_kind = 2;
 constexpr std::uint64_t goodbye_kind = 3;
 constexpr std::uint64_t ask_kind = 4;
 constexpr std::uint64_t present_kind = 5;
+constexpr std::uint64_t credit_kind = 6;
 constexpr std::size_t user_header_bytes = 16;
 constexpr const char* user_whole = "a notification";
 constexpr const char* agent_whole = "an agent's message";
@@ -31,6 +32,8 @@ std::uint32_t values_of(std::uint64_t kind, std::uint32_t found) {
   switch (kind) {
     case revoke_kind:
       return 4;
+    case credit_kind:
+      return 3;
     case revoked_kind:
     case ask_kind:
     case present_kind:
@@ -62,6 +65,12 @@ Result<AgentMessage> read_revoke(MsgpackReader& reader) {
     }
   }
   return AgentMessage(std::move(revoke));
+}
+
+Result<AgentMessage> read_credit(MsgpackReader& reader) {
+  HEADRACE_TRY(messages, reader.unsigned_integer("the messages"));
+  HEADRACE_TRY(bytes, reader.unsigned_integer("the bytes"));
+  return AgentMessage(Credit{messages, bytes});
 }
 
 }  // namespace
@@ -109,6 +118,8 @@ Result<std::string> encode(const AgentMessage& message) {
     begin(packer, 2, ask_kind).pack_uint64(ask->sequence);
   } else if (const auto* present = std::get_if<Present>(&message)) {
     begin(packer, 2, present_kind).pack_uint64(present->sequence);
+  } else if (const auto* credit = std::get_if<Credit>(&message)) {
+    begin(packer, 3, credit_kind).pack_uint64(credit->messages).pack_uint64(credit->bytes);
   } else {
     return make_error(Code::invalid_argument,
                       "an agent's message of kind {} cannot be sent: this version does not know it",
@@ -137,6 +148,9 @@ Result<AgentMessage> decode_agent_message(std::string_view bytes) {
     if (kind == revoked_kind) message = Revoked{sequence};
     if (kind == ask_kind) message = Ask{sequence};
     if (kind == present_kind) message = Present{sequence};
+  } else if (kind == credit_kind) {
+    HEADRACE_TRY(credit, read_credit(reader));
+    message = std::move(credit);
   } else if (kind == goodbye_kind) {
     message = Goodbye{};
   } else {

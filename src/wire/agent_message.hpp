@@ -65,12 +65,21 @@ struct Present {
   std::uint64_t sequence = 0;
   friend bool operator==(const Present&, const Present&) = default;
 };
+/// So many notifications, and so many bytes of their messages on channel 0, the receiver may send in all over
+/// this link: the sender has room for them. It never sinks.
+struct Credit {
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const Credit&, const Credit&) = default;
+};
+/// What each side of a link may send before it hears more. One message of any size fits.
+inline constexpr Credit first_credit{64, std::uint64_t{256} << 10};
 /// A kind that this version does not know. The receiver ignores it.
 struct UnknownMessage {
   std::uint64_t kind = 0;
   friend bool operator==(const UnknownMessage&, const UnknownMessage&) = default;
 };
-using AgentMessage = std::variant<Revoke, Revoked, Goodbye, Ask, Present, UnknownMessage>;
+using AgentMessage = std::variant<Revoke, Revoked, Goodbye, Ask, Present, Credit, UnknownMessage>;
 
 /// Encodes a message. errors: invalid_argument (too many ranges; an UnknownMessage, which is only received)
 [[nodiscard]] Result<std::string> encode(const AgentMessage& message);

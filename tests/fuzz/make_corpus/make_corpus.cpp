@@ -81,6 +81,7 @@ void agent_message_seeds() {
   seed("agent_message_fuzz", "revoked", *wire::encode(wire::AgentMessage(wire::Revoked{7})));
   seed("agent_message_fuzz", "ask", *wire::encode(wire::AgentMessage(wire::Ask{8})));
   seed("agent_message_fuzz", "present", *wire::encode(wire::AgentMessage(wire::Present{8})));
+  seed("agent_message_fuzz", "credit", *wire::encode(wire::AgentMessage(wire::Credit{100, 1 << 20})));
   seed("agent_message_fuzz", "goodbye", *wire::encode(wire::AgentMessage(wire::Goodbye{})));
   seed("agent_message_fuzz", "unknown", std::string_view("\x93\x2a\xa1x\xc0", 5));
   seed("agent_message_fuzz", "notification", *wire::encode(wire::UserMessage{1, 2, "layer 3"}));

@@ -1,80 +1,261 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/inbox.hpp"
 
+#include "engine/send_credit.hpp"
+
 #include <gtest/gtest.h>
 #include <poll.h>
+
+#include <chrono>
+#include <random>
 
 namespace headrace::engine {
 namespace {
 
+constexpr std::uint64_t link = 7;
+
+/// A message of peer "a" over `link`, with no post.
+Inbox::Receipt put(Inbox& inbox, const std::string& payload, const std::string& peer = "a",
+                   std::uint64_t over = link) {
+  return inbox.put(over, {}, payload.size() + 16, {peer, payload});
+}
+
+Inbox::Receipt put_of_post(Inbox& inbox, const MessageKey& key, const std::string& payload) {
+  return inbox.put(link, key, payload.size() + 16, {"a", payload});
+}
+
+std::vector<std::string> payloads(const Inbox::Taken& taken) {
+  std::vector<std::string> all;
+  for (const Notification& n : taken.notifications) all.push_back(n.payload);
+  return all;
+}
+
+bool readable(int fd) {
+  pollfd poll{fd, POLLIN, 0};
+  return ::poll(&poll, 1, 0) == 1;
+}
+
+// ------------------------------------------------------------------ duplicates
+
 TEST(Inbox, a_notification_that_arrives_over_two_paths_is_delivered_once) {
-  Inbox inbox(10, 1000);
-  EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
-  EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
-  EXPECT_TRUE(inbox.put({5, 1, 2}, {"a", "y"}));
-  EXPECT_TRUE(inbox.put({6, 1, 1}, {"a", "z"})) << "another life has its own numbers";
-  EXPECT_EQ(inbox.take({}).size(), 3u);
+  Inbox inbox({});
+  for (const MessageKey& key : {MessageKey{5, 1, 1}, {5, 1, 1}, {5, 1, 2}, {6, 1, 1}})
+    (void)put_of_post(inbox, key, "x");
+  EXPECT_EQ(inbox.take({}).notifications.size(), 3U) << "another life has its own numbers";
 }
 
 TEST(Inbox, what_one_life_claims_does_not_make_another_forget) {
-  Inbox inbox(1 << 20, 1 << 20);
-  EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
+  Inbox inbox({});
+  (void)put_of_post(inbox, {5, 1, 1}, "x");
   for (std::uint64_t request = 1; request < 40'000; ++request)
-    EXPECT_TRUE(inbox.put({6, request, UINT64_MAX}, {"b", ""}));
+    (void)put_of_post(inbox, {6, request, UINT64_MAX}, "");
   (void)inbox.take({});
-  EXPECT_TRUE(inbox.put({5, 1, 1}, {"a", "x"}));
-  EXPECT_TRUE(inbox.put({5, 1, 2}, {"a", "y"}));
-  EXPECT_EQ(inbox.take({}).size(), 1U) << "the first is known still, and the second is new";
+  (void)put_of_post(inbox, {5, 1, 1}, "x");
+  (void)put_of_post(inbox, {5, 1, 2}, "y");
+  EXPECT_EQ(payloads(inbox.take({})), std::vector<std::string>{"y"}) << "the first is known still";
 }
 
 TEST(Inbox, notifications_without_a_request_are_never_taken_for_duplicates) {
-  Inbox inbox(10, 1000);
-  EXPECT_TRUE(inbox.put({5, 0, 0}, {"a", "x"}));
-  EXPECT_TRUE(inbox.put({5, 0, 0}, {"a", "x"}));
-  EXPECT_EQ(inbox.take({}).size(), 2u);
+  Inbox inbox({});
+  (void)put(inbox, "x");
+  (void)put(inbox, "x");
+  EXPECT_EQ(inbox.take({}).notifications.size(), 2U);
 }
 
-TEST(Inbox, a_full_inbox_refuses_a_notification) {
-  Inbox inbox(2, 1000);
-  EXPECT_TRUE(inbox.put({}, {"a", "1"}));
-  EXPECT_TRUE(inbox.put({}, {"a", "2"}));
-  EXPECT_FALSE(inbox.put({}, {"a", "3"}));
-}
+// ------------------------------------------------------------------ filters
 
 TEST(Inbox, a_filter_takes_by_peer_and_prefix_and_keeps_the_order_of_the_rest) {
-  Inbox inbox(10, 1000);
-  inbox.put({}, {"a", "k1"});
-  inbox.put({}, {"b", "k2"});
-  inbox.put({}, {"a", "other"});
-  EXPECT_EQ(inbox.take_one({"a", "k"})->payload, "k1");
-  EXPECT_FALSE(inbox.take_one({"a", "k"}).has_value());
-  const auto rest = inbox.take({});
-  ASSERT_EQ(rest.size(), 2u);
-  EXPECT_EQ(rest[0].payload, "k2");
-  EXPECT_EQ(rest[1].payload, "other");
+  Inbox inbox({});
+  (void)put(inbox, "k1", "a", 1);
+  (void)put(inbox, "k2", "b", 2);
+  (void)put(inbox, "other", "a", 1);
+  (void)put(inbox, "k0", "a", 3);
+  EXPECT_EQ(inbox.take_one({"a", "k"}).notification->payload, "k1");
+  EXPECT_EQ(inbox.take_one({"a", "k"}).notification->payload, "k0") << "over another link of that peer";
+  EXPECT_FALSE(inbox.take_one({"a", "k"}).notification.has_value());
+  EXPECT_FALSE(inbox.take_one({"nobody", ""}).notification.has_value());
+  EXPECT_EQ(payloads(inbox.take({})), (std::vector<std::string>{"k2", "other"}));
 }
+
+TEST(Inbox, every_filter_takes_what_a_look_at_all_messages_takes) {
+  const std::uint64_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  Inbox inbox({});
+  std::vector<Notification> all;
+  const auto text = [&](const char* letters, std::size_t longest) {
+    std::string made(random() % (longest + 1), ' ');
+    for (char& c : made) c = letters[random() % 2];
+    return made;
+  };
+  for (int step = 0; step < 5000; ++step) {
+    for (std::size_t n = random() % 4; n > 0; --n) {
+      const std::uint64_t over = random() % 5;
+      all.push_back({std::string(1, static_cast<char>('a' + over % 3)), text("xy", 4)});
+      (void)put(inbox, all.back().payload, all.back().peer, over + 1);
+    }
+    const NotificationFilter filter{random() % 2 == 0 ? "" : text("ab", 1), text("xy", 3)};
+    const std::size_t most = random() % 3 == 0 ? SIZE_MAX : 1;
+    std::vector<std::string> expected;
+    std::erase_if(all, [&](const Notification& n) {
+      const bool fits =
+          (filter.peer.empty() || n.peer == filter.peer) && n.payload.starts_with(filter.prefix);
+      if (!fits || expected.size() == most) return false;
+      expected.push_back(n.payload);
+      return true;
+    });
+    std::vector<std::string> found;
+    if (most == 1) {
+      if (auto one = inbox.take_one(filter).notification) found.push_back(std::move(one->payload));
+    } else {
+      found = payloads(inbox.take(filter));
+    }
+    ASSERT_EQ(found, expected) << "step " << step;
+    ASSERT_EQ(inbox.empty(), all.empty());
+  }
+}
+
+/// The median time of one miss while so many wait.
+double miss_seconds(int waiting) {
+  Inbox inbox({std::size_t{1} << 24, std::size_t{1} << 40});
+  for (int i = 0; i < waiting; ++i) (void)put(inbox, "key " + std::to_string(i));
+  std::vector<double> times;
+  for (int i = 0; i < 101; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_FALSE(inbox.take_one({"", "none" + std::to_string(i)}).notification.has_value());
+    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::ranges::nth_element(times, times.begin() + 50);
+  return times[50];
+}
+
+TEST(Inbox, a_filter_that_finds_nothing_does_not_look_at_all_that_waits) {
+  EXPECT_LT(miss_seconds(100'000), 30 * miss_seconds(100)) << "a scan takes a thousand times as long";
+}
+
+// ------------------------------------------------------------------ descriptors
 
 TEST(Inbox, the_descriptor_is_readable_while_a_notification_waits) {
-  Inbox inbox(10, 1000);
-  inbox.put({}, {"a", "1"});
-  pollfd fd{*inbox.descriptor(), POLLIN, 0};
-  EXPECT_EQ(::poll(&fd, 1, 0), 1);
+  Inbox inbox({});
+  (void)put(inbox, "1");
+  const int fd = *inbox.descriptor();
+  EXPECT_TRUE(readable(fd));
   (void)inbox.take({});
-  EXPECT_EQ(::poll(&fd, 1, 0), 0);
-  inbox.put({}, {"a", "2"});
-  EXPECT_EQ(::poll(&fd, 1, 0), 1);
+  EXPECT_FALSE(readable(fd));
+  (void)put(inbox, "2");
+  EXPECT_TRUE(readable(fd));
 }
 
-TEST(Inbox, the_inbox_keeps_its_limit_of_bytes_and_has_room_again_after_a_take) {
-  Inbox inbox(10, 100);
-  EXPECT_TRUE(inbox.put({}, {"a", std::string(60, 'x')}));
-  EXPECT_FALSE(inbox.put({}, {"a", std::string(60, 'y')}));
-  EXPECT_TRUE(inbox.put({}, {"a", std::string(40, 'z')}));
-  ASSERT_TRUE(inbox.take_one({"", std::string(60, 'x')}));
-  EXPECT_TRUE(inbox.put({}, {"a", std::string(60, 'y')}));
-  EXPECT_EQ(inbox.take({}).size(), 2U);
-  EXPECT_TRUE(inbox.put({}, {"a", std::string(1000, 'w')}))
-      << "an empty inbox takes one notification of any size";
+TEST(Inbox, a_watch_is_signaled_for_what_passes_its_filter_alone) {
+  Inbox inbox({});
+  (void)put(inbox, "other");
+  const auto watch = *inbox.watch({"a", "k"});
+  EXPECT_FALSE(readable(watch->bell.fd()));
+  (void)put(inbox, "other");
+  (void)put(inbox, "k", "b", 9);
+  EXPECT_FALSE(readable(watch->bell.fd()));
+  (void)put(inbox, "key");
+  EXPECT_TRUE(readable(watch->bell.fd()));
+  EXPECT_TRUE(readable((*inbox.watch({"", "k"}))->bell.fd())) << "for what waits already";
+  watch->bell.drain();
+  inbox.close();
+  EXPECT_TRUE(readable(watch->bell.fd()));
+}
+
+// ------------------------------------------------------------------ credit
+
+/// A peer that keeps to its credit, with as many messages as go. Returns how many.
+std::size_t send_all(Inbox& inbox, SendCredit& credit, std::size_t most, std::size_t bytes = 20) {
+  std::size_t sent = 0;
+  for (; sent < most && credit.take(bytes); ++sent) {
+    const Inbox::Receipt receipt = inbox.put(link, {}, bytes, {"a", std::string(bytes - 16, 'x')});
+    EXPECT_FALSE(receipt.flooded);
+    if (receipt.due) credit.raise(receipt.due->credit);
+  }
+  return sent;
+}
+
+TEST(Inbox, a_peer_sends_its_share_and_again_as_much_as_is_taken) {
+  Inbox inbox({8 * 1000, std::size_t{1} << 30});
+  SendCredit credit;
+  EXPECT_EQ(send_all(inbox, credit, 5000), 1000U);
+  std::size_t taken = 0, sent = 0;
+  for (; taken < 600; ++taken)
+    if (const auto due = inbox.take_one({}).due) credit.raise(due->credit);
+  sent = send_all(inbox, credit, 5000);
+  EXPECT_GE(sent, taken - 1000 / 2) << "it hears when less than half is left";
+  EXPECT_LE(sent, taken);
+  for (const auto& due : inbox.take({}).dues) credit.raise(due.credit);
+  EXPECT_EQ(send_all(inbox, credit, 5000), 1000U);
+}
+
+TEST(Inbox, a_peer_with_the_longest_messages_never_waits_for_an_empty_inbox) {
+  Inbox inbox({1, 1});
+  SendCredit credit;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_GT(send_all(inbox, credit, 1, wire::user_payload_bytes + 16), 0U) << i;
+    for (const auto& due : inbox.take({}).dues) credit.raise(due.credit);
+  }
+}
+
+TEST(Inbox, however_small_it_is_each_link_has_room_for_the_first_credit) {
+  Inbox inbox({1, 1});
+  SendCredit credit;
+  EXPECT_EQ(send_all(inbox, credit, 5000), wire::first_credit.messages);
+}
+
+TEST(Inbox, a_link_that_nobody_reads_takes_no_room_of_another) {
+  Inbox inbox({1, 1});
+  SendCredit credit;
+  (void)send_all(inbox, credit, 5000);
+  for (int i = 0; i < 64; ++i) EXPECT_FALSE(put(inbox, "hello", "b", link + 1).flooded);
+}
+
+TEST(Inbox, a_peer_that_sends_far_beyond_its_credit_is_told_from_one_that_keeps_to_it) {
+  Inbox inbox({800, std::size_t{1} << 30});
+  int came = 0;
+  while (!put(inbox, "x").flooded) ++came;
+  EXPECT_EQ(came, 200);
+  Inbox bytes({1, std::size_t{8} << 20});
+  came = 0;
+  while (!put(bytes, std::string(65536, 'x')).flooded) ++came;
+  EXPECT_EQ(came, (std::size_t{2} << 20) / (65536 + 16));
+}
+
+TEST(Inbox, messages_that_came_twice_or_mean_nothing_give_their_room_back) {
+  Inbox inbox({});
+  SendCredit credit;
+  for (int i = 0; i < 10'000; ++i) {
+    ASSERT_TRUE(credit.take(20));
+    const auto receipt = i % 2 == 0 ? put_of_post(inbox, {5, 1, 1}, "") : inbox.put_nothing(link, "a", 20);
+    ASSERT_FALSE(receipt.flooded);
+    if (receipt.due) credit.raise(receipt.due->credit);
+  }
+}
+
+TEST(Inbox, a_link_that_is_gone_is_forgotten_when_its_messages_are_taken) {
+  Inbox inbox({8 * 64, 1});
+  for (std::uint64_t over = 1; over <= 100; ++over) {
+    (void)put(inbox, "x", "a", over);
+    inbox.link_gone(over);
+  }
+  EXPECT_EQ(inbox.take({}).notifications.size(), 100U);
+  SendCredit credit;
+  EXPECT_EQ(send_all(inbox, credit, 5000), 64U);
+  inbox.link_gone(link);
+  const auto taken = inbox.take({});
+  EXPECT_EQ(taken.notifications.size(), 64U);
+  EXPECT_TRUE(taken.dues.empty()) << "nobody is there to be told";
+}
+
+TEST(Inbox, this_agent_may_send_to_itself_while_there_is_room) {
+  Inbox inbox({2, 1000});
+  EXPECT_TRUE(inbox.has_room());
+  (void)put(inbox, "1", "me", Inbox::self);
+  (void)put(inbox, "2", "me", Inbox::self);
+  EXPECT_FALSE(inbox.has_room());
+  (void)inbox.take_one({});
+  EXPECT_TRUE(inbox.has_room());
 }
 
 }  // namespace

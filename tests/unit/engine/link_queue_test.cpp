@@ -46,15 +46,26 @@ TEST(LinkQueue, a_message_waits_behind_those_that_wait_after_the_link_is_ready) 
   EXPECT_EQ(queue.add(0, "first"), Answer::waits);
   EXPECT_TRUE(queue.open());
   EXPECT_EQ(queue.add(0, "second"), Answer::waits) << "the first has not been sent";
-  auto next = queue.next_message();
+  auto next = queue.next_message(0);
   ASSERT_TRUE(next);
   EXPECT_EQ(next->bytes, "first");
   EXPECT_EQ(queue.add(0, "third"), Answer::waits) << "the first is on its way, and may come back";
   queue.put_back(*std::move(next));
   for (const char* const expected : {"first", "second", "third"})
-    EXPECT_EQ(queue.next_message()->bytes, expected);
-  EXPECT_FALSE(queue.next_message());
+    EXPECT_EQ(queue.next_message(0)->bytes, expected);
+  EXPECT_FALSE(queue.next_message(0));
   EXPECT_EQ(queue.add(0, "fourth"), Answer::pass);
+}
+
+TEST(LinkQueue, messages_of_one_channel_do_not_wait_for_those_of_the_other) {
+  LinkQueue queue;
+  EXPECT_EQ(queue.add(0, "a user's"), Answer::waits);
+  EXPECT_EQ(queue.add(1, "an agent's"), Answer::waits);
+  EXPECT_TRUE(queue.open());
+  EXPECT_EQ(queue.next_message(1)->bytes, "an agent's");
+  EXPECT_FALSE(queue.next_message(1));
+  EXPECT_EQ(queue.add(1, "another"), Answer::pass);
+  EXPECT_EQ(queue.add(0, "behind"), Answer::waits);
 }
 
 TEST(LinkQueue, nothing_waits_if_the_link_is_ready_before_it_comes) {
@@ -72,7 +83,7 @@ TEST(LinkQueue, beyond_its_bounds_it_is_full) {
   EXPECT_EQ(queue.add(0, most), Answer::waits);
   EXPECT_EQ(queue.add(0, "x"), Answer::full);
   (void)queue.open();
-  EXPECT_EQ(queue.next_message()->bytes.size(), most.size());
+  EXPECT_EQ(queue.next_message(0)->bytes.size(), most.size());
   EXPECT_EQ(queue.add(0, "x"), Answer::waits) << "there is room again";
 }
 
@@ -82,7 +93,7 @@ TEST(LinkQueue, a_message_that_is_put_back_leaves_no_room_for_others) {
   EXPECT_EQ(queue.add(0, half), Answer::waits);
   EXPECT_EQ(queue.add(0, half), Answer::waits);
   (void)queue.open();
-  auto taken = queue.next_message();
+  auto taken = queue.next_message(0);
   EXPECT_EQ(queue.add(0, half), Answer::waits) << "meanwhile there was room";
   queue.put_back(*std::move(taken));
   EXPECT_EQ(queue.add(0, half), Answer::full);
@@ -119,7 +130,7 @@ TEST(LinkQueue, messages_of_a_thread_stay_in_order_while_another_thread_hands_ov
   while (!opened) std::this_thread::yield();
   (void)queue.open();
   int taken = 0;
-  while (const auto next = queue.next_message()) EXPECT_EQ(next->bytes, std::to_string(taken++));
+  while (const auto next = queue.next_message(0)) EXPECT_EQ(next->bytes, std::to_string(taken++));
   sender.join();
   EXPECT_EQ(taken + passed, messages);
 }

@@ -243,7 +243,7 @@ TEST_F(WaitingTest, messages_of_a_link_that_cannot_be_made_go_over_the_next_back
   EXPECT_EQ(Stalled::links, 1);
   Stalled::say(HEADRACE_LINK_LOST, HEADRACE_NOT_SUPPORTED);
   EXPECT_TRUE(until([&] { return !there->notifications().inbox().empty(); }));
-  const auto taken = there->notifications().inbox().take({});
+  const auto taken = there->notifications().take({});
   ASSERT_EQ(taken.size(), 1U);
   EXPECT_EQ(taken.front().payload, "hello");
   EXPECT_EQ(here->counters().notifications_dropped.value(), 0U);

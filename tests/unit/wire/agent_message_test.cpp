@@ -25,6 +25,7 @@ TEST(AgentMessage, EachKindIsDecodedAsItWasEncoded) {
   expect_round_trip(Goodbye{});
   expect_round_trip(Ask{~std::uint64_t{0}});
   expect_round_trip(Present{9});
+  expect_round_trip(Credit{64, ~std::uint64_t{0}});
 }
 
 TEST(AgentMessage, AFullRevokeFitsAndOneMoreRangeIsRefused) {
