@@ -31,8 +31,9 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
                                                  const Secret& secret) {
   HEADRACE_TRY(ttl, core.duration("store_ttl"));
   if (!listen.empty()) HEADRACE_TRY_VOID(secret.check_port("the metadata socket (listen)", listen));
+  HEADRACE_TRY(closing, EventFd::create());
   std::unique_ptr<Exchange> exchange(
-      new Exchange(engine, {engine.name(), engine.incarnation(), secret.token, {}}, ttl));
+      new Exchange(engine, {engine.name(), engine.incarnation(), secret.token, {}}, ttl, std::move(closing)));
   exchange->store_ = std::move(store);
   if (!listen.empty()) HEADRACE_TRY_VOID(exchange->serve(listen, core));
   return exchange;
@@ -68,6 +69,7 @@ Result<void> Exchange::serve(const std::string& listen, const Options& core) {
 Exchange::~Exchange() { close(); }
 
 void Exchange::close() {
+  closing_.signal();
   engine_.regions().on_changed({});
   // They end outside the lock, which their threads take.
   std::unique_ptr<metadata::Store::Watch> watch;
@@ -108,7 +110,7 @@ Result<ImportReport> Exchange::fetch(const std::string& address, Deadline deadli
                                      const std::string& label) {
   HEADRACE_TRY_VOID(engine_.usable());
   wire::Hello server;
-  auto bytes = metadata::fetch_from(address, identity_, label, 0, deadline, &server);
+  auto bytes = metadata::fetch_from(address, identity_, label, 0, {deadline, closing_.fd()}, &server);
   if (!bytes) return std::move(bytes).error().within("fetch metadata from " + address);
   return import_bytes_of(server.name, *bytes);
 }
@@ -116,7 +118,7 @@ Result<ImportReport> Exchange::fetch(const std::string& address, Deadline deadli
 Result<void> Exchange::send(const std::string& address, const ExportOptions& options, Deadline deadline) {
   HEADRACE_TRY_VOID(engine_.usable());
   HEADRACE_TRY(bytes, export_bytes(options));
-  auto sent = metadata::send_to(address, identity_, bytes, deadline);
+  auto sent = metadata::send_to(address, identity_, bytes, {deadline, closing_.fd()});
   if (!sent) return std::move(sent).error().within("send metadata to " + address);
   return {};
 }

@@ -5,6 +5,7 @@
 #include <headrace/agent.hpp>
 
 #include "agent/secret.hpp"
+#include "base/event_fd.hpp"
 #include "engine/engine.hpp"
 #include "metadata/metadata_socket.hpp"
 #include "metadata/open_store.hpp"
@@ -21,8 +22,8 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Ends the watch and the server. Nothing is published after a call that is under way. The callback thread
-  /// may still be inside this object.
+  /// Ends the watch and the server, and cancels fetches and sends that are under way. Nothing is published
+  /// after a call that is under way. The callback thread may still be inside this object.
   void close();
 
   [[nodiscard]] const std::string& listen_address() const { return listen_address_; }
@@ -35,8 +36,9 @@ class Exchange {
   Result<void> watch(std::function<void(const PeerEvent&)> event);
 
  private:
-  Exchange(engine::Engine& engine, metadata::SocketIdentity identity, std::chrono::nanoseconds ttl)
-      : engine_(engine), identity_(std::move(identity)), ttl_(ttl) {}
+  Exchange(engine::Engine& engine, metadata::SocketIdentity identity, std::chrono::nanoseconds ttl,
+           EventFd closing)
+      : engine_(engine), identity_(std::move(identity)), ttl_(ttl), closing_(std::move(closing)) {}
 
   Result<void> serve(const std::string& listen, const Options& core);
   Result<void> take_sent(const wire::Hello& sender, std::string_view bytes);
@@ -50,6 +52,7 @@ class Exchange {
   engine::Engine& engine_;
   const metadata::SocketIdentity identity_;
   const std::chrono::nanoseconds ttl_;
+  const EventFd closing_;  ///< readable from `close` on
   std::unique_ptr<metadata::Store> store_;
   std::string listen_address_;
 

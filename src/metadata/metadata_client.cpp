@@ -18,24 +18,26 @@ namespace headrace::metadata {
 namespace {
 
 /// Waits for `events`; false if the deadline has passed.
-Result<bool> wait_for(int fd, short events, Deadline deadline) {
+Result<bool> wait_for(int fd, short events, const Patience& patience) {
+  const Deadline deadline = patience.deadline;
   for (;;) {
-    pollfd entry{fd, events, 0};
+    pollfd entries[] = {{fd, events, 0}, {patience.canceled, POLLIN, 0}};  // poll ignores a descriptor of -1
     const std::uint64_t left_ms =
         deadline.is_never() ? INT_MAX : (deadline.remaining_ns() + 999'999) / 1'000'000;
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::min<std::uint64_t>(left_ms, INT_MAX)));
+    const int ready = ::poll(entries, 2, static_cast<int>(std::min<std::uint64_t>(left_ms, INT_MAX)));
+    if (entries[1].revents != 0) return make_error(Code::canceled, "the agent was closed meanwhile");
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return os_error(errno, "wait for descriptor {}", fd);
     if (deadline.expired()) return false;
   }
 }
 
-Result<UniqueFd> connect_one(const SocketAddress& address, Deadline deadline) {
+Result<UniqueFd> connect_one(const SocketAddress& address, const Patience& patience) {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return os_error(errno, "make a socket for {}", address.text());
   int error = ::connect(fd.get(), address.get(), address.length) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
-    HEADRACE_TRY(ready, wait_for(fd.get(), POLLOUT, deadline));
+    HEADRACE_TRY(ready, wait_for(fd.get(), POLLOUT, patience));
     if (!ready)
       return make_error(Code::timed_out,
                         "connect to {}: no answer in time: check that an agent listens there and that no "
@@ -52,7 +54,8 @@ Result<UniqueFd> connect_one(const SocketAddress& address, Deadline deadline) {
 
 /// Connects to the first address of the host that answers. Each address gets a share of the time, so that one
 /// that drops packets does not use up the time of the others.
-Result<UniqueFd> connect_to(const std::string& text, Deadline deadline) {
+Result<UniqueFd> connect_to(const std::string& text, const Patience& patience) {
+  const Deadline deadline = patience.deadline;
   HEADRACE_TRY(address, TcpAddress::parse(text));
   HEADRACE_TRY(candidates, address.resolve(TcpAddress::Use::connect));
   Error last = make_error(Code::timed_out, "connect to {}: the deadline has passed", text);
@@ -63,8 +66,8 @@ Result<UniqueFd> connect_to(const std::string& text, Deadline deadline) {
       share = Deadline::after(
           std::chrono::nanoseconds(static_cast<std::int64_t>(std::min<std::uint64_t>(part, INT64_MAX))));
     }
-    auto connected = connect_one(candidates[i], share);
-    if (connected) return connected;
+    auto connected = connect_one(candidates[i], {share, patience.canceled});
+    if (connected || connected.code() == Code::canceled) return connected;
     last = std::move(connected).error();
   }
   return last;
@@ -94,12 +97,12 @@ Result<void> send_some(int fd, ClientSession& session) {
   return {};
 }
 
-Result<std::string> run(int fd, ClientSession& session, Deadline deadline) {
+Result<std::string> run(int fd, ClientSession& session, const Patience& patience) {
   std::vector<char> buffer(std::size_t{256} << 10);
   bool writable = true;
   while (session.state() == ClientSession::State::running) {
     const bool sending = writable && !session.to_send().empty();
-    HEADRACE_TRY(ready, wait_for(fd, static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN), deadline));
+    HEADRACE_TRY(ready, wait_for(fd, static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN), patience));
     if (!ready) return make_error(Code::timed_out, "the deadline passed while {}", session.doing());
     HEADRACE_TRY(open, receive(fd, session, buffer));
     if (session.state() != ClientSession::State::running) break;
@@ -122,7 +125,7 @@ Result<std::string> run(int fd, ClientSession& session, Deadline deadline) {
 }
 
 Result<std::string> exchange(const std::string& address, const SocketIdentity& me, std::string request,
-                             Deadline deadline, wire::Hello* server = nullptr) {
+                             const Patience& patience, wire::Hello* server = nullptr) {
   wire::Handshake::Config config;
   config.role = wire::HelloRole::connecting;
   config.mine.name = me.name;
@@ -135,9 +138,9 @@ Result<std::string> exchange(const std::string& address, const SocketIdentity& m
     config.hmac = std::move(hmac);
   }
   HEADRACE_TRY(handshake, wire::Handshake::begin(std::move(config)));
-  HEADRACE_TRY(fd, connect_to(address, deadline));
+  HEADRACE_TRY(fd, connect_to(address, patience));
   ClientSession session(std::move(handshake), std::move(request));
-  auto answer = run(fd.get(), session, deadline);
+  auto answer = run(fd.get(), session, patience);
   if (!answer) return std::move(answer).error().within("ask the agent at " + address);
   if (server != nullptr) *server = session.server();
   return answer;
@@ -158,18 +161,18 @@ Result<wire::Hmac> load_hmac() {
 }
 
 Result<std::string> fetch_from(const std::string& address, const SocketIdentity& me, const std::string& label,
-                               std::uint64_t since, Deadline deadline, wire::Hello* server) {
+                               std::uint64_t since, const Patience& patience, wire::Hello* server) {
   HEADRACE_TRY(request, wire::encode(wire::MetadataRequest(wire::FetchRequest{label, since})));
-  HEADRACE_TRY(answer, exchange(address, me, std::move(request), deadline, server));
+  HEADRACE_TRY(answer, exchange(address, me, std::move(request), patience, server));
   auto metadata = wire::decode_fetch_answer(answer);
   if (!metadata) return std::move(metadata).error().within("fetch metadata from " + address);
   return std::string(*metadata);
 }
 
 Result<void> send_to(const std::string& address, const SocketIdentity& me, std::string_view metadata,
-                     Deadline deadline) {
+                     const Patience& patience) {
   HEADRACE_TRY(request, wire::encode(wire::MetadataRequest(wire::SendRequest{metadata})));
-  HEADRACE_TRY(answer, exchange(address, me, std::move(request), deadline));
+  HEADRACE_TRY(answer, exchange(address, me, std::move(request), patience));
   auto taken = wire::decode_send_answer(answer);
   if (!taken) return std::move(taken).error().within("send metadata to " + address);
   return {};

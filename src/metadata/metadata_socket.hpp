@@ -21,6 +21,15 @@ struct SocketIdentity {
   wire::Hmac hmac;    ///< empty: libcrypto's, loaded if there is a token
 };
 
+/// How long a client waits: until the deadline, or until this descriptor is readable (-1: none), which
+/// cancels the call.
+struct Patience {
+  Deadline deadline;
+  int canceled = -1;
+  Patience(Deadline until, int canceled_fd = -1)
+      : deadline(until), canceled(canceled_fd) {}  // NOLINT: a deadline is one
+};
+
 struct MetadataServerOptions {
   std::string listen;  ///< "host:port", "[IPv6]:port", ":port" (every address); port 0: a free one
   SocketIdentity identity;
@@ -56,17 +65,17 @@ class MetadataServer {
 };
 
 /// Fetches the metadata of the agent that listens at "host:port". `server`, if given, tells who that is.
-///   blocks  until the deadline; the system's lookup of a host name may take longer
-///   errors  peer_lost (no listener, or it closed), timed_out, corrupt, invalid_argument (address, token),
-///           and the errors of the agent (not_found: no such label, or `since` is too new)
+///   blocks  until the deadline or a cancel; the system's lookup of a host name may take longer
+///   errors  peer_lost (no listener, or it closed), timed_out, canceled, corrupt, invalid_argument (address,
+///           token), and the errors of the agent (not_found: no such label, or `since` is too new)
 [[nodiscard]] Result<std::string> fetch_from(const std::string& address, const SocketIdentity& me,
-                                             const std::string& label, std::uint64_t since, Deadline deadline,
-                                             wire::Hello* server = nullptr);
+                                             const std::string& label, std::uint64_t since,
+                                             const Patience& patience, wire::Hello* server = nullptr);
 
 /// Sends metadata to the agent that listens at "host:port"; returns once it has imported it.
 ///   blocks, errors  as fetch_from
 [[nodiscard]] Result<void> send_to(const std::string& address, const SocketIdentity& me,
-                                   std::string_view metadata, Deadline deadline);
+                                   std::string_view metadata, const Patience& patience);
 
 /// HMAC-SHA256 of libcrypto.
 ///   errors  not_supported (libcrypto is missing)

@@ -3,6 +3,11 @@
 // invalid_argument.
 #include "two_agents.hpp"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <functional>
@@ -107,6 +112,43 @@ TEST_P(ClosingOverBackend, calls_on_other_threads_end_with_canceled_or_invalid_a
     EXPECT_EQ(closing.requests[0].post().code, Code::invalid_argument);
     EXPECT_EQ(closing.notify(), Code::invalid_argument);
   }
+}
+
+/// A port of this host on which connections wait for an accept that never comes.
+class SilentPort {
+ public:
+  SilentPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<const sockaddr*>(&address_), sizeof address_), 0);
+    EXPECT_EQ(::listen(socket_, 8), 0);
+    socklen_t length = sizeof address_;
+    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address_), &length), 0);
+  }
+  ~SilentPort() { ::close(socket_); }
+  SilentPort(const SilentPort&) = delete;
+  SilentPort& operator=(const SilentPort&) = delete;
+  [[nodiscard]] std::string address() const {
+    return "127.0.0.1:" + std::to_string(ntohs(address_.sin_port));
+  }
+
+ private:
+  int socket_;
+  sockaddr_in address_{AF_INET, 0, {htonl(INADDR_LOOPBACK)}, {}};
+};
+
+TEST(Closing, it_ends_fetches_and_sends_of_metadata_that_a_silent_server_holds_up) {
+  const SilentPort port;
+  Agent agent = must(Agent::open(unique_name("closed"), {{"shm"}, "", "", {}}));
+  Code fetched = Code::ok, sent = Code::ok;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const std::jthread fetching([&] { fetched = agent.fetch_metadata(port.address(), patience).code(); });
+    const std::jthread sending([&] { sent = agent.send_metadata(port.address(), {}, patience).code(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    agent.close();
+  }
+  EXPECT_EQ(fetched, Code::canceled);
+  EXPECT_EQ(sent, Code::canceled);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, patience / 2);
 }
 
 }  // namespace
