@@ -19,6 +19,8 @@ class PyRequest {
   PyRequest& operator=(const PyRequest&) = delete;
 
   [[nodiscard]] headrace::Request& request() const { return *request_; }
+  /// Raises if the request belongs to the parent of this process.
+  void check_home() const;
 
   void post(const PostOptions& options);
   /// Posts with page numbers for a part; each of local and remote may be None.
@@ -43,8 +45,6 @@ class PyRequest {
 
  private:
   [[nodiscard]] Error error_of(Status status) const;
-
-  void check_home() const;
 
   HomeProcess home_;
   std::shared_ptr<headrace::Request> request_;  ///< shared: a callback checks whether it still exists

@@ -191,7 +191,7 @@ class Request {
   /// Calls `done` once for each completion, on the agent's callback thread. Replaces an earlier function.
   HEADRACE_API void on_done(std::function<void(Status)> done);
   /// An eventfd that becomes readable at each completion. Read 8 bytes to clear it. It belongs to the
-  /// request.
+  /// request. One eventfd for many requests: CompletionQueue.
   HEADRACE_API Result<int> event_fd();
 
   [[nodiscard]] HEADRACE_API Op op() const;
@@ -203,6 +203,7 @@ class Request {
   [[nodiscard]] explicit operator bool() const noexcept { return transfer_ != nullptr; }
 
  private:
+  friend class CompletionQueue;
   std::shared_ptr<engine::Transfer> transfer_;
 };
 

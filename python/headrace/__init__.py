@@ -21,6 +21,7 @@ from . import _headrace
 from ._headrace import (
     Agent,
     BackendInfo,
+    CompletionQueue,
     CostEstimate,
     Counter,
     CounterWord,
@@ -72,6 +73,7 @@ __all__ = [
     "BackendFailed",
     "BackendInfo",
     "Canceled",
+    "CompletionQueue",
     "Corrupt",
     "CostEstimate",
     "Counter",

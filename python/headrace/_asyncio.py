@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from ._headrace import CompletionQueue
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
     from ._headrace import Agent, Counter, Request
-
-_ONE = (1).to_bytes(8, "little")
-
-# A loop accepts one reader per descriptor, but several tasks may wait for one request: the waiting futures of
-# each loop and descriptor.
-_waiting: dict[tuple[asyncio.AbstractEventLoop, int], list[asyncio.Future[None]]] = {}
 
 
 async def ended(request: Request) -> None:
@@ -29,55 +25,66 @@ async def ended(request: Request) -> None:
     When the waiting task is canceled, the request is canceled too.
     """
     request.poll()
-    if request.state in ("prepared", "captured"):
-        request.wait(0)  # raises: no post is in flight
     try:
-        while not request.done:
-            await _readable(request)
+        await _completion(request)
     except asyncio.CancelledError:
         request.cancel()
         # Canceling takes at most a second. After it the memory is quiet: code that canceled the task relies
         # on that.
-        while not request.done:
-            await _readable(request)
+        await _completion(request)
         raise
     request.wait(0)
 
 
-async def _readable(request: Request) -> None:
-    """Waits until the request's eventfd is readable: the request has completed, or may have."""
-    loop = asyncio.get_running_loop()
-    fd = request.fileno()
-    key = (loop, fd)
-    future: asyncio.Future[None] = loop.create_future()
-    futures = _waiting.setdefault(key, [])
-    futures.append(future)
-    if len(futures) == 1:
-        loop.add_reader(fd, _wake, key, request)
-    try:
-        if not request.done:  # the completion may precede add_reader
-            await future
-    finally:
-        futures.remove(future)
-        if not futures:
-            loop.remove_reader(fd)
-            del _waiting[key]
+async def _completion(request: Request) -> None:
+    """Waits until no post of the request is in flight."""
+    while not request.done:
+        if request.state in ("prepared", "captured"):
+            request.wait(0)  # raises: no post is in flight
+        await _Completions.of(asyncio.get_running_loop()).next(request)
 
 
-def _wake(key: tuple[asyncio.AbstractEventLoop, int], request: Request) -> None:
-    if not request.done:
-        # The eventfd is readable from an earlier post: drain it. If the request completes between the read
-        # and the next test of `done`, write the eventfd again for the other loops.
+# A loop owns its completions as a reader. Neither this table nor a request keeps a loop, and closing the loop
+# closes the eventfd.
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Completions]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class _Completions:
+    """The completions that the tasks of one event loop wait for: one eventfd for all of them."""
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> _Completions:
+        reference = _of_loops.get(loop)
+        completions = reference() if reference else None
+        if completions is None:
+            completions = cls(loop)
+            _of_loops[loop] = weakref.ref(completions)
+        return completions
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue = CompletionQueue()
+        self._last_number = 0
+        self.waiting: dict[int, asyncio.Future[None]] = {}
+        loop.add_reader(self._queue.fileno(), self._wake)
+
+    async def next(self, request: Request) -> None:
+        """Waits for the completion of the post in flight."""
+        self._last_number = number = self._last_number + 1
+        future = self.waiting[number] = self._loop.create_future()
         try:
-            os.read(key[1], 8)
-        except BlockingIOError:
-            pass
-        if not request.done:
-            return
-        os.write(key[1], _ONE)
-    for future in _waiting[key]:
-        if not future.done():
-            future.set_result(None)
+            self._queue.add(request, number)
+            await future
+        finally:
+            del self.waiting[number]
+
+    def _wake(self) -> None:
+        for number in self._queue.take():
+            future = self.waiting.get(number)  # None: the task that waited was canceled
+            if future and not future.done():
+                future.set_result(None)
 
 
 async def reached(counter: Counter, at_least: int) -> None:

@@ -609,6 +609,38 @@ class Request:
 
     def __reduce__(self) -> NoReturn: ...
 
+class CompletionQueue:
+    """
+    One eventfd for the completions of many requests, for event loops.
+
+    `await request` uses one for each asyncio loop. Requests of several agents may use one queue.
+    Errors: Exhausted (no descriptors).
+    Threads: any.
+    """
+
+    def __init__(self) -> None: ...
+
+    def add(self, request: Request, number: int) -> None:
+        """
+        Puts the number into the queue once, at the completion of the post that is in flight.
+
+        If no post is in flight, or if it is refused after all: at once.
+        """
+
+    def take(self) -> list[int]:
+        """
+        Returns the numbers in the order of their completions, and removes them. Does not wait.
+        """
+
+    def fileno(self) -> int:
+        """
+        An eventfd that is readable while the queue has numbers.
+
+        The queue owns it, and take() drains it.
+        """
+
+    def __reduce__(self) -> NoReturn: ...
+
 class CounterWord:
     """
     A counter as 8 bytes of memory that grow while the agent is open, for readers that poll: from

@@ -125,7 +125,7 @@ Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, 
   indices_.reset();
   if (attempt.outcome == Attempt::Outcome::refused) {
     deadline_ns_.store(UINT64_MAX);
-    life_.set(before);
+    take_back(before);
     return attempt.status;
   }
   context_.counters.posts.add();
@@ -137,7 +137,7 @@ Status RequestCore::post_at(const PostTimes& times, const PostOptions* options, 
 /// The agent is closed: nothing of the post has been handed over.
 Status RequestCore::refuse_closed(RequestState before, Entry entry) {
   if (entry == Entry::certain) return end({Code::canceled}, "its agent was closed");
-  life_.set(before);
+  take_back(before);
   return {Code::invalid_argument};
 }
 

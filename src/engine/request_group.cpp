@@ -56,7 +56,7 @@ Status RequestGroup::post(const PostOptions* options) {
   if (refused) {
     keep_.reset();
     set_outcome(earlier);
-    life_.set(before);
+    take_back(before);
     return first;
   }
   settle_capture(post);

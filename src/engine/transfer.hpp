@@ -38,6 +38,9 @@ class Transfer {
   Status wait(Timeout timeout);
   void on_done(std::function<void(Status)> done) { bell_.on_done(std::move(done), life_); }
   Result<int> event_fd() { return bell_.event_fd(); }
+  void enqueue_completion(const std::shared_ptr<CompletedNumbers>& queue, std::uint64_t number) {
+    bell_.enqueue(queue, number, life_);
+  }
   [[nodiscard]] RequestState state() const { return life_.state(); }
   [[nodiscard]] bool ended() const { return life_.ended(); }
   [[nodiscard]] RequestTimes times() const;
@@ -62,6 +65,11 @@ class Transfer {
 
   /// Whether the post is this caller's to make. `before`: the state until now.
   bool begin(RequestState& before, std::uint64_t posted_ns);
+  /// The post that has begun is refused.
+  void take_back(RequestState before) {
+    life_.set(before);
+    bell_.taken_back();
+  }
   /// It has left `post`, which took until `now_ns`, or until its end if that has come.
   void leave_post();
   /// The end of the post can be seen from here on. Returns how long the post took.

@@ -4,13 +4,13 @@
 import asyncio
 import gc
 import os
-import select
 import threading
+import traceback
 
 import pytest
 
 import headrace
-from conftest import introduce, unique, until
+from conftest import HERE, introduce, unique, until
 from headrace import _asyncio
 
 
@@ -42,7 +42,8 @@ def test_a_request_is_awaited_again_and_again(request_of_pair):
 
 def waiting():
     """How many tasks and threads sleep in an await of a request."""
-    return sum(len(futures) for futures in list(_asyncio._waiting.values()))
+    completions = [reference() for reference in list(_asyncio._of_loops.values())]
+    return sum(len(of_loop.waiting) for of_loop in completions if of_loop)
 
 
 def test_many_tasks_may_await_one_request(stopped):
@@ -122,21 +123,36 @@ def test_awaiting_raises_the_requests_error(pair, request_of_pair):
     asyncio.run(main())
 
 
+class ScriptedQueue:
+    """A stand-in for a completion queue of Scripted requests."""
+
+    def __init__(self):
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.numbers = []
+
+    def add(self, request, number):
+        request.listeners.append((self, number))
+
+    def take(self):
+        os.eventfd_read(self.fd)
+        taken, self.numbers = self.numbers, []
+        return taken
+
+    def fileno(self):
+        return self.fd
+
+
 class Scripted:
     """A stand-in for a request. It ends when the test calls `end`, so that the test decides the moment of a
     cancel."""
 
     def __init__(self):
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK) if hasattr(os, "eventfd") else None
-        self.state, self.calls = "posted", []
+        self.state, self.calls, self.listeners = "posted", [], []
 
     done = property(lambda self: self.state in ("done", "failed", "canceled"))
 
     def poll(self):
         return self.state
-
-    def fileno(self):
-        return self.fd
 
     def cancel(self):
         self.calls.append("cancel")
@@ -145,14 +161,21 @@ class Scripted:
     def wait(self, timeout):
         self.calls.append("wait")
 
+    def tell(self):
+        told, self.listeners = self.listeners, []
+        for queue, number in told:
+            queue.numbers.append(number)
+            os.eventfd_write(queue.fd, 1)
+
     def end(self, state):
         self.state = state
-        os.eventfd_write(self.fd, 1)
+        self.tell()
 
 
-def test_a_canceled_task_cancels_its_request_and_ends_after_the_request():
+def test_a_canceled_task_cancels_its_request_and_ends_after_the_request(monkeypatch):
     if not hasattr(os, "eventfd"):
         pytest.skip("this Python has no os.eventfd")
+    monkeypatch.setattr(_asyncio, "CompletionQueue", ScriptedQueue)
 
     async def main():
         request = Scripted()
@@ -161,17 +184,173 @@ def test_a_canceled_task_cancels_its_request_and_ends_after_the_request():
         task.cancel()
         while request.calls != ["cancel"]:
             await asyncio.sleep(0)
-        os.eventfd_write(request.fd, 1)  # the descriptor is readable, but the request has not ended
-        while select.select([request.fd], [], [], 0)[0]:  # the task drains it
+        request.tell()  # the number came, but the request has not ended
+        while not request.listeners:  # the task waits again
             await asyncio.sleep(0)
         assert not task.done()
         request.end("canceled")
         with pytest.raises(asyncio.CancelledError):
             await task
         assert request.calls == ["cancel"]
-        os.close(request.fd)
 
     asyncio.run(main())
+
+
+def descriptors():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_loop_has_one_descriptor_for_all_the_requests_that_it_awaits(stopped):
+    requests = [stopped.make_request() for _ in range(100)]
+
+    async def main():
+        for request in requests:
+            request.post()
+        before = descriptors()
+        tasks = [asyncio.ensure_future(request) for request in requests]
+        while waiting() < len(requests):
+            await asyncio.sleep(0)
+        assert descriptors() == before + 1
+        stopped.peer.resume()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert (stopped.here == stopped.there).all()
+
+
+def test_the_descriptor_of_a_loop_goes_with_the_loop(request_of_pair):
+    request, *_ = request_of_pair
+
+    async def main():
+        for _ in range(100):
+            request.post()
+            await _asyncio._Completions.of(asyncio.get_running_loop()).next(request)
+
+    asyncio.run(main())
+    before = descriptors()
+    for _ in range(5):
+        asyncio.run(main())
+    assert descriptors() == before
+
+
+AWAITS_AT_A_LOW_LIMIT = """
+import asyncio, resource, sys
+sys.path.insert(0, sys.argv[1])
+import headrace
+from conftest import introduce
+
+async def main(requests):
+    for request in requests:
+        request.post()
+    await asyncio.gather(*requests)
+
+with headrace.Agent("left", [sys.argv[2]]) as left, headrace.Agent("right", [sys.argv[2]]) as right:
+    here, there = left.allocate(1 << 20), right.allocate(1 << 20, name="there")
+    there.numpy()[:] = 7
+    introduce(left, right)
+    lists = left.prepare([here]), left.prepare([left.peer_region("right", "there")], "right")
+    requests = [left.make_request("read", *lists) for _ in range(300)]
+    left.connect("right", 30)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    asyncio.run(main(requests))
+    assert all(request.state == "done" for request in requests) and (here.numpy() == 7).all()
+"""
+
+
+def test_more_requests_are_awaited_than_the_process_may_have_descriptors(run_script, backend):
+    code, _, errors = run_script(AWAITS_AT_A_LOW_LIMIT, str(HERE), backend)
+    assert code == 0, errors
+
+
+def test_a_loop_that_is_closed_while_a_request_is_in_flight_leaves_nothing_behind(stopped):
+    request = stopped.make_request()
+
+    def abandon():
+        """A loop that ends beside its task, as a program does that gives up on it."""
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(_asyncio.ended(request))
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        task._log_destroy_pending = False
+
+    request.post()
+    before = descriptors()
+    for _ in range(3):
+        abandon()
+    assert descriptors() == before
+    assert waiting() == 0
+    stopped.peer.resume()
+    request.wait(30)
+
+    async def main():
+        request.post()
+        await request
+
+    asyncio.run(main())
+    assert (stopped.here == stopped.there).all()
+
+
+def test_an_agent_that_is_closed_ends_the_awaits_of_its_requests(stopped):
+    requests = [stopped.make_request() for _ in range(8)]
+
+    async def main():
+        for request in requests:
+            request.post()
+        tasks = [asyncio.ensure_future(request) for request in requests]
+        while waiting() < len(requests):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(stopped.agent.close)
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(ended, headrace.Canceled)
+
+    asyncio.run(main())
+
+
+def test_a_forked_child_awaits_requests_of_its_own_alone(stopped):
+    request = stopped.make_request()
+
+    async def in_child():
+        with pytest.raises(headrace.InvalidArgument, match="after the fork"):
+            await request
+        with (
+            headrace.Agent(unique("left"), ["tcp"]) as left,
+            headrace.Agent(unique("right"), ["tcp"]) as right,
+        ):
+            right.allocate(1 << 20, name="there")
+            introduce(left, right)
+            pages = (
+                left.prepare([left.allocate(1 << 20)]),
+                left.prepare([left.peer_region(right.name, "there")], right.name),
+            )
+            own = left.make_request("read", *pages)
+            own.post()
+            await own
+
+    async def main():
+        request.post()
+        task = asyncio.ensure_future(request)
+        while waiting() < 1:
+            await asyncio.sleep(0)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                asyncio.events._set_running_loop(None)
+                asyncio.run(in_child())
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert status == 0
+        assert not task.done()
+        stopped.peer.resume()
+        await task
+
+    asyncio.run(main())
+    assert (stopped.here == stopped.there).all()
 
 
 def test_a_timeout_around_an_awaited_request_cancels_it(stopped):
@@ -274,10 +453,6 @@ def test_an_iterator_with_a_filter_looks_only_when_something_arrives_that_passes
 
 
 def test_iterating_leaves_no_descriptor_behind(backend):
-    def descriptors():
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))
-
     async def take(agent):
         async for _ in agent.notifications():
             return

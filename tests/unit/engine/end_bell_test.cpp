@@ -2,13 +2,16 @@
 #include "engine/end_bell.hpp"
 #include "engine/steady_clock.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace headrace::engine {
 namespace {
@@ -74,6 +77,70 @@ TEST_F(EndBellTest, an_eventfd_made_before_the_end_is_readable_after_it) {
          pollfd waiting{bell.event_fd().value(), POLLIN, 0};
          return ::poll(&waiting, 1, 0) == 1;
        });
+}
+
+std::shared_ptr<CompletedNumbers> open_queue() {
+  return std::make_shared<CompletedNumbers>(EventFd::create().value());
+}
+
+bool is_readable(const CompletedNumbers& queue) {
+  pollfd waiting{queue.event_fd(), POLLIN, 0};
+  return ::poll(&waiting, 1, 0) == 1;
+}
+
+TEST_F(EndBellTest, a_number_enters_its_queue_once_before_or_during_the_end) {
+  const auto queue = open_queue();
+  std::uint64_t number = 0;
+  race([&](EndBell& bell, const PostLife& life) { bell.enqueue(queue, ++number, life); },
+       [&](EndBell&) {
+         const std::vector<std::uint64_t> numbers = queue->take();  // and those of rounds not looked at
+         return !numbers.empty() && numbers.back() == number &&
+                std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end();
+       });
+}
+
+TEST_F(EndBellTest, a_number_enters_its_queue_at_the_end_of_the_post_in_flight_alone) {
+  const auto queue = open_queue();
+  EndBell bell;
+  PostLife life;
+  bell.enqueue(queue, 1, life);
+  EXPECT_TRUE(is_readable(*queue));
+  EXPECT_EQ(queue->take(), std::vector<std::uint64_t>{1}) << "no post is in flight";
+  begin(life);
+  bell.enqueue(queue, 2, life);
+  bell.enqueue(queue, 3, life);
+  EXPECT_FALSE(is_readable(*queue));
+  EXPECT_TRUE(queue->take().empty());
+  ring(bell, life);
+  EXPECT_TRUE(is_readable(*queue));
+  EXPECT_EQ(queue->take(), (std::vector<std::uint64_t>{2, 3}));
+  EXPECT_FALSE(is_readable(*queue));
+  begin(life);
+  ring(bell, life);
+  EXPECT_TRUE(queue->take().empty());
+}
+
+TEST_F(EndBellTest, a_number_enters_its_queue_when_the_post_is_taken_back) {
+  const auto queue = open_queue();
+  EndBell bell;
+  PostLife life;
+  begin(life);
+  bell.enqueue(queue, 1, life);
+  life.set(RequestState::prepared);
+  bell.taken_back();
+  EXPECT_EQ(queue->take(), std::vector<std::uint64_t>{1});
+}
+
+TEST_F(EndBellTest, a_queue_that_is_gone_is_told_nothing_and_has_no_descriptor) {
+  auto queue = open_queue();
+  const int fd = queue->event_fd();
+  EndBell bell;
+  PostLife life;
+  begin(life);
+  bell.enqueue(queue, 1, life);
+  queue.reset();
+  EXPECT_EQ(::fcntl(fd, F_GETFD), -1);
+  ring(bell, life);
 }
 
 TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) {
