@@ -24,6 +24,18 @@ void warn_once(const Log& log, const std::string& listen) {
 
 constexpr auto store_patience = std::chrono::seconds(10);  // if the caller gave no deadline
 
+PeerEvent peer_event(const metadata::StoreEvent& event) {
+  switch (event.kind) {
+    case metadata::StoreEvent::Kind::joined:
+      return {PeerEvent::Kind::joined, event.name};
+    case metadata::StoreEvent::Kind::updated:
+      return {PeerEvent::Kind::updated, event.name};
+    case metadata::StoreEvent::Kind::left:
+      break;
+  }
+  return {PeerEvent::Kind::left, event.name};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const std::string& listen,
@@ -202,8 +214,7 @@ Result<void> Exchange::keep_watching() {
   return {};
 }
 
-/// Keeps a peer that was found in the store up to date: imports an update or a new incarnation, and forgets a
-/// peer that left, unless a link says that it is alive.
+/// On the thread that all watches of the process share: what may wait is left to the callback thread.
 void Exchange::on_event(const metadata::StoreEvent& event) {
   std::optional<std::string> label;
   std::function<void(const PeerEvent&)> tell;
@@ -212,18 +223,23 @@ void Exchange::on_event(const metadata::StoreEvent& event) {
     if (const auto at = found_.find(event.name); at != found_.end()) label = at->second;
     tell = on_event_;
   }
-  if (label && event.kind != metadata::StoreEvent::Kind::left) {
-    if (auto bytes = store_->fetch(event.name, *label, Deadline::after(store_patience)))
+  if (!label && !tell) return;
+  engine_.callbacks().push([this, event, label = std::move(label), tell = std::move(tell)] {
+    if (label) keep_up_to_date(event, *label);
+    if (tell) tell(peer_event(event));
+  });
+}
+
+/// Of a peer that was found in the store: imports an update or a new incarnation, and forgets a peer that
+/// left, unless a link says that it is alive.
+void Exchange::keep_up_to_date(const metadata::StoreEvent& event, const std::string& label) {
+  if (event.kind != metadata::StoreEvent::Kind::left) {
+    if (auto bytes = store_->fetch(event.name, label, Deadline::after(store_patience)))
       (void)import_bytes_of(event.name, *bytes);
-  } else if (label) {
-    for (const PeerInfo& peer : engine_.peers().list())
-      if (peer.name == event.name && !peer.connected) (void)engine_.peers().forget(event.name);
+    return;
   }
-  if (!tell) return;
-  const auto kind = event.kind == metadata::StoreEvent::Kind::joined    ? PeerEvent::Kind::joined
-                    : event.kind == metadata::StoreEvent::Kind::updated ? PeerEvent::Kind::updated
-                                                                        : PeerEvent::Kind::left;
-  engine_.callbacks().push([tell = std::move(tell), told = PeerEvent{kind, event.name}] { tell(told); });
+  for (const PeerInfo& peer : engine_.peers().list())
+    if (peer.name == event.name && !peer.connected) (void)engine_.peers().forget(event.name);
 }
 
 Result<void> Exchange::watch(std::function<void(const PeerEvent&)> event) {

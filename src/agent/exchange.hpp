@@ -47,6 +47,7 @@ class Exchange {
   Result<void> need_store() const;
   Result<void> keep_watching();
   void on_event(const metadata::StoreEvent& event);
+  void keep_up_to_date(const metadata::StoreEvent& event, const std::string& label);
   void publish_again();
 
   engine::Engine& engine_;

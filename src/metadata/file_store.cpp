@@ -4,6 +4,7 @@
 #include "base/hash.hpp"
 #include "base/own_folder.hpp"
 #include "base/random.hpp"
+#include "metadata/shared_by_key.hpp"
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
@@ -15,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <tuple>
 
 namespace headrace::metadata {
 namespace {
@@ -272,6 +274,14 @@ void remove_dead_publishers(const std::string& folder) {
   }
 }
 
+/// The watch of all stores of this process that read the folder in the same way.
+Result<std::shared_ptr<SharedWatch>> watch_of(const FileStoreOptions& options, Logger& logger) {
+  using Key = std::tuple<std::string, std::chrono::nanoseconds, Logger*>;
+  static auto& watches = *new SharedByKey<Key, SharedWatch>;
+  return watches.get({options.folder, options.poll_interval, &logger},
+                     [] { return Result(std::make_shared<SharedWatch>()); });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> FileStore::open(FileStoreOptions options, Logger& logger) {
@@ -294,13 +304,17 @@ Result<std::unique_ptr<Store>> FileStore::open(FileStoreOptions options, Logger&
     return error;
   }
   if (::rename(unready.c_str(), path.c_str()) < 0) return os_error(errno, "rename {} to {}", unready, path);
-  return std::unique_ptr<Store>(new FileStore(std::move(options), publisher, std::move(lock), logger));
+  HEADRACE_TRY(watch, watch_of(options, logger));
+  return std::unique_ptr<Store>(
+      new FileStore(std::move(options), publisher, std::move(lock), std::move(watch), logger));
 }
 
-FileStore::FileStore(FileStoreOptions options, std::string publisher, UniqueFd lock, Logger& logger)
+FileStore::FileStore(FileStoreOptions options, std::string publisher, UniqueFd lock,
+                     std::shared_ptr<SharedWatch> watch, Logger& logger)
     : options_(std::move(options)),
       publisher_(std::move(publisher)),
       lock_(std::move(lock)),
+      watch_(std::move(watch)),
       made_in_(::getpid()),
       log_(logger, "metadata") {}
 
@@ -381,25 +395,24 @@ Result<std::vector<std::string>> FileStore::list(Deadline) {
 }
 
 Result<std::unique_ptr<Store::Watch>> FileStore::watch(OnEvent on_event) {
-  return WatchThread::start(
-      [options = options_, log = log_](const std::stop_token& stop, const WatchThread::Tell& tell) {
-        std::mutex mutex;
-        std::condition_variable_any stopped;
-        Snapshot before;
-        std::map<std::string, std::string> names;
-        while (!stop.stop_requested()) {
-          // Polling: the kernel reports neither dropped locks nor changes by another host.
-          if (auto now = look(options.folder, names)) {
-            tell_difference(before, *now, tell);
-            before = std::move(now).value();
-          } else {
-            log.debug("watch {}: {}", options.folder, now.error().message);
-          }
-          std::unique_lock lock(mutex);
-          stopped.wait_for(lock, stop, options.poll_interval, [] { return false; });
-        }
-      },
-      std::move(on_event));
+  const auto read = [options = options_, log = log_](const std::stop_token& stop, const Tell& tell) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    Snapshot before;
+    std::map<std::string, std::string> names;
+    while (!stop.stop_requested()) {
+      // Polling: the kernel reports neither dropped locks nor changes by another host.
+      if (auto now = look(options.folder, names)) {
+        tell_difference(before, *now, tell);
+        before = std::move(now).value();
+      } else {
+        log.debug("watch {}: {}", options.folder, now.error().message);
+      }
+      std::unique_lock lock(mutex);
+      stopped.wait_for(lock, stop, options.poll_interval, [] { return false; });
+    }
+  };
+  return watch_->listen(read, std::move(on_event));
 }
 
 }  // namespace headrace::metadata

@@ -4,9 +4,10 @@
 
 #include "base/log.hpp"
 #include "base/unique_fd.hpp"
+#include "metadata/shared_watch.hpp"
 #include "metadata/store.hpp"
-#include "metadata/watch_thread.hpp"
 
+#include <memory>
 #include <mutex>
 #include <set>
 
@@ -36,11 +37,13 @@ class FileStore final : public Store {
   Result<std::unique_ptr<Watch>> watch(OnEvent on_event) override;
 
  private:
-  FileStore(FileStoreOptions options, std::string publisher, UniqueFd lock, Logger& logger);
+  FileStore(FileStoreOptions options, std::string publisher, UniqueFd lock,
+            std::shared_ptr<SharedWatch> watch, Logger& logger);
 
   const FileStoreOptions options_;
   const std::string publisher_;  // 16 hexadecimal digits
   const UniqueFd lock_;
+  const std::shared_ptr<SharedWatch> watch_;  // of all stores of this folder in the process
   const pid_t made_in_;
   Log log_;
   std::mutex mutex_;

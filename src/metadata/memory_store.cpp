@@ -99,17 +99,16 @@ Result<std::vector<std::string>> MemoryStore::list(Deadline) {
 }
 
 Result<std::unique_ptr<Store::Watch>> MemoryStore::watch(OnEvent on_event) {
-  return WatchThread::start(
-      [shared = shared_](const std::stop_token& stop, const WatchThread::Tell& tell) {
-        Snapshot before;
-        std::uint64_t seen = ~std::uint64_t{0};  // the first reading comes at once
-        while (shared->wait_change(seen, stop)) {
-          Snapshot now = shared->snapshot();
-          tell_difference(before, now, tell);
-          before = std::move(now);
-        }
-      },
-      std::move(on_event));
+  const auto read = [shared = shared_](const std::stop_token& stop, const Tell& tell) {
+    Snapshot before;
+    std::uint64_t seen = ~std::uint64_t{0};  // the first reading comes at once
+    while (shared->wait_change(seen, stop)) {
+      Snapshot now = shared->snapshot();
+      tell_difference(before, now, tell);
+      before = std::move(now);
+    }
+  };
+  return shared_->shared_watch().listen(read, std::move(on_event));
 }
 
 }  // namespace headrace::metadata

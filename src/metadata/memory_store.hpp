@@ -2,8 +2,8 @@
 // A store inside one process: for tests, and for agents of one process.
 #pragma once
 
+#include "metadata/shared_watch.hpp"
 #include "metadata/store.hpp"
-#include "metadata/watch_thread.hpp"
 
 #include <condition_variable>
 #include <cstdint>
@@ -27,6 +27,7 @@ class MemoryNamespace {
   [[nodiscard]] Snapshot snapshot() const;
   /// Waits until the entries differ from version `seen` of `snapshot`; false when stopped.
   bool wait_change(std::uint64_t& seen, const std::stop_token& stop);
+  [[nodiscard]] SharedWatch& shared_watch() { return watch_; }
 
  private:
   struct Entry {
@@ -43,6 +44,7 @@ class MemoryNamespace {
   std::uint64_t version_ = 0;
   Publisher last_publisher_ = 0;
   std::map<std::string, Agent, std::less<>> agents_;
+  SharedWatch watch_;
 };
 
 /// Entries live as long as their publisher's store object. `ttl` has no meaning: all agents end with the

@@ -5,6 +5,9 @@
 #include "metadata/etcd_store.hpp"
 #include "metadata/file_store.hpp"
 #include "metadata/memory_store.hpp"
+#include "metadata/shared_by_key.hpp"
+
+#include <tuple>
 
 namespace headrace::metadata {
 namespace {
@@ -17,16 +20,37 @@ Error malformed(std::string_view url, std::string_view why) {
 }
 
 /// The namespaces of "memory:NAME"; each exists as long as a store of it is open.
-std::shared_ptr<MemoryNamespace> memory_namespace(const std::string& name) {
-  static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<MemoryNamespace>>& all =
-      *new std::map<std::string, std::weak_ptr<MemoryNamespace>>;
-  const std::scoped_lock lock(mutex);
-  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<MemoryNamespace>& known = all[name];
-  auto shared = known.lock();
-  if (!shared) known = shared = std::make_shared<MemoryNamespace>();
-  return shared;
+Result<std::shared_ptr<MemoryNamespace>> memory_namespace(const std::string& name) {
+  static auto& all = *new SharedByKey<std::string, MemoryNamespace>;
+  return all.get(name, [] { return Result(std::make_shared<MemoryNamespace>()); });
+}
+
+Result<std::shared_ptr<HttpClient>> http_client(const StoreOptions& options) {
+  if (options.http) return options.http;
+  HttpClientOptions http;
+  http.ca_file = options.etcd_ca_file;
+  http.certificate_file = options.etcd_certificate_file;
+  http.key_file = options.etcd_key_file;
+  HEADRACE_TRY(client, open_http_client(http));
+  return std::shared_ptr<HttpClient>(std::move(client));
+}
+
+/// The session of all stores that reach the same namespace in the same way.
+Result<std::shared_ptr<EtcdSession>> etcd_session(const std::vector<std::string>& addresses,
+                                                  const std::string& name_space, const StoreOptions& options,
+                                                  Logger& logger) {
+  using Key = std::tuple<std::vector<std::string>, std::string, std::string, std::string, std::string,
+                         HttpClient*, Logger*>;
+  static auto& all = *new SharedByKey<Key, EtcdSession>;
+  const auto make = [&]() -> Result<std::shared_ptr<EtcdSession>> {
+    HEADRACE_TRY(endpoints, HttpEndpoints::make(addresses));
+    HEADRACE_TRY(http, http_client(options));
+    return EtcdSession::open(std::make_shared<EtcdClient>(std::move(http), std::move(endpoints)), name_space,
+                             logger);
+  };
+  return all.get({addresses, name_space, options.etcd_ca_file, options.etcd_certificate_file,
+                  options.etcd_key_file, options.http.get(), &logger},
+                 make);
 }
 
 Result<std::unique_ptr<Store>> open_etcd(const StoreUrl& url, const StoreOptions& options, Logger& logger) {
@@ -36,18 +60,9 @@ Result<std::unique_ptr<Store>> open_etcd(const StoreUrl& url, const StoreOptions
         Code::invalid_argument,
         "the store \"etcd://\" names no host: write etcd://host:port or set the option etcd_endpoints");
   }
-  HEADRACE_TRY(endpoints, HttpEndpoints::make(addresses));
-  std::shared_ptr<HttpClient> http = options.http;
-  if (!http) {
-    HttpClientOptions http_options;
-    http_options.ca_file = options.etcd_ca_file;
-    http_options.certificate_file = options.etcd_certificate_file;
-    http_options.key_file = options.etcd_key_file;
-    HEADRACE_TRY(client, open_http_client(http_options));
-    http = std::move(client);
-  }
-  auto client = std::make_shared<EtcdClient>(std::move(http), std::move(endpoints));
-  return EtcdStore::open(std::move(client), url.path.empty() ? options.etcd_namespace : url.path, logger);
+  HEADRACE_TRY(session, etcd_session(addresses, url.path.empty() ? options.etcd_namespace : url.path, options,
+                                     logger));
+  return std::unique_ptr<Store>(std::make_unique<EtcdStore>(std::move(session)));
 }
 
 }  // namespace
@@ -102,7 +117,8 @@ Result<std::unique_ptr<Store>> open_store(std::string_view url, const StoreOptio
     case StoreUrl::Kind::memory:
       break;
   }
-  return std::unique_ptr<Store>(std::make_unique<MemoryStore>(memory_namespace(parsed.path)));
+  HEADRACE_TRY(shared, memory_namespace(parsed.path));
+  return std::unique_ptr<Store>(std::make_unique<MemoryStore>(std::move(shared)));
 }
 
 }  // namespace headrace::metadata

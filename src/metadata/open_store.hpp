@@ -64,8 +64,10 @@ struct StoreUrl {
   [[nodiscard]] static Result<StoreUrl> parse(std::string_view url);
 };
 
-/// Opens a store. All stores "memory:NAME" of one name in a process are one store: this is the only state of
-/// this room without an owner, because the agents that share it do not know each other.
+/// Opens a store. Stores of one place share what they can in a process: those of one "memory:NAME" their
+/// entries, those of one namespace of etcd connections, leases and the watch, those of one folder the watch.
+/// These tables are the only state of this room without an owner, because the agents that share do not know
+/// each other.
 ///   errors  invalid_argument (address, options), not_supported (libcurl is missing, a file system without
 ///           locks), and the system's
 [[nodiscard]] Result<std::unique_ptr<Store>> open_store(std::string_view url, const StoreOptions& options,

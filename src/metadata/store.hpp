@@ -46,7 +46,7 @@ class Store {
   using OnEvent = std::function<void(const StoreEvent&)>;
 
   /// Removes the entries that this object published, if the store can be reached within two seconds; the rest
-  /// expires.
+  /// expires, or goes when the store can be reached again.
   virtual ~Store() = default;
 
   /// Makes `bytes` the entry, completely or not at all. The entry lives as long as this object; after the
@@ -70,8 +70,8 @@ class Store {
   /// The names that have an entry, each once, in alphabetical order.
   [[nodiscard]] virtual Result<std::vector<std::string>> list(Deadline deadline) = 0;
   /// Calls `on_event` for every name that has an entry now (joined), then for each change, one call at a
-  /// time, on a thread of the watch. While the store is out of reach it retries; afterwards it reports what
-  /// it missed.
+  /// time, on a thread that all watches of this store in the process share: a call that waits delays theirs.
+  /// While the store is out of reach it retries; afterwards it reports what it missed.
   ///   errors  exhausted (no thread)
   [[nodiscard]] virtual Result<std::unique_ptr<Watch>> watch(OnEvent on_event) = 0;
 };

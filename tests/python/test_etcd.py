@@ -2,6 +2,10 @@
 # backends: by case
 """Peers that were never introduced to one another find each other in a real etcd."""
 
+import contextlib
+import json
+import urllib.request
+
 import numpy as np
 import pytest
 
@@ -104,6 +108,31 @@ def test_a_killed_peer_leaves_the_namespace_when_its_lease_ends(backend, store, 
         assert agent.list_namespace() == []
         with pytest.raises(headrace.NotFound, match=peer.name):
             agent.find(peer.name, timeout=5)
+
+
+def counted(etcd):
+    """Watches and leases that etcd has now."""
+    with urllib.request.urlopen(f"http://{etcd}/metrics", timeout=10) as answer:
+        metrics = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+    leases = urllib.request.Request(f"http://{etcd}/v3/lease/leases", b"{}")
+    with urllib.request.urlopen(leases, timeout=10) as answer:
+        return int(metrics["etcd_debugging_mvcc_watcher_total"]), len(json.load(answer).get("leases", []))
+
+
+def test_the_agents_of_a_process_share_a_watch_and_a_lease(backend, store, etcd):
+    watches, leases = counted(etcd)
+    with contextlib.ExitStack() as agents:
+        crowd = [agents.enter_context(headrace.Agent(unique("a"), [backend], store=store)) for _ in range(12)]
+        events = [watched(agent) for agent in crowd]
+        for agent in crowd:
+            agent.publish()
+        everybody = {("joined", agent.name) for agent in crowd}
+        until(lambda: all(everybody <= set(heard) for heard in events))
+        assert counted(etcd) == (watches + 1, leases + 1)
+        crowd[0].close()
+        until(lambda: all(("left", crowd[0].name) in heard for heard in events[1:]))
+        assert crowd[1].list_namespace() == sorted(agent.name for agent in crowd[1:])
+    until(lambda: counted(etcd) == (watches, leases))
 
 
 def test_an_etcd_that_is_not_there_is_named(backend):

@@ -4,6 +4,7 @@
 
 #include "metadata/base64.hpp"
 #include "metadata/etcd_store.hpp"
+#include "metadata/open_store.hpp"
 #include "tests/support/store_watcher.hpp"
 #include "vendor/curl/fake_http_client.hpp"
 
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <atomic>
+#include <map>
 
 namespace headrace::metadata {
 namespace {
@@ -19,11 +21,21 @@ namespace {
 using ::headrace::testing::StoreWatcher;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 using Json = nlohmann::json;
 using namespace std::chrono_literals;
 
 EtcdClient client_of(std::shared_ptr<HttpClient> http, const std::vector<std::string>& urls = {"a:1"}) {
   return EtcdClient(std::move(http), std::move(HttpEndpoints::make(urls)).value());
+}
+
+std::shared_ptr<EtcdSession> session_of(const std::shared_ptr<HttpClient>& http, Logger& logger) {
+  return std::move(EtcdSession::open(std::make_shared<EtcdClient>(client_of(http)), "/ns", logger)).value();
+}
+
+std::unique_ptr<Store> store_of(std::shared_ptr<EtcdSession> session) {
+  return std::make_unique<EtcdStore>(std::move(session));
 }
 
 HttpResponse ok(const Json& body) { return {200, body.dump()}; }
@@ -155,8 +167,7 @@ class EtcdWatch : public ::testing::Test {
       ++looks_;
       return ok(look_);
     });
-    store_ =
-        std::move(EtcdStore::open(std::make_shared<EtcdClient>(client_of(http_)), "/ns", logger_)).value();
+    store_ = store_of(session_of(http_, logger_));
   }
   void set_look(int revision, const std::vector<std::pair<std::string, int>>& names) {
     const std::scoped_lock lock(mutex_);
@@ -251,6 +262,68 @@ TEST_F(EtcdWatch, AWatchIgnoresForeignKeys) {
   EXPECT_THAT(watcher.rest(), ElementsAre());
 }
 
+// --- what the stores of a process share
+
+/// An etcd that grants everything and counts what it is asked for.
+class CountingEtcd {
+ public:
+  CountingEtcd() {
+    http->set_answer([](const HttpRequest& request) -> Result<HttpResponse> {
+      if (request.url.ends_with("/kv/range")) return ok({{"header", {{"revision", "7"}}}});
+      if (request.url.ends_with("/lease/grant")) return ok({{"ID", "101"}, {"TTL", "600"}});
+      return ok({{"succeeded", true}});
+    });
+  }
+  [[nodiscard]] std::map<std::string, int> counts() const {
+    std::map<std::string, int> counts;
+    for (const std::string& url : urls_of(*http)) ++counts[url.substr(url.find("/v3/"))];
+    return counts;
+  }
+  /// Opens a store as an agent does.
+  std::unique_ptr<Store> open(const std::string& url = "etcd://a:1/ns") {
+    StoreOptions options;
+    options.http = http;
+    return std::move(open_store(url, options, logger)).value();
+  }
+
+  Logger logger;
+  std::shared_ptr<FakeHttpClient> http = std::make_shared<FakeHttpClient>();
+};
+
+TEST(EtcdSharing, TheStoresOfANamespaceHaveOneWatchAndOneLease) {
+  CountingEtcd etcd;
+  std::vector<std::unique_ptr<Store>> stores;
+  std::vector<std::unique_ptr<StoreWatcher>> watchers;
+  for (int i = 0; i < 20; ++i) {
+    stores.push_back(etcd.open());
+    watchers.push_back(std::make_unique<StoreWatcher>(*stores.back()));
+    ASSERT_TRUE(stores.back()->publish(std::to_string(i), "", "x", 600s, Deadline::after(10s)).ok());
+  }
+  etcd.http->push(created(7) + events({event("b", 8)}));
+  for (const auto& watcher : watchers) EXPECT_TRUE(watcher->joined("b"));
+  EXPECT_THAT(etcd.counts(), UnorderedElementsAre(Pair("/v3/kv/range", 1), Pair("/v3/watch", 1),
+                                                  Pair("/v3/lease/grant", 1), Pair("/v3/kv/txn", 20)));
+  const auto other = etcd.open("etcd://a:1/other");
+  const StoreWatcher watcher(*other);
+  ASSERT_TRUE(other->publish("x", "", "x", 600s, Deadline::after(10s)).ok());
+  EXPECT_EQ(etcd.counts()["/v3/lease/grant"], 2) << "another namespace is another session";
+}
+
+TEST(EtcdSharing, AStoreThatEndsAloneRemovesItsEntriesAndTheLastOneEndsTheLease) {
+  CountingEtcd etcd;
+  auto one = etcd.open(), other = etcd.open();
+  for (const auto& [store, name] : {std::pair(one.get(), "one"), std::pair(other.get(), "other")})
+    ASSERT_TRUE(store->publish(name, "", "x", 600s, Deadline::after(10s)).ok());
+  EXPECT_EQ(one->remove("other", "", Deadline::after(10s)).code(), Code::not_found);
+  one.reset();
+  EXPECT_EQ(etcd.counts()["/v3/lease/revoke"], 0);
+  const Json removal = Json::parse(etcd.http->requests().back().body);
+  EXPECT_EQ(decode_base64(removal["success"][0]["request_delete_range"]["key"].get<std::string>()),
+            "/ns/agents/one/");
+  other.reset();
+  EXPECT_EQ(etcd.counts()["/v3/lease/revoke"], 1);
+}
+
 // --- leases
 
 TEST(EtcdLeases, EntriesOfALostLeaseArePublishedAgainUnlessAnotherAgentOwnsTheName) {
@@ -294,8 +367,7 @@ TEST(EtcdLeases, EntriesOfALostLeaseArePublishedAgainUnlessAnotherAgentOwnsTheNa
     const std::scoped_lock lock(warnings_mutex);
     if (level == LogLevel::warn) warnings.emplace_back(text);
   });
-  auto store =
-      std::move(EtcdStore::open(std::make_shared<EtcdClient>(client_of(http)), "/ns", logger)).value();
+  auto store = store_of(session_of(http, logger));
   ASSERT_TRUE(store->publish("taken", "", "x", 1s, Deadline::after(10s)).ok());
   ASSERT_TRUE(store->publish("ours", "", "y", 1s, Deadline::after(10s)).ok());
   {
@@ -334,8 +406,7 @@ TEST(EtcdLeases, APublishWithAnExpiredLeaseGetsANewLease) {
     return ok({{"succeeded", true}});
   });
   Logger logger;
-  auto store =
-      std::move(EtcdStore::open(std::make_shared<EtcdClient>(client_of(http)), "/ns", logger)).value();
+  auto store = store_of(session_of(http, logger));
   const auto published = store->publish("agent", "", "x", 600s, Deadline::after(10s));
   EXPECT_TRUE(published.ok()) << published.error().message;
   EXPECT_EQ(granted, 2);
@@ -343,9 +414,9 @@ TEST(EtcdLeases, APublishWithAnExpiredLeaseGetsANewLease) {
 
 TEST(EtcdStoreOpen, ANamespaceWithoutASlashIsRefused) {
   Logger logger;
-  const auto store = EtcdStore::open(
+  const auto session = EtcdSession::open(
       std::make_shared<EtcdClient>(client_of(std::make_shared<FakeHttpClient>())), "prod", logger);
-  EXPECT_EQ(store.code(), Code::invalid_argument);
+  EXPECT_EQ(session.code(), Code::invalid_argument);
 }
 
 }  // namespace

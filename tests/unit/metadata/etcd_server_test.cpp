@@ -88,6 +88,22 @@ TEST_F(EtcdServerTest, AnAgentWithoutNetworkIsReportedAsLeftWithinItsTimeToLiveA
   EXPECT_EQ(*other->fetch("victim", "", soon()), "bytes");
 }
 
+TEST_F(EtcdServerTest, AnEntryWhoseStoreEndedWithoutNetworkGoesWhenTheNetworkIsBack) {
+  const auto http = cuttable();
+  const auto reader = open(), stays = open(http);
+  auto ended = open(http);
+  StoreWatcher watcher(*reader);
+  publish(*stays, "stays", "bytes", 3s);
+  publish(*ended, "ended", "bytes", 3s);
+  EXPECT_TRUE(watcher.joined("ended"));
+  http->cut();
+  ended.reset();
+  EXPECT_THAT(*reader->list(soon()), ElementsAre("ended", "stays"));
+  http->mend();
+  EXPECT_TRUE(watcher.left("ended"));
+  EXPECT_THAT(*reader->list(soon()), ElementsAre("stays"));
+}
+
 TEST_F(EtcdServerTest, AKilledProcessIsReportedAsLeftWithinItsTimeToLiveAndFiveSeconds) {
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 namespace headrace::metadata {
@@ -293,6 +295,31 @@ TEST_P(StoreContract, AnEndedWatchReportsNothing) {
   publish(*store, "two", "x");
   EXPECT_TRUE(watcher.joined("two"));
   EXPECT_THAT(ended.rest(), ElementsAre());
+}
+
+/// Threads of this process that read a store for its watches.
+int reading_threads() {
+  int count = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(thread.path() / "comm"), name);
+    if (name == "headrace-watch") ++count;
+  }
+  return count;
+}
+
+TEST_P(StoreContract, TheWatchesOfAllStoresOfAPlaceReadItOnce) {
+  std::vector<std::unique_ptr<Store>> stores;
+  for (int i = 0; i < 8; ++i) stores.push_back(open());
+  std::vector<std::unique_ptr<StoreWatcher>> watchers;
+  for (const auto& store : stores) watchers.push_back(std::make_unique<StoreWatcher>(*store));
+  for (std::size_t i = 0; i < stores.size(); ++i) publish(*stores[i], std::to_string(i), "x");
+  for (const auto& watcher : watchers)
+    for (std::size_t i = 0; i < stores.size(); ++i) EXPECT_TRUE(watcher->joined(std::to_string(i)));
+  EXPECT_EQ(reading_threads(), 1);
+  stores.front().reset();
+  EXPECT_TRUE(watchers.back()->left("0"));
+  EXPECT_THAT(*stores.back()->list(soon()), ElementsAre("1", "2", "3", "4", "5", "6", "7"));
 }
 
 TEST_P(StoreContract, AWatchCallbackMayFetchAndMayEndItsOwnWatch) {
