@@ -75,14 +75,14 @@ void Instance::serve(Link& link, LaneMemory& lane) {
 void Instance::share(SharedMemory memory) {
   with_links([&](const auto& links) {
     for (const auto& link : links) own(link).share(memory);
-    shared_memory_.push_back(std::move(memory));
+    const std::uint32_t region_id = memory.region.region_id;
+    shared_memory_.emplace(region_id, std::move(memory));
   });
 }
 
 void Instance::unshare(std::uint32_t region_id) {
   with_links([&](const auto& links) {
-    std::erase_if(shared_memory_,
-                  [&](const SharedMemory& memory) { return memory.region.region_id == region_id; });
+    shared_memory_.erase(region_id);
     for (const auto& link : links) own(link).unshare(region_id);
   });
 }

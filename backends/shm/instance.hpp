@@ -13,6 +13,7 @@
 #include "memory/near_memory.hpp"
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -59,7 +60,7 @@ class Instance final : public host_link::Site {
   void share(SharedMemory memory);
   void unshare(std::uint32_t region_id);
   /// For a link that is being introduced.
-  [[nodiscard]] const std::vector<SharedMemory>& shared_memory() const { return shared_memory_; }
+  [[nodiscard]] const std::map<std::uint32_t, SharedMemory>& shared_memory() const { return shared_memory_; }
 
  private:
   [[nodiscard]] std::shared_ptr<host_link::Link> make_link(host_link::Side side, UnixSocket socket,
@@ -68,7 +69,7 @@ class Instance final : public host_link::Site {
   const std::unique_ptr<const std::uint64_t> nonce_;
   std::atomic<bool> closing_{false};
   std::atomic<bool> told_of_guard_{false};
-  std::vector<SharedMemory> shared_memory_;  // changes within with_links
+  std::map<std::uint32_t, SharedMemory> shared_memory_;  // by region id; changes within with_links
 };
 
 }  // namespace headrace::shm

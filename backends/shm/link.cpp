@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/link.hpp"
 
-#include <algorithm>
-
 namespace headrace::shm {
 namespace {
 
@@ -26,15 +24,15 @@ std::string Link::greeting() {
 }
 
 void Link::say_first() {
-  const std::vector<SharedMemory>& memory = instance_.shared_memory();
-  for (std::size_t i = 0; i < memory.size(); i += max_regions_in_message) {
+  const auto& memory = instance_.shared_memory();
+  for (auto at = memory.begin(); at != memory.end();) {
     Share share;
     std::vector<int> descriptors;
     std::vector<host_link::SharedFd> kept;
-    for (std::size_t k = i; k < std::min(memory.size(), i + max_regions_in_message); ++k) {
-      share.regions.push_back(memory[k].region);
-      descriptors.push_back(memory[k].file->get());
-      kept.push_back(memory[k].file);
+    for (; at != memory.end() && share.regions.size() < max_regions_in_message; ++at) {
+      share.regions.push_back(at->second.region);
+      descriptors.push_back(at->second.file->get());
+      kept.push_back(at->second.file);
     }
     send(encode(share), std::move(descriptors), std::move(kept));
   }

@@ -88,11 +88,7 @@ void Link::unload(std::span<const IdRange> ranges) {
   std::vector<void*> dropped;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(remotes_, [&](const auto& entry) {
-      if (!contains(ranges, entry.first)) return false;
-      dropped.push_back(entry.second);
-      return true;
-    });
+    dropped = take_out(remotes_, ranges);
   }
   for (void* const remote : dropped) backend_.unload(remote);
 }

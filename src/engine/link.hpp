@@ -60,7 +60,7 @@ class Link {
   SendCredit& credit() { return credit_; }
   /// The peer's region for this link, loaded at first use. The gate must be held.
   Result<void*> load(std::uint32_t region_id, const headrace_remote_region_v1& region);
-  /// Drops the handles of these regions; no post uses them any more. The gate must be held.
+  /// Drops the handles of these regions (rising); no post uses them any more. The gate must be held.
   void unload(std::span<const IdRange> ranges);
   /// Held shared by a thread that prepares with loaded handles, exclusively by `unload`: a handle is not
   /// given back under a call that takes it.

@@ -196,32 +196,34 @@ Result<void> Mappings::map_once(Mapping::State& mapping, const RemoteRegion& row
 void Mappings::keep(const std::shared_ptr<MappingRow>& row) {
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(rows_, [](const auto& weak) { return weak.expired(); });
-    rows_.push_back(row);
+    rows_.emplace(std::pair{row->life.get(), row->region_id}, row);
+    if (rows_.size() >= sweep_at_) {
+      std::erase_if(rows_, [](const auto& entry) { return entry.second.expired(); });
+      sweep_at_ = std::max(2 * rows_.size(), least_rows);
+    }
   }
   // What ended before the row was in the list did not find it.
   if (!still_there(*row)) row->alive.store(false);
 }
 
-template <class Which>
-void Mappings::end_those(Which which) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& weak : rows_)
-    if (const auto row = weak.lock(); row && which(*row)) row->alive.store(false);
-}
-
 void Mappings::revoked(const PeerLife& life, std::span<const IdRange> ranges) {
-  end_those(
-      [&](const MappingRow& row) { return row.life.get() == &life && contains(ranges, row.region_id); });
+  const std::lock_guard lock(mutex_);
+  for (const IdRange& range : ranges) {
+    for (auto at = rows_.lower_bound({&life, range.first});
+         at != rows_.end() && at->first.first == &life && at->first.second - range.first < range.count; ++at)
+      if (const auto row = at->second.lock()) row->alive.store(false);
+  }
 }
 
 void Mappings::link_lost(const std::shared_ptr<Link>& link) {
-  end_those([&](const MappingRow& row) { return row.link == link; });
+  const std::lock_guard lock(mutex_);
+  for (const auto& [region, weak] : rows_)
+    if (const auto row = weak.lock(); row && row->link == link) row->alive.store(false);
 }
 
 bool Mappings::any() const {
   const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(rows_, [](const auto& weak) { return !weak.expired(); });
+  return std::ranges::any_of(rows_, [](const auto& entry) { return !entry.second.expired(); });
 }
 
 }  // namespace headrace::engine

@@ -10,11 +10,13 @@
 #include "engine/peers.hpp"
 
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 namespace headrace::engine {
 
@@ -42,7 +44,7 @@ class Mappings final : public LinkWatcher {
   /// `device`: the GPU that uses it; -1: the CPU.
   Result<std::shared_ptr<Mapping::State>> map(std::string_view peer, RegionId region, Timeout timeout,
                                               int device = -1);
-  /// Its owner has revoked these regions.
+  /// Its owner has revoked these regions (rising).
   void revoked(const PeerLife& life, std::span<const IdRange> ranges);
   /// The peer cannot tell us any more that it revokes what is mapped over this link.
   void link_lost(const std::shared_ptr<Link>& link) override;
@@ -58,8 +60,8 @@ class Mappings final : public LinkWatcher {
   Result<void> ask_until(Mapping::State& mapping, const Wanted& wanted) const;
   static Result<void> map_once(Mapping::State& mapping, const RemoteRegion& row);
   void keep(const std::shared_ptr<MappingRow>& row);
-  template <class Which>
-  void end_those(Which which);
+
+  static constexpr std::size_t least_rows = 64;
 
   const std::weak_ptr<const void>& engine_;
   CallGate& calls_;
@@ -69,7 +71,8 @@ class Mappings final : public LinkWatcher {
   Progress& progress_;
 
   mutable std::mutex mutex_;
-  std::vector<std::weak_ptr<MappingRow>> rows_;
+  std::multimap<std::pair<const PeerLife*, std::uint32_t>, std::weak_ptr<MappingRow>> rows_;  // by region
+  std::size_t sweep_at_ = least_rows;  // so many rows, and those whose mapping is gone are dropped
 };
 
 }  // namespace headrace::engine

@@ -31,7 +31,10 @@ struct PageList::State {
 
   using Handles = std::shared_ptr<const std::vector<void*>>;
 
+  /// The ranges rise.
   [[nodiscard]] bool touches(std::span<const engine::IdRange> ranges) const {
+    if (sorted_ids.size() < ranges.size())
+      return std::ranges::any_of(sorted_ids, [&](std::uint32_t id) { return engine::contains(ranges, id); });
     return std::any_of(ranges.begin(), ranges.end(), [&](const engine::IdRange& range) {
       const auto at = std::lower_bound(sorted_ids.begin(), sorted_ids.end(), range.first);
       return at != sorted_ids.end() && *at - range.first < range.count;

@@ -333,8 +333,8 @@ Result<std::vector<Region>> Peers::regions_of(std::string_view name) const {
   const std::shared_lock lock(life->mutex);
   std::vector<Region> all;
   all.reserve(life->regions.size());
-  for (std::size_t i = 0; i < life->regions.size(); ++i)
-    all.push_back(described_remote(*life, life->regions.ids()[i], life->regions.rows()[i]));
+  life->regions.for_each(
+      [&](std::uint32_t id, const RemoteRegion& row) { all.push_back(described_remote(*life, id, row)); });
   return all;
 }
 

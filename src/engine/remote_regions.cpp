@@ -2,7 +2,7 @@
 #include "engine/remote_regions.hpp"
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 namespace headrace::engine {
 
@@ -13,37 +13,89 @@ bool RemoteRegions::Left::has(std::uint32_t id) const {
 RemoteRegions::Left RemoteRegions::merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> rows,
                                          bool may_be_new) {
   Left left;
-  if (ids_.empty() && may_be_new) {
+  if (live_ == 0 && may_be_new) {
+    live_ = ids.size();
     ids_ = std::move(ids);
     rows_ = std::move(rows);
     return left;
   }
-  std::vector<std::uint32_t> all_ids;
-  std::vector<RemoteRegion> all_rows;
-  all_ids.reserve(ids_.size() + ids.size());
-  all_rows.reserve(ids_.size() + ids.size());
-  const auto take = [&](std::uint32_t id, const RemoteRegion& row) {
-    all_ids.push_back(id);
-    all_rows.push_back(row);
-  };
-  std::size_t a = 0;
-  for (std::size_t b = 0; b < ids.size(); ++b) {
-    for (; a < ids_.size() && ids_[a] < ids[b]; ++a) take(ids_[a], rows_[a]);
-    const bool known = a < ids_.size() && ids_[a] == ids[b];
-    if (known && rows_[a].version > rows[b].version) {
-      left.older.push_back(ids[b]);
-      take(ids_[a], rows_[a]);
-    } else if (known || may_be_new) {
-      take(ids[b], rows[b]);
-    } else {
-      left.gone.push_back(ids[b]);
-    }
-    if (known) ++a;
+  std::size_t between = 0;  // so many, kept at the beginning of both columns, lie before the last row
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    at = row_from(ids[i], at);
+    if (merge_at(at, ids[i], rows[i], may_be_new, left)) continue;
+    ids[between] = ids[i];
+    rows[between++] = rows[i];
   }
-  for (; a < ids_.size(); ++a) take(ids_[a], rows_[a]);
-  ids_ = std::move(all_ids);
-  rows_ = std::move(all_rows);
+  insert(std::span(ids).first(between), std::span(rows).first(between));
   return left;
+}
+
+/// `row`: the first whose id is not lower. False: the region needs a row of its own before that one.
+bool RemoteRegions::merge_at(std::size_t row, std::uint32_t id, const RemoteRegion& region, bool may_be_new,
+                             Left& left) {
+  const bool has_row = row < ids_.size() && ids_[row] == id;
+  const bool known = has_row && !rows_[row].gone;
+  if (known && rows_[row].version > region.version) {
+    left.older.push_back(id);
+  } else if (!known && !may_be_new) {
+    left.gone.push_back(id);
+  } else if (has_row) {
+    rows_[row] = region;
+    if (!known) ++live_;
+  } else if (row == ids_.size()) {
+    append(id, region);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+namespace {
+
+/// A quarter more than there is: regions that come one by one are rarely copied, and little room stays empty.
+template <class Column>
+void make_room(Column& column, std::size_t more) {
+  const std::size_t needed = column.size() + more;
+  if (needed > column.capacity()) column.reserve(std::max(needed, column.size() + column.size() / 4));
+}
+
+}  // namespace
+
+void RemoteRegions::append(std::uint32_t id, const RemoteRegion& region) {
+  make_room(ids_, 1);
+  make_room(rows_, 1);
+  ids_.push_back(id);
+  rows_.push_back(region);
+  ++live_;
+}
+
+/// None of them has a row, and all lie before the last one.
+void RemoteRegions::insert(std::span<const std::uint32_t> ids, std::span<const RemoteRegion> rows) {
+  if (ids.empty()) return;
+  std::size_t from = ids_.size();
+  make_room(ids_, ids.size());
+  make_room(rows_, ids.size());
+  ids_.resize(from + ids.size());
+  rows_.resize(from + ids.size());
+  live_ += ids.size();
+  for (std::size_t left = ids.size(); left > 0; --left) {
+    for (; from > 0 && ids_[from - 1] > ids[left - 1]; --from) {
+      ids_[from - 1 + left] = ids_[from - 1];
+      rows_[from - 1 + left] = rows_[from - 1];
+    }
+    ids_[from + left - 1] = ids[left - 1];
+    rows_[from + left - 1] = rows[left - 1];
+  }
+}
+
+/// The first row from `first` on whose id is not lower. A near one is found in few steps.
+std::size_t RemoteRegions::row_from(std::uint32_t id, std::size_t first) const {
+  std::size_t step = 1;
+  for (; step < ids_.size() - first && ids_[first + step] < id; step *= 2) first += step;
+  const auto begin = ids_.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto end = begin + static_cast<std::ptrdiff_t>(std::min(step + 1, ids_.size() - first));
+  return static_cast<std::size_t>(std::lower_bound(begin, end, id) - ids_.begin());
 }
 
 void RemoteRegions::erase_details(std::uint32_t id) {
@@ -61,42 +113,50 @@ void RemoteRegions::erase_details(std::uint32_t id) {
   public_.erase(first, end);
 }
 
-/// Asks `goes` of the ids in rising order.
-template <class Goes>
-void RemoteRegions::erase_those(Goes goes) {
+void RemoteRegions::erase_row(std::size_t row) {
+  if (std::exchange(rows_[row].gone, true)) return;
+  erase_details(ids_[row]);
+  --live_;
+}
+
+void RemoteRegions::drop_gone_rows() {
+  if (ids_.size() <= 2 * live_) return;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < ids_.size(); ++i) {
-    if (goes(ids_[i])) {
-      erase_details(ids_[i]);
-      continue;
-    }
+    if (rows_[i].gone) continue;
     ids_[kept] = ids_[i];
     rows_[kept++] = rows_[i];
   }
   ids_.resize(kept);
   rows_.resize(kept);
+  ids_.shrink_to_fit();
+  rows_.shrink_to_fit();
 }
 
 void RemoteRegions::erase(std::span<const IdRange> gone) {
-  erase_those([gone, range = std::size_t{0}](std::uint32_t id) mutable {
-    while (range < gone.size() && std::uint64_t{gone[range].first} + gone[range].count <= id) ++range;
-    return range < gone.size() && id >= gone[range].first;
-  });
+  std::size_t at = 0;
+  for (const IdRange& range : gone) {
+    const std::uint64_t end = std::uint64_t{range.first} + range.count;
+    for (at = row_from(range.first, at); at < ids_.size() && ids_[at] < end; ++at) erase_row(at);
+  }
+  drop_gone_rows();
 }
 
 void RemoteRegions::keep_only(std::span<const std::uint32_t> ids, std::uint64_t end) {
-  erase_those([ids, end, at = std::size_t{0}](std::uint32_t id) mutable {
-    while (at < ids.size() && ids[at] < id) ++at;
-    return id < end && (at == ids.size() || ids[at] != id);
-  });
+  std::size_t at = 0;
+  for (std::size_t row = 0; row < ids_.size() && ids_[row] < end; ++row) {
+    while (at < ids.size() && ids[at] < ids_[row]) ++at;
+    if (at == ids.size() || ids[at] != ids_[row]) erase_row(row);
+  }
+  drop_gone_rows();
 }
 
 const RemoteRegion* RemoteRegions::find(std::uint32_t id) const {
   if (ids_.empty() || id < ids_.front()) return nullptr;
-  const std::size_t guess = id - ids_.front();  // ids that count up are the rule
-  if (guess < ids_.size() && ids_[guess] == id) return &rows_[guess];
-  const auto at = std::lower_bound(ids_.begin(), ids_.end(), id);
-  return at != ids_.end() && *at == id ? &rows_[static_cast<std::size_t>(at - ids_.begin())] : nullptr;
+  std::size_t row = id - ids_.front();  // ids that count up are the rule
+  if (row >= ids_.size() || ids_[row] != id)
+    row = static_cast<std::size_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin());
+  return row < ids_.size() && ids_[row] == id && !rows_[row].gone ? &rows_[row] : nullptr;
 }
 
 void RemoteRegions::set_name(std::uint32_t id, std::string name, std::string note) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What we know of a peer's regions: columns sorted by id, filled by memcpy from metadata, so that 100,000
-// load in a few ms.
+// load in a few ms. A change of one region moves no other: a region that goes leaves its row, and all such
+// rows are dropped once they are more than half. New regions have higher ids and come behind the last row.
 #pragma once
 
 #include <headrace/plugin/backend_v1.h>
@@ -25,6 +26,7 @@ struct RemoteRegion {
   std::uint16_t backends = 0;  ///< bit b: the peer's backend number b has it
   std::uint8_t kind = 0;
   bool writable = true;
+  bool gone = false;          ///< its row stays for a while; nobody finds it
   std::uint64_t version = 0;  ///< of the metadata that said so last
 
   /// As a backend loads it. `public_data` is used by the result.
@@ -51,20 +53,25 @@ class RemoteRegions {
     [[nodiscard]] bool has(std::uint32_t id) const;
   };
   /// Adds regions; ids strictly rising. `may_be_new`: those that are not known are added, else they are gone.
+  /// Costs these regions, and the rows behind the first one that comes in between.
   Left merge(std::vector<std::uint32_t> ids, std::vector<RemoteRegion> regions, bool may_be_new);
-  /// They are gone; `gone` is in rising order.
+  /// They are gone; `gone` is in rising order. Costs the regions that go.
   void erase(std::span<const IdRange> gone);
   /// Drops every region below `end` that is not in `ids` (rising).
   void keep_only(std::span<const std::uint32_t> ids, std::uint64_t end);
 
   [[nodiscard]] const RemoteRegion* find(std::uint32_t id) const;
-  [[nodiscard]] std::size_t size() const { return ids_.size(); }
+  [[nodiscard]] std::size_t size() const { return live_; }
   /// Of memory that they take here, roughly.
   [[nodiscard]] std::size_t bytes() const {
     return ids_.size() * (sizeof(std::uint32_t) + sizeof(RemoteRegion)) + detail_bytes_;
   }
-  [[nodiscard]] const std::vector<std::uint32_t>& ids() const { return ids_; }
-  [[nodiscard]] const std::vector<RemoteRegion>& rows() const { return rows_; }
+  /// Ids rising.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+      if (!rows_[i].gone) visit(ids_[i], rows_[i]);
+  }
 
   void set_name(std::uint32_t id, std::string name, std::string note);
   [[nodiscard]] std::optional<std::uint32_t> find_name(std::string_view name) const;
@@ -73,13 +80,18 @@ class RemoteRegions {
   [[nodiscard]] std::string_view public_data(std::uint32_t id, std::uint32_t backend) const;
 
  private:
-  template <class Goes>
-  void erase_those(Goes goes);
+  [[nodiscard]] std::size_t row_from(std::uint32_t id, std::size_t first) const;
+  bool merge_at(std::size_t row, std::uint32_t id, const RemoteRegion& region, bool may_be_new, Left& left);
+  void append(std::uint32_t id, const RemoteRegion& region);
+  void insert(std::span<const std::uint32_t> ids, std::span<const RemoteRegion> rows);
+  void erase_row(std::size_t row);
   void erase_details(std::uint32_t id);
+  void drop_gone_rows();
 
   static constexpr std::size_t bytes_a_detail = 128;  ///< of a map's node
 
   std::size_t detail_bytes_ = 0;  // of the names, notes and data
+  std::size_t live_ = 0;          // rows whose regions are there
   std::vector<std::uint32_t> ids_;
   std::vector<RemoteRegion> rows_;
   std::map<std::uint32_t, std::pair<std::string, std::string>> named_;

@@ -170,7 +170,7 @@ void Revocation::end_rounds(const std::vector<std::uint64_t>& sequences) {
 void Revocation::asked(const std::shared_ptr<Link>& link, wire::Revoke question) {
   const auto life = link->life();
   if (!life) return;
-  std::ranges::sort(question.ranges, {}, &IdRange::first);
+  question.ranges = in_order(std::move(question.ranges));
   {
     const std::unique_lock lock(life->mutex);
     life->revoked.add(question.ranges, question.version);

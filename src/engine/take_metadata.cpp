@@ -13,7 +13,12 @@ std::vector<RemoteRegion> rows_of(const wire::Metadata& m) {
   std::vector<RemoteRegion> rows(m.ids.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto kind = static_cast<std::uint8_t>(m.kinds[i] & ~wire::MetadataLimits::read_only_bit);
-    rows[i] = {m.addresses[i], m.lengths[i], m.masks[i], kind, kind == m.kinds[i], m.version};
+    rows[i] = {.address = m.addresses[i],
+               .length = m.lengths[i],
+               .backends = m.masks[i],
+               .kind = kind,
+               .writable = kind == m.kinds[i],
+               .version = m.version};
   }
   return rows;
 }

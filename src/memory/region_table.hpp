@@ -37,7 +37,11 @@ class RegionTable {
   /// The new region's id: counts from 1, never used twice. `address` 0: it has none, and is found by id
   /// alone.
   std::uint32_t add(std::uint64_t address, std::uint64_t length, Record record) {
-    slots_.push_back({std::move(record), address, length, ++version_, ++last_id_});
+    slots_.push_back({.record = std::move(record),
+                      .address = address,
+                      .length = length,
+                      .added_in = ++version_,
+                      .id = ++last_id_});
     ++size_;
     if (address != 0) indexed_ = false;
     return last_id_;
@@ -48,34 +52,33 @@ class RegionTable {
     Slot* const slot = slot_of(id);
     if (slot == nullptr || std::exchange(slot->withdrawn, true)) return;
     gone_.push_back({++version_, id});
+    forget_oldest();
   }
   /// It was withdrawn, and stays after all: from this version on updates add it.
   void put_back(std::uint32_t id) {
     Slot* const slot = slot_of(id);
     if (slot == nullptr || !std::exchange(slot->withdrawn, false)) return;
-    const auto of_id = [id](const Event& event) { return event.id == id; };
-    const auto event = std::find_if(gone_.rbegin(), gone_.rend(), of_id);  // one of the last
-    if (event != gone_.rend()) gone_.erase(event.base() - 1);
     renew(id, version_);
   }
   /// If an update from version `since` on would not have it, it is new once more.
   void renew(std::uint32_t id, std::uint64_t since) {
     Slot* const slot = slot_of(id);
     if (slot == nullptr || slot->added_in > since) return;
-    if (std::exchange(slot->renewed, true))
-      std::erase_if(renewed_, [id](const Event& event) { return event.id == id; });
-    renewed_.push_back({++version_, id});
+    if (std::exchange(slot->renewed_in, ++version_) == 0) ++renewed_count_;
+    renewed_.push_back({version_, id});
+    drop_old_renewals();
   }
   bool remove(std::uint32_t id) {
     Slot* const slot = slot_of(id);
     if (slot == nullptr) return false;
     if (slot->address != 0) indexed_ = false;
-    if (slot->renewed) std::erase_if(renewed_, [id](const Event& event) { return event.id == id; });
+    if (slot->renewed_in != 0) --renewed_count_;
     if (!slot->withdrawn) gone_.push_back({++version_, id});
     slot->record.reset();
     --size_;
-    if (gone_.size() > 2 * (size_ + least_kept)) forget_oldest();
-    if (slots_.size() > 2 * (size_ + least_kept)) drop_empty_slots();
+    forget_oldest();
+    drop_old_renewals();
+    drop_empty_slots();
     return true;
   }
 
@@ -137,23 +140,14 @@ class RegionTable {
     for (auto at = first; at != slots_.end(); ++at)
       if (at->record) changes.added.push_back(at->id);
     for (auto at = renewed_.rbegin(); at != renewed_.rend() && at->version > since; ++at)
-      if (const Slot* const slot = slot_of(at->id); slot != nullptr && slot->added_in <= since)
+      if (const Slot* const slot = renewed_by(*at); slot != nullptr && slot->added_in <= since)
         changes.added.push_back(at->id);
     std::sort(changes.added.begin(), changes.added.end());
     if (since < forgotten_until_) {
       changes.gone = missing();
       return changes;
     }
-    std::vector<std::uint32_t> ids;
-    for (auto at = gone_.rbegin(); at != gone_.rend() && at->version > since; ++at) ids.push_back(at->id);
-    std::sort(ids.begin(), ids.end());
-    for (const std::uint32_t id : ids) {
-      if (!changes.gone.empty() && changes.gone.back().first + changes.gone.back().count == id) {
-        ++changes.gone.back().count;
-      } else {
-        changes.gone.push_back({id, 1});
-      }
-    }
+    changes.gone = gone_since(since);
     return changes;
   }
 
@@ -169,8 +163,9 @@ class RegionTable {
     std::uint64_t address = 0;
     std::uint64_t length = 0;
     std::uint64_t added_in = 0;
+    std::uint64_t renewed_in = 0;  // 0: never
     std::uint32_t id = 0;
-    bool withdrawn = false, renewed = false;
+    bool withdrawn = false;
   };
   struct Span {
     std::uint64_t begin, end;
@@ -181,7 +176,8 @@ class RegionTable {
     std::uint64_t version;
     std::uint32_t id;
   };
-  // So many slots and departures are kept for nothing before the first pass that drops them.
+  // So many slots and events are kept for nothing before the first pass that drops them. Each pass halves
+  // them, at least: all passes together cost no more than the changes.
   static constexpr std::size_t least_kept = 1024;
 
   /// The first slot behind that id.
@@ -202,13 +198,42 @@ class RegionTable {
   [[nodiscard]] Slot* slot_of(std::uint32_t id) {
     return const_cast<Slot*>(std::as_const(*this).slot_of(id));
   }
+  /// The region that this event has made new, unless it is gone or was renewed once more.
+  [[nodiscard]] const Slot* renewed_by(const Event& event) const {
+    const Slot* const slot = slot_of(event.id);
+    return slot != nullptr && slot->renewed_in == event.version ? slot : nullptr;
+  }
   void drop_empty_slots() {
+    if (slots_.size() <= 2 * (size_ + least_kept)) return;
     std::erase_if(slots_, [](const Slot& slot) { return !slot.record; });
   }
+  void drop_old_renewals() {
+    if (renewed_.size() <= 2 * (renewed_count_ + least_kept)) return;
+    std::erase_if(renewed_, [this](const Event& event) { return renewed_by(event) == nullptr; });
+  }
   void forget_oldest() {
+    if (gone_.size() <= 2 * (size_ + least_kept)) return;
     const auto half = gone_.begin() + static_cast<std::ptrdiff_t>(gone_.size() / 2);
     forgotten_until_ = (half - 1)->version;
     gone_.erase(gone_.begin(), half);
+  }
+  [[nodiscard]] std::vector<RegionIdRange> gone_since(std::uint64_t since) const {
+    std::vector<std::uint32_t> ids;
+    for (auto at = gone_.rbegin(); at != gone_.rend() && at->version > since; ++at) {
+      const Slot* const slot = slot_of(at->id);
+      if (slot == nullptr || slot->withdrawn) ids.push_back(at->id);
+    }
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    std::vector<RegionIdRange> ranges;
+    for (const std::uint32_t id : ids) {
+      if (!ranges.empty() && ranges.back().first + ranges.back().count == id) {
+        ++ranges.back().count;
+      } else {
+        ranges.push_back({id, 1});
+      }
+    }
+    return ranges;
   }
   /// All ids that were given out and are not there, or are withdrawn.
   [[nodiscard]] std::vector<RegionIdRange> missing() const {
@@ -226,9 +251,10 @@ class RegionTable {
 
   std::vector<Slot> slots_;  // ids rise; the empty ones are dropped from time to time
   std::vector<Span> by_address_;
-  std::uint32_t seen_id_ = 0;   // the last that index() has looked at
-  std::vector<Event> gone_;     // by version; the oldest are forgotten from time to time
-  std::vector<Event> renewed_;  // by version; once an id
+  std::uint32_t seen_id_ = 0;      // the last that index() has looked at
+  std::vector<Event> gone_;        // by version; a region of one may have been put back; see `forget_oldest`
+  std::vector<Event> renewed_;     // by version; only the latest of a region counts
+  std::size_t renewed_count_ = 0;  // regions that are there and were renewed
   std::uint64_t forgotten_until_ = 0;
   std::uint32_t last_id_ = 0;
   std::size_t size_ = 0;

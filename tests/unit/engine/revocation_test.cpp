@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/revocation.hpp"
+#include "support/median_time.hpp"
 #include "unit/engine/parts.hpp"
 
 #include <gtest/gtest.h>
@@ -188,7 +189,8 @@ TEST_F(RevocationTest, a_peer_that_takes_no_answers_loses_its_link_when_too_many
 TEST_F(RevocationTest, many_ranges_that_wait_end_the_link_too) {
   const auto link = parts.ready_link(parts.import("there"), backend);
   Recorded::full = true;
-  const std::vector<IdRange> many(wire::revoke_ranges, IdRange{1, 1});
+  std::vector<IdRange> many(wire::revoke_ranges);
+  for (std::size_t i = 0; i < many.size(); ++i) many[i] = {static_cast<std::uint32_t>(i + 1), 1};
   for (std::size_t i = 0; i < Revocation::most_pending_ranges / many.size(); ++i)
     parts.revocation.asked(link, {i, 2, many});
   EXPECT_EQ(link->state(), LinkState::ready);
@@ -196,11 +198,24 @@ TEST_F(RevocationTest, many_ranges_that_wait_end_the_link_too) {
   EXPECT_EQ(link->state(), LinkState::lost);
 }
 
-/// Where the next mapping stops.
+TEST_F(RevocationTest, ranges_in_any_order_that_overlap_revoke_each_of_their_regions) {
+  const auto life = parts.import("there");
+  const auto link = parts.ready_link(life, backend);
+  {
+    const GatePass pass(link->gate());
+    for (std::uint32_t id = 1; id <= 20; ++id) ASSERT_TRUE(link->load(id, RemoteRegion{}.to_c(id, {})));
+  }
+  parts.revocation.asked(link, {42, 2, {{9, 4}, {1, 8}, {2, 1}, {10, 1}}});
+  EXPECT_EQ(life->regions.find(1), nullptr);
+  EXPECT_EQ(Recorded::unloaded, 12);
+  EXPECT_EQ(last<wire::Revoked>().sequence, 42U);
+}
+
+/// What happens while the backend maps.
 std::function<void()> while_it_maps;
 
-TEST_F(RevocationTest, a_region_that_is_revoked_while_it_is_mapped_gives_no_mapping) {
-  static headrace_backend_v1 table = recording_table("mapping");
+headrace_backend_v1 mapping_table() {
+  headrace_backend_v1 table = recording_table("mapping");
   table.info = [](void*, headrace_info_v1* info) {
     info->abilities = HEADRACE_REMOTE | HEADRACE_NOTIFY | HEADRACE_MAP;
     info->local_kinds = info->remote_kinds = HEADRACE_KIND_BIT(HEADRACE_DRAM);
@@ -212,12 +227,67 @@ TEST_F(RevocationTest, a_region_that_is_revoked_while_it_is_mapped_gives_no_mapp
     return int32_t{HEADRACE_OK};
   };
   table.unmap = [](void*, void*, void*) {};
-  BackendInstance& mapping = parts.add(table);
+  return table;
+}
+
+const headrace_backend_v1 backend_of_mappings = mapping_table();
+
+TEST_F(RevocationTest, a_region_that_is_revoked_while_it_is_mapped_gives_no_mapping) {
+  BackendInstance& mapping = parts.add(backend_of_mappings);
   const auto link = parts.ready_link(parts.import("there"), mapping);
   while_it_maps = [&] { parts.revocation.asked(link, {42, 2, ranges}); };
   const auto mapped = parts.mappings.map("there", {1}, 0ns);
   EXPECT_EQ(mapped.code(), Code::not_found);
   EXPECT_EQ(last<wire::Revoked>().sequence, 42U);
+}
+
+/// Peers and the mappings of their regions 1 to `count`.
+class MappedRegions {
+ public:
+  MappedRegions(Parts& parts, BackendInstance& backend, const std::string& peer, std::uint32_t count)
+      : life_(parts.import(peer)), link_(parts.ready_link(life_, backend)) {
+    while_it_maps = [] {};
+    std::vector<std::uint32_t> ids;
+    for (std::uint32_t id = 1; id <= count; ++id) ids.push_back(id);
+    const RemoteRegion row{.length = 1, .backends = 0xff, .kind = HEADRACE_DRAM};
+    (void)life_->regions.merge(ids, std::vector(ids.size(), row), true);
+    for (const std::uint32_t id : ids) mappings_.emplace_back(parts.mappings.map(peer, {id}, 0ns).value());
+  }
+  [[nodiscard]] const PeerLife& life() const { return *life_; }
+  [[nodiscard]] std::vector<std::uint32_t> dead() const {
+    std::vector<std::uint32_t> ids;
+    for (std::size_t i = 0; i < mappings_.size(); ++i)
+      if (!mappings_[i].alive()) ids.push_back(static_cast<std::uint32_t>(i + 1));
+    return ids;
+  }
+
+ private:
+  std::shared_ptr<PeerLife> life_;
+  std::shared_ptr<Link> link_;
+  std::vector<Mapping> mappings_;
+};
+
+TEST_F(RevocationTest, mappings_of_the_regions_that_their_peer_revokes_end_and_no_others) {
+  BackendInstance& mapping = parts.add(backend_of_mappings);
+  const MappedRegions there(parts, mapping, "there", 100), elsewhere(parts, mapping, "elsewhere", 100);
+  const MappedRegions again(parts, mapping, "there", 100);
+  parts.mappings.revoked(there.life(), std::vector<IdRange>{{3, 2}, {100, 5}});
+  EXPECT_EQ(there.dead(), (std::vector<std::uint32_t>{3, 4, 100}));
+  EXPECT_EQ(again.dead(), there.dead());
+  EXPECT_TRUE(elsewhere.dead().empty());
+}
+
+TEST_F(RevocationTest, revoking_a_region_takes_the_same_time_however_many_are_mapped) {
+  BackendInstance& mapping = parts.add(backend_of_mappings);
+  const auto revoke_ns = [&](const std::string& peer, std::uint32_t count) {
+    const MappedRegions mapped(parts, mapping, peer, count);
+    return test::median_ns(101, [&](std::size_t i) {
+      const IdRange one{static_cast<std::uint32_t>(1 + i), 1};
+      parts.mappings.revoked(mapped.life(), {&one, 1});
+    });
+  };
+  const double few = revoke_ns("few", 200), many = revoke_ns("many", 10'000);
+  EXPECT_LE(many, 8 * few) << few << " ns of 200 mappings, " << many << " ns of 10,000";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts, updates and whole exports in any order: what is there at the end is what the latest of each says.
 #include "engine/take_metadata.hpp"
+#include "unit/engine/ids_of.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,7 +64,7 @@ TEST_F(TakeMetadata, a_part_and_the_whole_export_from_before_it_give_both) {
   (void)take(part(3, {3}));
   EXPECT_EQ(life.version, 0U) << "of the other regions nothing is known";
   EXPECT_EQ(take(whole(2, 3, {1, 2})).note, "");
-  EXPECT_THAT(life.regions.ids(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(ids_of(life.regions), ElementsAre(1, 2, 3));
   EXPECT_EQ(life.version, 2U);
 }
 
@@ -71,14 +72,14 @@ TEST_F(TakeMetadata, a_part_of_the_latest_version_leaves_later_exports_as_they_a
   (void)take(part(wire::MetadataLimits::version, {9}));
   (void)take(whole(2, 3, {1, 2}));
   (void)take(update(2, 4, {3}, {1}));
-  EXPECT_THAT(life.regions.ids(), ElementsAre(2, 3, 9));
+  EXPECT_THAT(ids_of(life.regions), ElementsAre(2, 3, 9));
   EXPECT_EQ(life.version, 4U);
 }
 
 TEST_F(TakeMetadata, a_part_from_before_brings_nothing_back_and_says_so) {
   (void)take(whole(4, 4, {1, 3}));
   const Taken taken = take(part(3, {1, 2}));
-  EXPECT_THAT(life.regions.ids(), ElementsAre(1, 3));
+  EXPECT_THAT(ids_of(life.regions), ElementsAre(1, 3));
   EXPECT_EQ(taken.left_out, 1U);
   EXPECT_THAT(taken.note, HasSubstr("1 regions in metadata of version 3 were left out"));
 }
@@ -86,7 +87,7 @@ TEST_F(TakeMetadata, a_part_from_before_brings_nothing_back_and_says_so) {
 TEST_F(TakeMetadata, a_whole_export_from_before_brings_nothing_back_and_says_so) {
   (void)take(whole(5, 4, {3}));
   const Taken taken = take(whole(3, 4, {1, 2, 3}));
-  EXPECT_THAT(life.regions.ids(), ElementsAre(3));
+  EXPECT_THAT(ids_of(life.regions), ElementsAre(3));
   EXPECT_EQ(taken.left_out, 2U);
   EXPECT_EQ(life.version, 5U);
 }
@@ -95,9 +96,9 @@ TEST_F(TakeMetadata, a_whole_export_drops_what_it_does_not_list_of_its_time_and_
   (void)take(whole(2, 3, {1, 2}));
   (void)take(part(6, {5}));
   (void)take(whole(4, 4, {2, 3}));
-  EXPECT_THAT(life.regions.ids(), ElementsAre(2, 3, 5));
+  EXPECT_THAT(ids_of(life.regions), ElementsAre(2, 3, 5));
   (void)take(whole(7, 6, {}));
-  EXPECT_THAT(life.regions.ids(), IsEmpty());
+  EXPECT_THAT(ids_of(life.regions), IsEmpty());
 }
 
 TEST_F(TakeMetadata, a_region_that_was_revoked_does_not_come_back_with_metadata_from_before) {
@@ -107,7 +108,7 @@ TEST_F(TakeMetadata, a_region_that_was_revoked_does_not_come_back_with_metadata_
   life.regions.erase(gone);
   EXPECT_EQ(take(whole(2, 3, {1, 2})).left_out, 1U);
   EXPECT_EQ(take(part(4, {4})).left_out, 1U);
-  EXPECT_THAT(life.regions.ids(), ElementsAre(1));
+  EXPECT_THAT(ids_of(life.regions), ElementsAre(1));
 }
 
 TEST_F(TakeMetadata, an_update_of_a_later_version_than_the_one_held_is_refused_also_after_a_part) {
@@ -116,7 +117,7 @@ TEST_F(TakeMetadata, an_update_of_a_later_version_than_the_one_held_is_refused_a
   const auto refused = take_metadata(life, m);
   EXPECT_EQ(refused.code(), Code::not_found);
   EXPECT_THAT(refused.error().message, HasSubstr("ask it for a full export"));
-  EXPECT_THAT(life.regions.ids(), ElementsAre(3));
+  EXPECT_THAT(ids_of(life.regions), ElementsAre(3));
 }
 
 TEST_F(TakeMetadata, every_order_of_four_documents_ends_alike) {
@@ -129,7 +130,7 @@ TEST_F(TakeMetadata, every_order_of_four_documents_ends_alike) {
       wire::Metadata m = all[i];
       ASSERT_TRUE(take_metadata(fresh, m).ok());
     }
-    EXPECT_THAT(fresh.regions.ids(), ElementsAre(2, 4, 5)) << ::testing::PrintToString(order);
+    EXPECT_THAT(ids_of(fresh.regions), ElementsAre(2, 4, 5)) << ::testing::PrintToString(order);
     EXPECT_EQ(fresh.version, 5U);
   } while (std::next_permutation(order.begin(), order.end()));
 }

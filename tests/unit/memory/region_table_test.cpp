@@ -2,6 +2,7 @@
 #include "memory/region_table.hpp"
 
 #include "support/heap_in_use.hpp"
+#include "support/median_time.hpp"
 
 #include <gtest/gtest.h>
 
@@ -181,6 +182,114 @@ TEST(region_table, the_changes_since_any_version_lead_to_the_present_regions) {
   }
   EXPECT_TRUE(table.changes_since(table.version()).added.empty());
   EXPECT_TRUE(table.changes_since(table.version()).gone.empty());
+}
+
+/// A table, and at each version the regions that exports listed.
+class Listed {
+ public:
+  std::uint32_t some(const std::set<std::uint32_t>& ids) {
+    return *std::next(ids.begin(), static_cast<std::ptrdiff_t>(random() % ids.size()));
+  }
+  void change() {
+    const auto kind = random() % 8;
+    if (kind < 2 || listed.empty()) {
+      listed.insert(table.add(random() % 2, 1, "r"));
+    } else if (kind < 4) {
+      const std::uint32_t id = some(listed);
+      listed.erase(id);
+      withdrawn.insert(id);
+      table.withdraw(id);
+    } else if (kind == 4) {
+      table.renew(some(listed), random() % (table.version() + 1));
+    } else if (kind == 5) {
+      const std::uint32_t id = some(listed);
+      listed.erase(id);
+      table.remove(id);
+    } else if (!withdrawn.empty()) {
+      const std::uint32_t id = some(withdrawn);
+      withdrawn.erase(id);
+      if (kind == 6) {
+        table.remove(id);
+      } else {
+        table.put_back(id);
+        listed.insert(id);
+      }
+    }
+    if (random() % 16 == 0) at_version[table.version()] = listed;
+  }
+  void expect_update(std::uint64_t since) const {
+    auto reader = at_version.at(since);
+    const auto changes = table.changes_since(since);
+    std::set<std::uint32_t> added;
+    for (const std::uint32_t id : changes.added) {
+      if (!listed.contains(id)) continue;
+      ASSERT_TRUE(added.insert(id).second) << "added twice";
+    }
+    reader.insert(added.begin(), added.end());
+    for (const RegionIdRange& range : changes.gone)
+      for (std::uint32_t id = range.first; id < range.first + range.count; ++id) {
+        ASSERT_FALSE(added.contains(id)) << "added and gone";
+        reader.erase(id);
+      }
+    ASSERT_EQ(reader, listed);
+  }
+
+  std::mt19937_64 random{17};
+  Table table;
+  std::set<std::uint32_t> listed, withdrawn;
+  std::map<std::uint64_t, std::set<std::uint32_t>> at_version{{0, {}}};
+};
+
+TEST(region_table, changes_lead_to_the_regions_that_are_listed_whatever_was_withdrawn_and_put_back) {
+  Listed listed;
+  for (int i = 0; i < 9000; ++i) {
+    listed.change();
+    if (i % 1500 != 1499) continue;
+    for (const auto& [version, ids] : listed.at_version) {
+      if (listed.random() % 8 != 0) continue;
+      ASSERT_NO_FATAL_FAILURE(listed.expect_update(version)) << "from version " << version;
+    }
+  }
+}
+
+/// The time to withdraw one of `count` regions that were all made new, put it back, and remove it.
+double change_ns(std::uint32_t count) {
+  Table table;
+  for (std::uint32_t i = 0; i < count; ++i) table.add(i + 1, 1, "r");
+  for (std::uint32_t id = 1; id <= count; ++id) {
+    table.withdraw(id);
+    table.renew(id, table.version());
+  }
+  return test::median_ns(101, [&](std::size_t i) {
+    const auto id = static_cast<std::uint32_t>(1 + i * (count / 101));
+    table.put_back(id);
+    table.withdraw(id);
+    EXPECT_TRUE(table.remove(id));
+  });
+}
+
+TEST(region_table, a_change_takes_the_same_time_however_many_regions_were_withdrawn_or_renewed) {
+  const double few = change_ns(1000), many = change_ns(100'000);
+  EXPECT_LE(many, 8 * few) << few << " ns of 1,000 regions, " << many << " ns of 100,000";
+}
+
+TEST(region_table, a_region_that_is_put_back_again_and_again_leaves_the_memory_flat) {
+  Table table;
+  const std::uint32_t id = table.add(100, 10, "stays");
+  const auto withdraw_and_put_back = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      table.withdraw(id);
+      table.put_back(id);
+    }
+  };
+  withdraw_and_put_back(10'000);
+  const std::size_t before = test::heap_in_use();
+  withdraw_and_put_back(100'000);
+  EXPECT_LE(test::heap_in_use(), before + before / 20);
+  const std::uint64_t version = table.version();
+  withdraw_and_put_back(1);
+  EXPECT_EQ(table.changes_since(version).added, std::vector{id});
+  EXPECT_TRUE(table.changes_since(version).gone.empty());
 }
 
 TEST(region_table, a_region_for_each_request_leaves_the_memory_flat) {
