@@ -17,8 +17,10 @@ import signal
 import statistics
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -160,16 +162,23 @@ class Stuck(RuntimeError):
 
 
 class Worker:
-    """A process of bench/page_worker.py that executes commands."""
+    """A process that executes commands: bench/page_worker.py, or another script of this folder."""
 
-    def __init__(self, python: str, environment: dict[str, str], patience: float = 120):
-        """patience: the longest time in seconds for an answer."""
+    def __init__(
+        self,
+        python: str,
+        environment: dict[str, str],
+        patience: float = 120,
+        script: str = "page_worker.py",
+        log: IO[str] | None = None,
+    ):
+        """patience: the longest time in seconds for an answer. log: where its standard error goes."""
         self.patience = patience
-        script = Path(__file__).resolve().parent / "page_worker.py"
         self.process = subprocess.Popen(
-            [python, str(script)],
+            [python, str(Path(__file__).resolve().parent / script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
             env={**os.environ, **environment},
         )
@@ -211,6 +220,22 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def serve(make_side: Callable[[], object]) -> None:
+    """Executes the commands of a Worker, one JSON message a line from stdin, as methods of a `side`."""
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    side = make_side()
+    for line in sys.stdin:
+        message = unpack(json.loads(line))
+        try:
+            answer = {"value": getattr(side, message.pop("do"))(**message)}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        answers.write(json.dumps(pack(answer)) + "\n")
+        answers.flush()
 
 
 def pack(value: Any) -> Any:

@@ -7,11 +7,8 @@ Reads one JSON message a line from stdin and answers each with one line. Started
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
-import traceback
 import types
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +16,7 @@ from typing import Any, ClassVar
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 
-from comparison import pack, unpack
+from comparison import serve
 from page_memory import memory_of
 
 
@@ -339,20 +336,5 @@ def choose(slots: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return tuple(random.permutation(slots)[:count].astype(np.int64) for _ in range(2))  # type: ignore[return-value]
 
 
-def main() -> None:
-    # What libraries print must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    side = Side()
-    for line in sys.stdin:
-        message = unpack(json.loads(line))
-        try:
-            answer = {"value": getattr(side, message.pop("do"))(**message)}
-        except Exception:
-            answer = {"error": traceback.format_exc()}
-        answers.write(json.dumps(pack(answer)) + "\n")
-        answers.flush()
-
-
 if __name__ == "__main__":
-    main()
+    serve(Side)

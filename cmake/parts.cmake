@@ -63,6 +63,10 @@ function(headrace_add_room room)
     # Its loops over pages and indices become vector code: a third of the time.
     set_source_files_properties(src/memory/page_list.cpp PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   endif()
+  if(room STREQUAL "base")
+    # Plugins and the memory of tests are hashed: not optimised, it takes most of the time of opening an agent.
+    set_source_files_properties(src/base/hash.cpp PROPERTIES COMPILE_OPTIONS -O2)
+  endif()
   set(below "")
   foreach(other IN LISTS headrace_rooms)
     if(TARGET headrace_${other} AND headrace_level_${other} LESS headrace_level_${room})

@@ -95,6 +95,7 @@ void Link::unload(std::span<const IdRange> ranges) {
 
 void Link::close() {
   gate_.close();
+  const std::lock_guard one_at_a_time(closing_);  // posts use what is unloaded until `disconnect` returns
   if (void* const connection = connection_.exchange(nullptr); connection != nullptr)
     backend_.disconnect(connection);
   std::unordered_map<std::uint32_t, void*> remotes;

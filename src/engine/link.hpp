@@ -66,7 +66,8 @@ class Link {
   /// given back under a call that takes it.
   std::shared_mutex& handles_mutex() { return handles_mutex_; }
 
-  /// Ends it: no call uses the connection when this returns; every post on it has been completed.
+  /// Ends it: no call uses the connection when this returns; every post on it has been completed. Several
+  /// threads may call it.
   void close();
 
  private:
@@ -78,6 +79,7 @@ class Link {
   std::atomic<void*> connection_{nullptr};
   std::atomic<LinkState> state_{LinkState::connecting};
   Gate gate_;
+  std::mutex closing_;
   InFlight in_flight_;
   LinkQueue queue_;
   SendCredit credit_;

@@ -15,8 +15,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
+#include <sstream>
 
 namespace headrace::engine {
 namespace fs = std::filesystem;
@@ -29,8 +29,9 @@ constexpr std::size_t most_words =
 constexpr std::string_view passed_word = "headrace: trial passed\n";  // tools/probe_plugin says it last
 
 std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return std::move(text).str();
 }
 
 struct Child {

@@ -244,6 +244,10 @@ void RequestCore::link_ready() {
 
 void RequestCore::link_lost(Status status, const std::string& text) {
   const auto self = flying_in_.load()->take(flight_slot_);
+  without_its_link(status, text);
+}
+
+void RequestCore::without_its_link(Status status, const std::string& text) {
   // It was closed to end another request: this one may try its next path.
   if (status.code == Code::canceled) status.code = Code::backend_failed;
   if (!canceled() && may_go_over(status.code)) return fail_over(status, text);
@@ -461,6 +465,12 @@ void RequestCore::completed(Status status, std::string_view text) {
     charged_.reset();
   else
     give_credit_back();
+  // Backends end the posts of a link that is closed here as canceled. The link knows why it was closed.
+  if (status.code == Code::canceled && !canceled() && path_.link) {
+    context_.progress.defer([self = std::move(self), why = path_.link->lost_status(),
+                             text = path_.link->lost_text()] { self->without_its_link(why, text); });
+    return;
+  }
   // The peer could not tell a second count of the post from that of another post.
   const bool counts_twice = immediate_ && plan_.remote->life && status.code == Code::backend_failed;
   if (canceled() || status.ok() || counts_twice || !may_go_over(status.code)) {

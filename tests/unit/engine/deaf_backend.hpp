@@ -19,7 +19,7 @@ struct Deaf {
   static inline const headrace_host_v1* host = nullptr;
   static inline std::atomic<std::uint64_t> token = 0, link = 0;
   static inline std::atomic<int> posts = 0, closing = 0;
-  static inline std::atomic<bool> may_close = true, full = false;
+  static inline std::atomic<bool> may_close = true, full = false, ends_posts_of_closed_links = false;
   static inline std::vector<std::uint64_t> answered;         ///< sequences of revocations, by `answers`
   static inline std::function<void(std::uint64_t)> answers;  ///< inside the call that sends an answer
 
@@ -40,7 +40,7 @@ struct Deaf {
     token = link = 0;
     posts = closing = 0;
     may_close = true;
-    full = false;
+    full = ends_posts_of_closed_links = false;
     answered.clear();
     answers = nullptr;
     return &t;
@@ -67,6 +67,7 @@ struct Deaf {
     t.disconnect = [](void*, void*) {
       ++closing;
       while (!may_close) std::this_thread::yield();
+      if (ends_posts_of_closed_links) complete(HEADRACE_CANCELED);
     };
     t.load_remote = [](void*, void*, const headrace_remote_region_v1*, void** remote, headrace_text_v1*) {
       *remote = handle();

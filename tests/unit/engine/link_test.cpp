@@ -4,10 +4,12 @@
 #include "engine/remote_regions.hpp"
 #include "plugins/sound_table.hpp"
 #include "support/median_time.hpp"
+#include "support/sleeping_thread.hpp"
 #include "unit/engine/silent_events.hpp"
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <set>
 
 namespace headrace::engine {
@@ -98,6 +100,36 @@ TEST_F(LinkTest, regions_that_are_unloaded_are_loaded_anew_and_the_others_stay) 
 TEST_F(LinkTest, unloading_a_region_takes_the_same_time_however_many_are_loaded) {
   const double few = unload_ns(1000), many = unload_ns(100'000);
   EXPECT_LE(many, 8 * few) << few << " ns of 1,000 regions, " << many << " ns of 100,000";
+}
+
+TEST_F(LinkTest, a_second_thread_that_closes_a_link_gives_back_no_handle_before_its_posts_have_ended) {
+  static std::latch* posts_end = nullptr;
+  static std::atomic<bool> posts_have_ended = false, unloaded = false;
+  std::latch end(1);
+  posts_end = &end;
+  table.load_remote = [](void*, void*, const headrace_remote_region_v1*, void** remote, headrace_text_v1*) {
+    *remote = &unloaded;
+    return int32_t{HEADRACE_OK};
+  };
+  table.disconnect = [](void*, void*) {
+    posts_end->wait();
+    posts_have_ended = true;
+  };
+  table.unload = [](void*, void*) {
+    EXPECT_TRUE(posts_have_ended) << "a post may still use the handle";
+    unloaded = true;
+  };
+  Link link(1, *backend, {});
+  link.set_connection(&connection);
+  ASSERT_TRUE(link.load(7, {}).ok());
+  test::WaitingCall first([&] { link.close(); });
+  EXPECT_TRUE(first.waits());
+  test::WaitingCall second([&] { link.close(); });
+  EXPECT_TRUE(second.waits()) << "it returns when the link is closed";
+  end.count_down();
+  first.join();
+  second.join();
+  EXPECT_TRUE(unloaded);
 }
 
 }  // namespace
