@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/remote_regions.hpp"
 
+#include "memory/rising_ids.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -152,11 +154,8 @@ void RemoteRegions::keep_only(std::span<const std::uint32_t> ids, std::uint64_t 
 }
 
 const RemoteRegion* RemoteRegions::find(std::uint32_t id) const {
-  if (ids_.empty() || id < ids_.front()) return nullptr;
-  std::size_t row = id - ids_.front();  // ids that count up are the rule
-  if (row >= ids_.size() || ids_[row] != id)
-    row = static_cast<std::size_t>(std::lower_bound(ids_.begin(), ids_.end(), id) - ids_.begin());
-  return row < ids_.size() && ids_[row] == id && !rows_[row].gone ? &rows_[row] : nullptr;
+  const std::size_t row = find_rising(id, ids_.size(), [this](std::size_t i) { return ids_[i]; });
+  return row < ids_.size() && !rows_[row].gone ? &rows_[row] : nullptr;
 }
 
 void RemoteRegions::set_name(std::uint32_t id, std::string name, std::string note) {

@@ -4,6 +4,8 @@
 // register and deregister for each request.
 #pragma once
 
+#include "memory/rising_ids.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -186,14 +188,8 @@ class RegionTable {
                                 [id](const Slot& slot) { return slot.id <= id; });
   }
   [[nodiscard]] const Slot* slot_of(std::uint32_t id) const {
-    if (slots_.empty() || id < slots_.front().id) return nullptr;
-    const std::size_t guess = id - slots_.front().id;  // ids without a gap are the rule
-    const Slot* slot = guess < slots_.size() ? &slots_[guess] : nullptr;
-    if (slot == nullptr || slot->id != id) {
-      const auto next = after(id);
-      slot = next == slots_.begin() ? nullptr : &*(next - 1);
-    }
-    return slot != nullptr && slot->id == id && slot->record ? slot : nullptr;
+    const std::size_t at = find_rising(id, slots_.size(), [this](std::size_t i) { return slots_[i].id; });
+    return at < slots_.size() && slots_[at].record ? &slots_[at] : nullptr;
   }
   [[nodiscard]] Slot* slot_of(std::uint32_t id) {
     return const_cast<Slot*>(std::as_const(*this).slot_of(id));
