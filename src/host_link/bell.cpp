@@ -30,9 +30,9 @@ void ring_bell(const UniqueFd& rings) noexcept {
   (void)!::send(rings.get(), &ring, sizeof ring, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-void drain_bell(const UniqueFd& waits) noexcept {
+bool drain_bell(const UniqueFd& waits) noexcept {
   std::array<char, 4096> rings;
-  (void)!::recv(waits.get(), rings.data(), rings.size(), MSG_DONTWAIT);
+  return ::recv(waits.get(), rings.data(), rings.size(), MSG_DONTWAIT) > 0;
 }
 
 Result<void> check_bell(const UniqueFd& end) {

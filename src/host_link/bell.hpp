@@ -24,8 +24,8 @@ struct BellPair {
 
 /// Rings. Any thread. It never waits and raises no signal; the peer cannot change that at its end.
 void ring_bell(const UniqueFd& rings) noexcept;
-/// Takes the rings out. Never waits.
-void drain_bell(const UniqueFd& waits) noexcept;
+/// Takes the rings out. Never waits. Returns whether there were any.
+bool drain_bell(const UniqueFd& waits) noexcept;
 /// Checks an end that came from a peer.
 ///   errors  corrupt (it is no end of a bell)
 [[nodiscard]] Result<void> check_bell(const UniqueFd& end);

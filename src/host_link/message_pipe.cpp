@@ -75,10 +75,11 @@ Result<void> MessagePipe::map(std::uint64_t ring_bytes, bool connecting) {
 
 bool MessagePipe::arm() {
   if (may_have_rung_.fetch_add(1, std::memory_order_relaxed) < bell_rings) return reader_.arm();
-  // A ring that is drained here may be for work that nobody has seen yet: the caller looks at all once more.
   may_have_rung_.store(0, std::memory_order_relaxed);
-  drain_bell(our_bell_);
-  return false;
+  // Rings that are drained here may be for work that nobody has seen yet: the caller looks at all once more.
+  // An idle pipe has none: of many pipes there is always one that comes to its bound, and a caller that had
+  // to look at all each time would never sleep.
+  return !drain_bell(our_bell_) && reader_.arm();
 }
 
 RingWriter::Push MessagePipe::push_locked(std::uint32_t channel, std::string_view bytes) {

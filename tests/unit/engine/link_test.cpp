@@ -11,6 +11,7 @@
 
 #include <latch>
 #include <set>
+#include <vector>
 
 namespace headrace::engine {
 namespace {

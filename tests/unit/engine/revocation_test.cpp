@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 #include <thread>
 #include <variant>
+#include <vector>
 
 namespace headrace::engine {
 namespace {

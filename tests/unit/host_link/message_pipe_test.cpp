@@ -127,6 +127,14 @@ TEST(MessagePipe, a_bell_that_its_waiter_never_reads_rings_for_every_sleep) {
   }
 }
 
+TEST(MessagePipe, nothing_keeps_the_reader_of_an_idle_pipe_from_sleeping) {
+  const PipeEnds ends = make_pipe();
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(ends.far->arm()) << "of a hundred idle pipes one would always send its reader around again";
+    ends.far->reader().disarm();
+  }
+}
+
 TEST(MessagePipe, a_bell_whose_other_end_waits_and_is_full_keeps_nobody_waiting) {
   const PipeEnds ends = make_pipe();
   ASSERT_EQ(::fcntl(ends.near->descriptors()[1], F_SETFL, 0), 0);  // the end that `far` rings
