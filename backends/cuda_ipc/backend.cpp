@@ -44,7 +44,7 @@ Result<std::unique_ptr<CudaIpcBackend>> CudaIpcBackend::open(plugin::Host host,
                                                              const plugin::CreateArgs& args,
                                                              GpuSource source) {
   HEADRACE_TRY(settings, read_settings(args));
-  HEADRACE_TRY(parts, host_link::Site::Parts::open(protocol, host, args.runtime_dir));
+  HEADRACE_TRY(parts, host_link::Site::Parts::open(protocol, host, args));
   return std::unique_ptr<CudaIpcBackend>(
       new CudaIpcBackend(std::make_unique<Instance>(host, settings, std::move(source), std::move(parts))));
 }

@@ -13,7 +13,7 @@ namespace headrace::shm {
 
 Result<std::unique_ptr<ShmBackend>> ShmBackend::open(plugin::Host host, const plugin::CreateArgs& args) {
   HEADRACE_TRY(settings, read_settings(args));
-  HEADRACE_TRY(parts, host_link::Site::Parts::open(protocol, host, args.runtime_dir));
+  HEADRACE_TRY(parts, host_link::Site::Parts::open(protocol, host, args));
   return std::unique_ptr<ShmBackend>(
       new ShmBackend(std::make_unique<Instance>(host, settings, std::move(parts))));
 }

@@ -79,6 +79,16 @@ class Stranger {
       if (!received) return received.code() == Code::peer_lost;
     }
   }
+  /// What the owner says instead of a welcome, if it has come.
+  [[nodiscard]] std::optional<host_link::Refusal> refusal() {
+    std::array<std::byte, host_link::max_control_bytes> buffer;
+    const auto received = socket_.receive(buffer);
+    if (!received) return std::nullopt;
+    auto message =
+        decode(protocol, std::span(buffer).first(received->bytes), received->descriptors.size()).value();
+    auto* const refusal = std::get_if<host_link::Refusal>(&message);
+    return refusal != nullptr ? std::optional(std::move(*refusal)) : std::nullopt;
+  }
   /// The message file from `offset` on. At 1024, of ring 0 (from the stranger): words 0 tail, 8 head, 9
   /// armed; of ring 1: 16 more each.
   [[nodiscard]] std::uint64_t* words(std::size_t offset = 1024) {
@@ -359,27 +369,59 @@ TEST_F(ShmStranger, that_says_too_little_is_given_up) {
   EXPECT_TRUE(served());
 }
 
-TEST_F(ShmStranger, who_comes_when_there_are_no_descriptors_is_let_in_later) {
-  Stranger who = stranger();
-  who.introduce();
+TEST_F(ShmStranger, who_comes_when_there_are_too_few_descriptors_for_a_link_is_told) {
+  // Its socket, its pidfd and the four of its hello.
+  for (rlim_t free = 1; free < 6; ++free) {
+    Stranger who = stranger();
+    who.introduce();
+    UniqueFd next(::dup(0));
+    rlimit old{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
+    rlimit tight = old;
+    tight.rlim_cur = static_cast<rlim_t>(next.get()) + free;
+    next.reset();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+    std::optional<host_link::Refusal> refusal;
+    (void)world.until([&] { return (refusal = who.refusal()).has_value(); });
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &old), 0);
+    ASSERT_TRUE(refusal) << free;
+    EXPECT_EQ(refusal->code, Code::exhausted) << free;
+    EXPECT_NE(refusal->text.find("ulimit -n"), std::string::npos) << refusal->text;
+  }
+  EXPECT_TRUE(served());
+}
+
+TEST_F(ShmStranger, who_comes_when_there_are_no_descriptors_is_told_and_the_links_go_on) {
+  std::vector<Stranger> many;
+  for (int i = 0; i < 20; ++i) {
+    many.push_back(stranger());
+    many.back().introduce();
+  }
   const UniqueFd next(::dup(0));
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
   rlimit tight = old;
   tight.rlim_cur = static_cast<rlim_t>(next.get());  // the next free number is not allowed
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
-  const auto complaints = [&] {
-    const auto log = owner->host().log();
-    return std::count_if(log.begin(), log.end(), [](const std::string& line) {
-      return line.find("accept a link") != std::string::npos;
-    });
-  };
-  const bool complained = world.until([&] { return complaints() >= 1; });
-  for (int pass = 0; pass < 20'000; ++pass) (void)world.progress();
-  const auto lines = complaints();
+  std::vector<std::optional<host_link::Refusal>> refusals(many.size());
+  for (std::size_t i = 0; i < many.size(); ++i)
+    (void)world.until([&] { return (refusals[i] = many[i].refusal()).has_value(); });
+  const auto works = served();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &old), 0);
-  EXPECT_TRUE(complained);
-  EXPECT_LE(lines, 10) << "it tries again and again";
+  EXPECT_TRUE(works);
+  for (const auto& refusal : refusals) {
+    ASSERT_TRUE(refusal);
+    EXPECT_EQ(refusal->code, Code::exhausted);
+    EXPECT_NE(refusal->text.find("owner has no file descriptors left (ulimit -n"), std::string::npos)
+        << refusal->text;
+  }
+  const auto log = owner->host().log();
+  const auto lines = std::ranges::count_if(
+      log, [](const std::string& line) { return line.find("links refused") != std::string::npos; });
+  EXPECT_GE(lines, 1);
+  EXPECT_LE(lines, 5) << "it logs each of them";
+  Stranger late = stranger();
+  late.introduce();
   const test::Link link = accepted();
   EXPECT_TRUE(served());
 }

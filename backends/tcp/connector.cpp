@@ -18,6 +18,8 @@ constexpr std::uint64_t stagger_ns = 250'000'000;
 Code worse(Code a, Code b) {
   const auto weight = [](Code code) {
     switch (code) {
+      case Code::exhausted:
+        return 5;  // the peer is there, and one side has no descriptors
       case Code::not_supported:
         return 4;
       case Code::invalid_argument:
@@ -117,6 +119,7 @@ void Connector::try_next() {
 
 Result<std::shared_ptr<Greeting>> Connector::greet(const SocketAddress& address, unsigned channel,
                                                    Greeting::Done done) {
+  HEADRACE_TRY_VOID(context_.descriptors.check());
   HEADRACE_TRY(fd, open_socket(address, context_.settings));
   if (context_.calls->connect(fd.get(), address.get(), address.length) < 0 && errno != EINPROGRESS &&
       errno != EINTR)

@@ -6,6 +6,7 @@
 #include "backends/tcp/regions.hpp"
 #include "backends/tcp/settings.hpp"
 #include "backends/tcp/socket_calls.hpp"
+#include "base/descriptor_reserve.hpp"
 #include "gpu/gpus.hpp"
 #include "wire/hello.hpp"
 
@@ -24,13 +25,15 @@ struct Context {
         settings(std::move(its_settings)),
         calls(std::move(its_calls)),
         gpus(std::move(source), {}),
-        gpus_in_sight(gpus_are_there) {}
+        gpus_in_sight(gpus_are_there),
+        descriptors(std::string(host.agent_name()), settings.reserved_descriptors) {}
 
   plugin::Host host;
   const Settings settings;
   const std::unique_ptr<SocketCalls> calls;
   gpu::Gpus gpus;
   const bool gpus_in_sight;
+  DescriptorReserve descriptors;
   Regions regions;
   wire::Hmac hmac;
   std::atomic<unsigned> next_thread{0};

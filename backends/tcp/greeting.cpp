@@ -12,18 +12,18 @@
 namespace headrace::tcp {
 
 Result<std::shared_ptr<Greeting>> Greeting::start(const Context& context, IoThread& thread, UniqueFd fd,
-                                                  wire::Handshake::Config config, bool connecting,
-                                                  Done done) {
+                                                  wire::Handshake::Config config, bool connecting, Done done,
+                                                  std::shared_ptr<const void> held) {
   HEADRACE_TRY(handshake, wire::Handshake::begin(std::move(config)));
   const int raw = fd.get();
-  std::shared_ptr<Greeting> greeting(
-      new Greeting(context, thread, std::move(fd), std::move(handshake), connecting, std::move(done)));
+  std::shared_ptr<Greeting> greeting(new Greeting(context, thread, std::move(fd), std::move(handshake),
+                                                  connecting, std::move(done), std::move(held)));
   HEADRACE_TRY_VOID(thread.watch(greeting, raw, connecting ? EPOLLIN | EPOLLOUT : EPOLLIN));
   return greeting;
 }
 
 Greeting::Greeting(const Context& context, IoThread& thread, UniqueFd fd, wire::Handshake handshake,
-                   bool connecting, Done done)
+                   bool connecting, Done done, std::shared_ptr<const void> held)
     : context_(context),
       thread_(thread),
       fd_(std::move(fd)),
@@ -31,6 +31,7 @@ Greeting::Greeting(const Context& context, IoThread& thread, UniqueFd fd, wire::
       connecting_(connecting),
       wants_out_(connecting),
       done_(std::move(done)),
+      held_(std::move(held)),
       deadline_ns_(context.host.now_ns() +
                    static_cast<std::uint64_t>(context.settings.handshake_timeout.count())) {}
 
@@ -39,6 +40,7 @@ void Greeting::stop() {
   thread_.forget(*this, fd_.get());
   context_.calls->forget(fd_.get());
   fd_.reset();
+  held_.reset();
   done_ = nullptr;
 }
 
@@ -131,11 +133,12 @@ void Greeting::finish(Result<void> result) {
     context_.calls->forget(fd_.get());
     // The peer may be reading why.
     if (handshake_.state() == wire::Handshake::State::refused) {
-      close_lingering(thread_, std::move(fd_), context_);
+      close_lingering(thread_, std::move(fd_), context_, std::move(held_));
     } else {
       fd_.reset();
     }
   }
+  held_.reset();
   if (const Done done = std::exchange(done_, nullptr)) done(std::move(outcome));
 }
 

@@ -25,9 +25,11 @@ class Greeting final : public Watched {
   using Done = std::function<void(Outcome)>;
 
   /// Begins; `done` is called once, on `thread`, unless it is stopped before. With `connecting` the socket's
-  /// connect is under way.
+  /// connect is under way. `held` is let go when the socket of a refused peer is closed, or another one is
+  /// handed out.
   static Result<std::shared_ptr<Greeting>> start(const Context& context, IoThread& thread, UniqueFd fd,
-                                                 wire::Handshake::Config config, bool connecting, Done done);
+                                                 wire::Handshake::Config config, bool connecting, Done done,
+                                                 std::shared_ptr<const void> held = {});
 
   // On its thread only.
 
@@ -43,7 +45,7 @@ class Greeting final : public Watched {
 
  private:
   Greeting(const Context& context, IoThread& thread, UniqueFd fd, wire::Handshake handshake, bool connecting,
-           Done done);
+           Done done, std::shared_ptr<const void> held);
 
   void move_on();
   bool send();
@@ -57,6 +59,7 @@ class Greeting final : public Watched {
   bool connecting_;
   bool wants_out_;
   Done done_;
+  std::shared_ptr<const void> held_;
   std::string early_;
   const std::uint64_t deadline_ns_;
 };

@@ -15,8 +15,8 @@ constexpr std::uint64_t patience_ns = 1'000'000'000;
 
 class LingeringClose final : public Watched {
  public:
-  LingeringClose(IoThread& thread, UniqueFd fd, std::uint64_t until_ns)
-      : thread_(thread), fd_(std::move(fd)), until_ns_(until_ns) {}
+  LingeringClose(IoThread& thread, UniqueFd fd, std::uint64_t until_ns, std::shared_ptr<const void> held)
+      : thread_(thread), fd_(std::move(fd)), until_ns_(until_ns), held_(std::move(held)) {}
 
   bool watch() { return thread_.watch(shared_from_this(), fd_.get(), EPOLLIN).ok(); }
 
@@ -40,19 +40,22 @@ class LingeringClose final : public Watched {
     if (!fd_) return;
     thread_.forget(*this, fd_.get());
     fd_.reset();
+    held_.reset();
   }
 
   IoThread& thread_;
   UniqueFd fd_;
   const std::uint64_t until_ns_;
+  std::shared_ptr<const void> held_;
 };
 
 }  // namespace
 
-void close_lingering(IoThread& thread, UniqueFd fd, const Context& context) {
+void close_lingering(IoThread& thread, UniqueFd fd, const Context& context,
+                     std::shared_ptr<const void> held) {
   ::shutdown(fd.get(), SHUT_WR);
-  const auto closing =
-      std::make_shared<LingeringClose>(thread, std::move(fd), context.host.now_ns() + patience_ns);
+  const auto closing = std::make_shared<LingeringClose>(thread, std::move(fd),
+                                                        context.host.now_ns() + patience_ns, std::move(held));
   (void)closing->watch();  // if it cannot be watched it is closed at once
 }
 

@@ -5,13 +5,16 @@
 
 #include "base/unique_fd.hpp"
 
+#include <memory>
+
 namespace headrace::tcp {
 
 struct Context;
 class IoThread;
 
 /// Says that nothing more will come, throws away what the peer still sends, and closes at its end or after a
-/// second.
-void close_lingering(IoThread& thread, UniqueFd fd, const Context& context);
+/// second. Then `held` is let go.
+void close_lingering(IoThread& thread, UniqueFd fd, const Context& context,
+                     std::shared_ptr<const void> held = {});
 
 }  // namespace headrace::tcp

@@ -12,8 +12,10 @@ namespace headrace::tcp {
 namespace {
 
 // When descriptors run out, accept would fail at once, again and again: look again after this.
-constexpr std::uint64_t pause_ns = 100'000'000;
+constexpr std::uint64_t pause_ns = 10'000'000;
 constexpr int accepts_a_round = 32;
+// Connections that are told at one time that there are no descriptors for them: they use some themselves.
+constexpr long refusals_at_once = 8;
 
 }  // namespace
 
@@ -27,6 +29,10 @@ class Listener::Door final : public Watched {
   std::uint64_t on_time(std::uint64_t now_ns) override {
     if (paused_until_ns == 0) return never;
     if (now_ns < paused_until_ns) return paused_until_ns;
+    if (!owner_.context_.descriptors.refill()) {
+      paused_until_ns = now_ns + pause_ns;
+      return paused_until_ns;
+    }
     paused_until_ns = 0;
     (void)owner_.context_.first_thread().change(*this, fd.get(), EPOLLIN);
     return never;
@@ -113,24 +119,55 @@ Result<void> Listener::advertise() {
 
 void Listener::accept_from(Door& door) {
   for (int i = 0; i < accepts_a_round; ++i) {
-    UniqueFd fd(context_.calls->accept(door.fd.get(), nullptr, nullptr));
-    if (fd) {
-      tune(fd.get(), context_.settings);
-      greet(std::move(fd));
-      continue;
+    if (refusing_.use_count() > refusals_at_once) return pause(door);
+    auto fd = context_.descriptors.accept([&] { return accept_one(door); });
+    if (!fd) {
+      if (fd.code() == Code::would_block) return;
+      log_refusal(fd.error());
+      return pause(door);
     }
-    if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-    context_.log(HEADRACE_LOG_WARN, "accept a connection on {}: {}; trying again in {} ms",
-                 door.address.text(), os_error_text(errno), pause_ns / 1'000'000);
-    door.paused_until_ns = context_.host.now_ns() + pause_ns;
-    (void)context_.first_thread().change(door, door.fd.get(), 0);
-    context_.first_thread().hurry();
-    return;
+    if (const auto enough = context_.descriptors.check(); enough) {
+      greet(std::move(*fd));
+    } else {
+      refuse(std::move(*fd), enough.error());
+      if (!context_.descriptors.refill()) return pause(door);
+    }
   }
 }
 
+Result<UniqueFd> Listener::accept_one(const Door& door) {
+  for (;;) {
+    UniqueFd fd(context_.calls->accept(door.fd.get(), nullptr, nullptr));
+    if (fd) return fd;
+    if (errno != EINTR && errno != ECONNABORTED)
+      return os_error(errno, "accept a connection on {}", door.address.text());
+  }
+}
+
+void Listener::pause(Door& door) {
+  door.paused_until_ns = context_.host.now_ns() + pause_ns;
+  (void)context_.first_thread().change(door, door.fd.get(), 0);
+  context_.first_thread().hurry();
+}
+
+/// Tells the peer, after its proof, that there are no descriptors for it.
+void Listener::refuse(UniqueFd fd, const Error& why) {
+  log_refusal(why);
+  wire::Handshake::Config config = handshake();
+  config.admit = [why](const wire::Hello&) -> Result<void> { return why; };
+  auto done = [host = context_.host](const Greeting::Outcome&) { host.count("handshakes_refused", 1); };
+  (void)Greeting::start(context_, context_.first_thread(), std::move(fd), std::move(config), false,
+                        std::move(done), refusing_);
+}
+
+/// Peers can cause it as often as they like.
+void Listener::log_refusal(const Error& why) {
+  if (const auto refusals = context_.descriptors.count_refusal(context_.host.now_ns()); refusals > 0)
+    context_.log(HEADRACE_LOG_WARN, "connections refused: {}; {}", refusals, why.message);
+}
+
 void Listener::greet(UniqueFd fd) {
+  tune(fd.get(), context_.settings);
   drop_one_too_many();
   std::string from = "somebody";
   if (const auto address = SocketAddress::peer_of(fd.get())) from = address->text();

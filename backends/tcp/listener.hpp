@@ -39,7 +39,11 @@ class Listener {
   Result<void> listen();
   Result<void> advertise();
   void accept_from(Door& door);
+  [[nodiscard]] Result<UniqueFd> accept_one(const Door& door);
+  void pause(Door& door);
   void greet(UniqueFd fd);
+  void refuse(UniqueFd fd, const Error& why);
+  void log_refusal(const Error& why);
   void drop_one_too_many();
   [[nodiscard]] wire::Handshake::Config handshake() const;
   void greeted(Greeting::Outcome outcome, const std::shared_ptr<Link>& link, const std::string& from);
@@ -50,6 +54,8 @@ class Listener {
   OnceASecond refusals_;
   std::vector<std::shared_ptr<Door>> doors_;
   std::list<std::shared_ptr<Greeting>> pending_;  // oldest first; of the first thread alone
+  // Each connection that is refused for want of descriptors holds it until its socket is closed.
+  const std::shared_ptr<const void> refusing_ = std::make_shared<char>();
 };
 
 }  // namespace headrace::tcp

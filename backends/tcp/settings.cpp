@@ -93,6 +93,7 @@ Result<Settings> Settings::read(const plugin::CreateArgs& args) {
   s.connect_timeout = options.duration("connect_timeout", 1ms);
   s.max_pending = static_cast<unsigned>(options.count("max_pending", 1, 65536));
   s.token = options.text("auth_token");
+  s.reserved_descriptors = args.reserved_descriptors;
   return options.checked(std::move(s));
 }
 

@@ -32,6 +32,7 @@ struct Settings {
   std::chrono::nanoseconds connect_timeout{};
   unsigned max_pending = 0;
   std::string token;
+  std::uint64_t reserved_descriptors = 0;  ///< no option of its own: the agent's
 
   [[nodiscard]] static std::span<const headrace_option_v1> rows();
   ///   errors  invalid_argument (names the option and its value)

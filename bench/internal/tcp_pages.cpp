@@ -159,7 +159,7 @@ struct Side {
         if (key == row.name) value = text.c_str();
       settings.push_back({row.name, value});
     }
-    const headrace_create_v1 create{sizeof create, settings.data(), settings.size(), "/tmp"};
+    const headrace_create_v1 create{sizeof create, settings.data(), settings.size(), "/tmp", 0};
     error.must(backend->create(&host.table, &create, &instance, &error.text), "create");
     memory = static_cast<std::byte*>(
         ::mmap(nullptr, plan.memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -91,6 +91,11 @@ Result<engine::EngineSettings> engine_settings(std::string name, const Options& 
   settings.peers.strangers = static_cast<std::size_t>(strangers);
   HEADRACE_TRY(metadata_bytes, core.bytes("metadata_bytes"));
   settings.peers.sent_bytes = metadata_bytes;
+  HEADRACE_TRY(reserved, core.integer("reserved_descriptors"));
+  if (reserved < 0)
+    return make_error(Code::invalid_argument, "option reserved_descriptors is {}: at least 0 is needed",
+                      reserved);
+  settings.reserved_descriptors = static_cast<std::uint64_t>(reserved);
   return settings;
 }
 

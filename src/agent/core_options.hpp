@@ -35,6 +35,10 @@ inline constexpr std::array agent_options{
         "Agents that may be known here though nobody has imported their metadata: they have connected or "
         "sent it; the oldest that are gone are forgotten for new ones."},
     OptionRow{
+        "reserved_descriptors", "32", "count",
+        "File descriptors that stay free for the rest of the process: a connection or a link that would "
+        "leave fewer is refused."},
+    OptionRow{
         "check", "no", "boolean",
         "Refuse requests whose destination pages overlap; costs one sort for each request that is made."},
     OptionRow{"python", "python3", "text",

@@ -71,6 +71,8 @@ Result<void> Exchange::serve(const std::string& listen, const Options& core) {
   handlers.refused = [this] { engine_.count("metadata.refused", 1); };
   metadata::MetadataServerOptions options{listen, identity_, handshake};
   options.most_buffered_bytes = bytes;
+  HEADRACE_TRY(reserved, core.integer("reserved_descriptors"));
+  options.reserved_descriptors = static_cast<std::uint64_t>(reserved);
   HEADRACE_TRY(server, metadata::MetadataServer::open(std::move(options), std::move(handlers),
                                                       Logger::process_default()));
   listen_address_ = server->address();

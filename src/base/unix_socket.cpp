@@ -162,11 +162,13 @@ Result<UnixSocket::Received> UnixSocket::receive(std::span<std::byte> buffer) {
   Received received{static_cast<std::size_t>(got), take_descriptors(header)};
   if (got == 0) return peer_closed();
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    return make_error(Code::corrupt,
-                      "a message over Unix socket {} lost descriptors: it had more than {}, or this process "
-                      "has reached its "
-                      "limit of open files (ulimit -n)",
-                      fd_.get(), max_descriptors);
+    if (received.descriptors.size() < max_descriptors)
+      return make_error(Code::exhausted,
+                        "a message over Unix socket {} lost descriptors: this process has reached its limit "
+                        "of file descriptors: raise it (ulimit -n)",
+                        fd_.get());
+    return make_error(Code::corrupt, "a message over Unix socket {} has more than {} descriptors", fd_.get(),
+                      max_descriptors);
   }
   if (received.bytes > buffer.size()) {
     return make_error(Code::corrupt,

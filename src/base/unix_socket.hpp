@@ -49,8 +49,8 @@ class UnixSocket {
   };
   /// Receives one message into `buffer`.
   ///   errors   would_block (none there: wait for EPOLLIN), peer_lost (closed), corrupt (larger than the
-  ///            buffer, or with more than 16 descriptors, or more than this process may open: the message is
-  ///            lost, and descriptors that arrived are closed)
+  ///            buffer, or with more than 16 descriptors), exhausted (with more than this process may open).
+  ///            After the last two the message is lost, and descriptors that arrived are closed
   [[nodiscard]] Result<Received> receive(std::span<std::byte> buffer);
 
   [[nodiscard]] Result<PeerCredentials> peer_credentials() const;

@@ -141,7 +141,7 @@ Result<std::unique_ptr<BackendInstance>> BackendInstance::open(const headrace_ba
   settings.reserve(args.settings.size());
   for (const auto& [name, value] : args.settings) settings.push_back({name.c_str(), value.c_str()});
   headrace_create_v1 create{sizeof(headrace_create_v1), settings.data(), settings.size(),
-                            args.runtime_dir.c_str()};
+                            args.runtime_dir.c_str(), args.reserved_descriptors};
   ErrorText text;
   const int32_t code = table->create(&made->host_, &create, &made->instance_, text.out());
   if (code != HEADRACE_OK) return text.error(code, made->name_).within("open backend");

@@ -47,6 +47,7 @@ struct InstanceArgs {
   std::string runtime_dir;
   std::vector<std::pair<std::string, std::string>> settings;  ///< resolved, every row of the table
   const Clock* clock = &steady_clock;                         ///< outlives the instance
+  std::uint64_t reserved_descriptors = 0;                     ///< a link leaves so many free
 };
 
 class BackendInstance {

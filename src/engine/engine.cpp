@@ -69,6 +69,7 @@ Result<void> Engine::add_backend(const FoundBackend& found,
   args.incarnation = self_.incarnation;
   args.pool_threads = static_cast<std::uint32_t>(copy_pool_threads());
   args.runtime_dir = settings_.runtime_dir;
+  args.reserved_descriptors = settings_.reserved_descriptors;
   args.settings = std::move(settings);
   args.clock = &progress_->clock();
   HEADRACE_TRY(opened, backends_.open(found, args, *this));

@@ -37,6 +37,7 @@ struct EngineSettings {
   InboxLimits inbox = {};
   bool check_overlap = false;  ///< refuse requests whose destinations overlap
   PeerLimits peers = {};
+  std::uint64_t reserved_descriptors = 0;  ///< a link leaves so many to the rest of the process
 };
 
 class Engine final : public HostEvents {

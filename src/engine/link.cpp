@@ -46,6 +46,10 @@ std::string Link::lost_text() const {
   return lost_text_;
 }
 
+Code Link::lost_code() const {
+  return lost_status().code == Code::exhausted ? Code::exhausted : Code::peer_lost;
+}
+
 Status Link::send(std::uint32_t channel, std::string_view message) {
   switch (queue_.add(channel, message)) {
     case LinkQueue::Answer::waits:

@@ -43,6 +43,9 @@ class Link {
   void set_lost(Status status, std::string_view why);
   [[nodiscard]] Status lost_status() const;
   [[nodiscard]] std::string lost_text() const;
+  /// What a call that finds it lost or closed returns: exhausted if one side had no descriptors, else
+  /// peer_lost.
+  [[nodiscard]] Code lost_code() const;
 
   /// Inside it the connection and what was loaded for it may be used.
   Gate& gate() { return gate_; }

@@ -162,7 +162,7 @@ void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, st
   if (const auto life = link->life()) {
     const std::unique_lock lock(life->mutex);
     life->detail = fmt::format("{}: {}", backend, text);
-    if (status.code == Code::peer_lost) life->out_of_reach.store(true);
+    if (status.code == Code::peer_lost || status.code == Code::exhausted) life->out_of_reach.store(true);
   }
   lose(link, status, text);
 }

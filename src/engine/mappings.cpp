@@ -178,7 +178,7 @@ Result<void> Mappings::map_once(Mapping::State& mapping, const RemoteRegion& row
   Link& link = *mapping.row->link;
   BackendInstance& backend = *mapping.backend;
   const GatePass pass(link.gate());
-  if (!pass) return make_error(Code::peer_lost, "{}: {}", backend.name(), link.lost_text());
+  if (!pass) return make_error(link.lost_code(), "{}: {}", backend.name(), link.lost_text());
   if (mapping.remote == nullptr) {
     const std::string public_data = life.public_data_of(mapping.row->region_id, backend);
     HEADRACE_TRY(loaded,

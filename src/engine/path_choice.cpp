@@ -110,7 +110,8 @@ class PathChoice::Reasons {
     text_ += fmt::format("\n  not {}: {}", backend.name(), why);
   }
   void add(const BackendInstance& backend, const Error& error) {
-    if (error.code == Code::peer_lost || error.code == Code::not_found) code_ = error.code;
+    if (error.code == Code::peer_lost || error.code == Code::not_found || error.code == Code::exhausted)
+      code_ = error.code;
     add(backend, error.message);
   }
   [[nodiscard]] const std::string& text() const { return text_; }
@@ -211,7 +212,7 @@ std::vector<PathChoice::Candidate> PathChoice::ranked(const RequestPlan& plan,
 /// Loads the handles of all regions and has the backend prepare. `path` has its backend and link.
 Result<Path> PathChoice::prepare_on(Path path, const Held& held, const RequestPlan& plan,
                                     headrace_prepare_v1& args, Sides& sides) const {
-  if (!held.open()) return Error{Code::peer_lost, path.link->lost_text()};
+  if (!held.open()) return Error{path.link->lost_code(), path.link->lost_text()};
   if (!lists_.still_valid(*plan.local).ok() || !lists_.still_valid(*plan.remote).ok())
     return Error{Code::not_found, "a region of the page lists is registered no longer"};
   const std::size_t index = backends_.index(*path.backend);

@@ -55,7 +55,7 @@ struct NoWay {
   std::string refusals;
 
   void add(Code why, std::string_view sentence) {
-    if (why == Code::peer_lost) code = Code::peer_lost;
+    if (why == Code::exhausted || (why == Code::peer_lost && code != Code::exhausted)) code = why;
     refusals.append("\n  ").append(sentence);
   }
   [[nodiscard]] Error error(std::string_view peer) const {

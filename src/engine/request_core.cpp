@@ -198,7 +198,9 @@ RequestCore::Attempt RequestCore::try_path() {
   const std::shared_lock lock(path_mutex_);
   Link* const link = path_.link.get();  // the path is ours as long as the lock
   if (path_.backend == nullptr || (link != nullptr && link->state() == LinkState::lost))
-    return {Outcome::lost, {Code::peer_lost}, link != nullptr ? link->lost_text() : std::string()};
+    return {Outcome::lost,
+            {link != nullptr ? link->lost_code() : Code::peer_lost},
+            link != nullptr ? link->lost_text() : std::string()};
   if (stream_ != nullptr && !path_.backend->can(HEADRACE_STREAM))
     return {Outcome::no_streams, {Code::not_supported}, "the path that is left knows no streams"};
   InFlight& flying = link != nullptr ? link->in_flight() : context_.own_flights;
@@ -250,7 +252,9 @@ void RequestCore::link_lost(Status status, const std::string& text) {
 void RequestCore::without_its_link(Status status, const std::string& text) {
   // It was closed to end another request: this one may try its next path.
   if (status.code == Code::canceled) status.code = Code::backend_failed;
-  if (!canceled() && may_go_over(status.code)) return fail_over(status, text);
+  // One side has no descriptors for it: another path may need fewer.
+  const bool exhausted = status.code == Code::exhausted;
+  if (!canceled() && (exhausted || may_go_over(status.code))) return fail_over(status, text);
   (void)end(canceled() ? Status{Code::canceled} : Status{Code::peer_lost, status.os_error}, text);
 }
 
@@ -259,7 +263,7 @@ RequestCore::Attempt RequestCore::hand_over(Link* link) {
   using Outcome = Attempt::Outcome;
   std::optional<GatePass> pass;
   if (link != nullptr && !pass.emplace(link->gate()))
-    return {Outcome::failed, {Code::peer_lost}, link->lost_text()};
+    return {Outcome::failed, {link->lost_code()}, link->lost_text()};
   if (stream_ != nullptr && (indices_ || path_.backend->can(HEADRACE_CAPTURE))) {
     auto graph = GraphCapture::record(path_, plan_, {stream_, &indices_, has_message_, &immediate_});
     if (!graph) return {Outcome::failed, {graph.code(), 0, graph.error().page}, graph.error().message};

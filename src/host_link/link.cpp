@@ -189,6 +189,8 @@ void Link::read_socket() {
     if (error.code == Code::peer_lost && !std::exchange(ended, true)) continue;
     if (error.code == Code::not_supported) {
       refuse(error.code, error.message);
+    } else if (error.code == Code::exhausted) {
+      refuse(error.code, fmt::format("agent {}: {}", site_.name, error.message));
     } else if (error.code == Code::peer_lost) {
       lose({Code::peer_lost}, peer_text() + " has ended or closed the link");
     } else {
@@ -241,6 +243,8 @@ void Link::on_hello(const Hello& hello, std::vector<UniqueFd> descriptors) {
                               "restarted, fetch its metadata again",
                               site_.name, site_.incarnation, hello.expected_incarnation));
   }
+  if (const auto enough = site_.check_descriptors(); !enough)
+    return refuse(enough.code(), enough.error().message);
   // The sender's order is: file, the end that rings its bell, the end of ours that waits, its live table.
   auto pipe = MessagePipe::adopt(std::move(descriptors[0]), std::move(descriptors[1]),
                                  std::move(descriptors[2]), site_.link_settings.queue_bytes);

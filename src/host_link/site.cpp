@@ -59,7 +59,8 @@ Result<UniqueFd> create_timer() {
 // ------------------------------------------------------------------ life
 
 Result<Site::Parts> Site::Parts::open(const Protocol& protocol, const plugin::Host& host,
-                                      const std::string& runtime_dir) {
+                                      const plugin::CreateArgs& args) {
+  const std::string& runtime_dir = args.runtime_dir;
   const std::string prefix = fmt::format("{}-", protocol.backend);
   sweep_stale_sockets(runtime_dir, prefix);
   // The random part lets several instances of one agent live side by side.
@@ -73,8 +74,8 @@ Result<Site::Parts> Site::Parts::open(const Protocol& protocol, const plugin::Ho
   HEADRACE_TRY_VOID(epoll.add(listener.fd(), EPOLLIN, listener_key));
   HEADRACE_TRY_VOID(epoll.add(bell.fd(), EPOLLIN | EPOLLET, bell_key));
   HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN | EPOLLET, timer_key));
-  return Parts{runtime_dir,      std::move(listener), std::move(live),
-               std::move(epoll), std::move(bell),     std::move(timer)};
+  return Parts{runtime_dir,      args.reserved_descriptors, std::move(listener), std::move(live),
+               std::move(epoll), std::move(bell),           std::move(timer)};
 }
 
 Site::Site(plugin::Host its_host, const Protocol& its_protocol, const LinkSettings& settings, Parts parts)
@@ -83,7 +84,8 @@ Site::Site(plugin::Host its_host, const Protocol& its_protocol, const LinkSettin
       link_settings(settings),
       name(its_host.agent_name()),
       incarnation(its_host.incarnation()),
-      parts_(std::move(parts)) {}
+      parts_(std::move(parts)),
+      reserve_(name, parts_.reserved_descriptors) {}
 
 Site::~Site() = default;
 
@@ -124,17 +126,33 @@ Result<UnixSocket> Site::reach(const headrace_connect_v1& args) const {
 }
 
 Result<Link*> Site::connect(const headrace_connect_v1& args) {
+  HEADRACE_TRY_VOID(reserve_.check());
   HEADRACE_TRY(socket, reach(args));
   HEADRACE_TRY(process, PeerProcess::of(socket));
   const auto link = make_link(Side::connecting, std::move(socket), std::move(process));
   HEADRACE_TRY_VOID(link->begin(args));
+  HEADRACE_TRY_VOID(reserve_.check());
   add(link);
   introduce(*link);
   wake();  // the timer is to be wound
   return link.get();
 }
 
-Result<void> Site::accept(UnixSocket socket) {
+Result<void> Site::check_descriptors() {
+  auto enough = reserve_.check();
+  if (!enough) refused(enough.error());
+  return enough;
+}
+
+/// Peers can cause it as often as they like.
+void Site::refused(const Error& why) {
+  if (const std::uint64_t refusals = reserve_.count_refusal(host.now_ns()); refusals > 0)
+    host.log(HEADRACE_LOG_WARN, fmt::format("links refused: {}; {}", refusals, why.message));
+}
+
+/// The socket stays where it is if this fails.
+Result<void> Site::accept(UnixSocket& socket) {
+  HEADRACE_TRY_VOID(check_descriptors());
   HEADRACE_TRY(process, PeerProcess::of(socket));
   auto link = make_link(Side::accepting, std::move(socket), std::move(process));
   HEADRACE_TRY_VOID(link->begin());
@@ -215,7 +233,7 @@ std::uint32_t Site::look_at_descriptors(std::uint64_t now_ns) {
     if (key == timer_key) {
       std::uint64_t ticks = 0;
       (void)!::read(parts_.timer.get(), &ticks, sizeof ticks);  // what is not read never ticks again
-      listen(true);
+      if (reserve_.refill()) listen(true);
     }
     const auto serial = static_cast<std::uint32_t>(key >> 2);
     if (serial == 0) continue;
@@ -232,14 +250,21 @@ std::uint32_t Site::look_at_descriptors(std::uint64_t now_ns) {
 
 void Site::accept_all() {
   for (;;) {
-    auto socket = parts_.listener.accept();
+    auto socket = reserve_.accept([this] { return parts_.listener.accept(); });
     if (!socket) {
       if (socket.code() == Code::would_block) return;
-      host.log(HEADRACE_LOG_ERROR, "accept a link: " + socket.error().message);
+      refused(socket.error());
       return listen(false);  // it would wake us without end
     }
-    if (const auto accepted = accept(std::move(*socket)); !accepted)
-      host.log(HEADRACE_LOG_WARN, "a link that came in was dropped: " + accepted.error().message);
+    const auto accepted = accept(*socket);
+    if (accepted) continue;
+    const Error& why = accepted.error();
+    if (why.code == Code::exhausted) {
+      const std::string refusal = encode(protocol, Refusal{why.code, why.message});
+      (void)socket->send(std::as_bytes(std::span(refusal)));
+    } else {
+      host.log(HEADRACE_LOG_WARN, "a link that came in was dropped: " + why.message);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 // set that the host sleeps on.
 #pragma once
 
+#include "base/descriptor_reserve.hpp"
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
 #include "base/unix_socket.hpp"
@@ -40,6 +41,7 @@ class Site {
   /// What a site begins with: a socket in the runtime directory, and what wakes it.
   struct Parts {
     std::string runtime_dir;
+    std::uint64_t reserved_descriptors;
     UnixListener listener;
     std::unique_ptr<LiveTable> live;
     Epoll epoll;
@@ -48,7 +50,7 @@ class Site {
 
     /// Removes the sockets of the dead on the way.
     [[nodiscard]] static Result<Parts> open(const Protocol& protocol, const plugin::Host& host,
-                                            const std::string& runtime_dir);
+                                            const plugin::CreateArgs& args);
   };
   Site(plugin::Host host, const Protocol& protocol, const LinkSettings& settings, Parts parts);
   virtual ~Site();
@@ -70,12 +72,16 @@ class Site {
 
   [[nodiscard]] std::string connection_info() const;
   /// As `connect` of the table.
-  ///   errors   peer_lost (it has died), not_supported (another host, or another runtime directory), corrupt
+  ///   errors   peer_lost (it has died), not_supported (another host, or another runtime directory), corrupt,
+  ///            exhausted (no descriptors for a link)
   [[nodiscard]] Result<Link*> connect(const headrace_connect_v1& args);
   /// Never 0, never used twice.
   [[nodiscard]] std::uint32_t next_serial() { return next_serial_.fetch_add(1, std::memory_order_relaxed); }
   /// Closes it for good; the progress thread does not see it at its next look.
   void close(const Link* link);
+  /// Whether a link that has come in leaves enough descriptors; logs if not.
+  ///   errors   exhausted: for the peer, too
+  [[nodiscard]] Result<void> check_descriptors();
   /// Tells the peer who we are, and what the backend says first.
   void introduce(Link& link);
   /// Runs `body(links)` while no link is introduced, comes or goes: what is told to all links in there, and
@@ -111,11 +117,13 @@ class Site {
   void update_links();
   std::uint32_t look_at_descriptors(std::uint64_t now_ns);
   void accept_all();
-  [[nodiscard]] Result<void> accept(UnixSocket socket);
+  [[nodiscard]] Result<void> accept(UnixSocket& socket);
+  void refused(const Error& why);
   void listen(bool on);
   void wind_timer();
 
   Parts parts_;
+  DescriptorReserve reserve_;
   std::atomic<std::uint32_t> next_serial_{1};
   std::atomic<std::uint64_t> version_{1};
   std::mutex mutex_;

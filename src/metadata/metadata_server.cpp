@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metadata/metadata_socket.hpp"
 
+#include "base/descriptor_reserve.hpp"
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
 #include "base/once_a_second.hpp"
@@ -90,6 +91,7 @@ class MetadataServer::Loop {
         listeners_(std::move(listeners)),
         address_(std::move(address)),
         budget_(options_.most_buffered_bytes),
+        descriptors_(options_.identity.name, options_.reserved_descriptors),
         made_in_(::getpid()) {}
 
   Result<void> start() {
@@ -122,6 +124,7 @@ class MetadataServer::Loop {
  private:
   static constexpr std::uint64_t wake_key = 0;
   static constexpr std::uint64_t first_client_key = 1 << 16;  // smaller keys: listeners, counted from 1
+  static constexpr int most_refusals = 8;  // clients that are refused use descriptors themselves
 
   struct Client {
     Client(UniqueFd socket, wire::Handshake handshake, const MetadataHandlers& handlers, ByteBudget& budget)
@@ -132,6 +135,7 @@ class MetadataServer::Loop {
     std::uint64_t phase_began_ns = now_ns();
     std::uint32_t events = EPOLLIN;
     bool half_closed = false;
+    bool is_refused = false;  // for want of descriptors
   };
   using Clients = std::map<std::uint64_t, Client>;  // by key, which is also by age
 
@@ -153,7 +157,7 @@ class MetadataServer::Loop {
         }
       }
       drop_late_clients();
-      if (paused_until_.expired()) resume_accepting();
+      if (paused_until_.expired()) try_accepting();
     }
   }
 
@@ -169,25 +173,39 @@ class MetadataServer::Loop {
 
   void accept_from(int listener) {
     for (int i = 0; i < 16; ++i) {  // leave time for the other sockets; the rest stays readable
-      UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (fd) {
-        add_client(std::move(fd));
-      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        return pause_accepting(errno);
-      } else if (errno != ECONNABORTED && errno != EINTR) {
-        return;
+      if (refusing_ >= most_refusals) return pause_accepting();
+      auto fd = descriptors_.accept([&] { return accept_one(listener); });
+      if (!fd) {
+        if (fd.code() == Code::would_block) return;
+        log_no_descriptors(fd.error());
+        return pause_accepting();
       }
+      add_client(std::move(*fd));
+      if (!descriptors_.refill()) return pause_accepting();
+    }
+  }
+
+  [[nodiscard]] Result<UniqueFd> accept_one(int listener) const {
+    for (;;) {
+      UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd) return fd;
+      if (errno != ECONNABORTED && errno != EINTR) return os_error(errno, "accept at {}", address_);
     }
   }
 
   /// A connection that cannot be accepted keeps the listener readable: without a pause the thread would spin.
-  void pause_accepting(int error) {
-    log_.warn("the metadata socket {} accepts no clients for a while: {}", address_, os_error_text(error));
+  void pause_accepting() {
     (void)watch_listeners(EPOLL_CTL_MOD, 0);
-    paused_until_ = Deadline::after(std::chrono::milliseconds(100));
+    paused_until_ = Deadline::after(std::chrono::milliseconds(10));
   }
 
-  void resume_accepting() {
+  void log_no_descriptors(const Error& why) {
+    if (const std::uint64_t refusals = descriptors_.count_refusal(now_ns()); refusals > 0)
+      log_.warn("clients of the metadata socket {} refused: {}; {}", address_, refusals, why.message);
+  }
+
+  void try_accepting() {
+    if (!descriptors_.refill()) return pause_accepting();
     paused_until_ = Deadline::never();
     (void)watch_listeners(EPOLL_CTL_MOD);
   }
@@ -201,6 +219,11 @@ class MetadataServer::Loop {
     config.mine.purpose = wire::Purpose::metadata;
     config.token = options_.identity.token;
     config.hmac = options_.identity.hmac;
+    const auto enough = descriptors_.check();
+    if (!enough) {
+      log_no_descriptors(enough.error());
+      config.admit = [why = enough.error()](const wire::Hello&) -> Result<void> { return why; };
+    }
     auto handshake = wire::Handshake::begin(std::move(config));
     if (!handshake)
       return log_.error("the metadata socket cannot begin a handshake: {}", handshake.error().message);
@@ -210,7 +233,12 @@ class MetadataServer::Loop {
     if (auto added = epoll_.add(fd.get(), EPOLLIN, key); !added) {
       return log_.error("the metadata socket loses a client: {}", added.error().message);
     }
-    clients_.try_emplace(key, std::move(fd), std::move(handshake).value(), handlers_, budget_);
+    const auto client =
+        clients_.try_emplace(key, std::move(fd), std::move(handshake).value(), handlers_, budget_).first;
+    if (!enough) {
+      client->second.is_refused = true;
+      ++refusing_;
+    }
   }
 
   /// Drops the client that has been silent for longest, to make room; false if all have completed their
@@ -256,7 +284,7 @@ class MetadataServer::Loop {
     if (phase != client.phase) {
       if (client.session.error()) {
         log_.debug("metadata client \"{}\": {}", client.session.peer_name(), client.session.error()->message);
-        if (client.session.error()->code == Code::exhausted)
+        if (client.session.error()->code == Code::exhausted && !client.is_refused)
           warn(fmt::format("metadata client \"{}\" was refused: {}", client.session.peer_name(),
                            client.session.error()->message));
       }
@@ -331,6 +359,7 @@ class MetadataServer::Loop {
 
   void drop(Clients::iterator client) {
     (void)epoll_.remove(client->second.fd.get());
+    if (client->second.is_refused) --refusing_;
     clients_.erase(client);
   }
 
@@ -342,12 +371,14 @@ class MetadataServer::Loop {
   std::vector<UniqueFd> listeners_;
   const std::string address_;
   ByteBudget budget_;
+  DescriptorReserve descriptors_;
   OnceASecond warnings_;
   const pid_t made_in_;
   std::vector<char> buffer_ = std::vector<char>(std::size_t{256} << 10);
   std::uint64_t next_key_ = first_client_key;
   Deadline paused_until_ = Deadline::never();
   Clients clients_;
+  int refusing_ = 0;  // of these
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

@@ -38,6 +38,7 @@ struct MetadataServerOptions {
   std::size_t most_clients = 128;                                      ///< at the same time
   std::size_t most_buffered_bytes =
       std::size_t{256} << 20;  ///< of all current requests and answers; a sent metadata has at most a quarter
+  std::uint64_t reserved_descriptors = 0;  ///< a client that would leave fewer free is refused
 };
 
 /// One thread serves all clients. A client has handshake_timeout for the handshake. It has the same time plus

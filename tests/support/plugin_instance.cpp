@@ -275,7 +275,7 @@ CreateArguments::CreateArguments(const headrace_backend_v1& table, const Setting
   if (!left.empty())
     throw std::runtime_error(fmt::format("backend {} has no option {}", table.name, left.begin()->first));
   for (const auto& [name, value] : values_) settings_.push_back({name.c_str(), value.c_str()});
-  args_ = {sizeof(args_), settings_.data(), settings_.size(), runtime_dir_.c_str()};
+  args_ = {sizeof(args_), settings_.data(), settings_.size(), runtime_dir_.c_str(), 0};
 }
 
 Instance::Instance(World& world, const headrace_backend_v1* table, const Settings& settings,

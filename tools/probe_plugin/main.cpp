@@ -70,7 +70,7 @@ int try_instance(const headrace_backend_v1* table) {
   char folder[] = "/tmp/headrace-probe-XXXXXX";
   if (mkdtemp(folder) == nullptr) return refuse("a temporary folder for the test cannot be made");
   const headrace_host_v1 host = quiet_host();
-  const headrace_create_v1 create{sizeof create, settings.data(), settings.size(), folder};
+  const headrace_create_v1 create{sizeof create, settings.data(), settings.size(), folder, 0};
   char buffer[512];
   headrace_text_v1 text{sizeof text, buffer, sizeof buffer - 1, 0};
   void* instance = nullptr;

@@ -88,6 +88,7 @@ class Host {
 struct CreateArgs {
   std::span<const headrace_setting_v1> settings;
   std::string runtime_dir;
+  std::uint64_t reserved_descriptors = 0;
 
   /// The value of an option of this backend's table, as text; empty if the table has no such option.
   [[nodiscard]] std::string_view setting(std::string_view name) const {
@@ -303,7 +304,10 @@ const headrace_backend_v1* table() {
       return guarded(
           error,
           [&] {
-            return T::open(Host(host), CreateArgs{{args->settings, args->setting_count}, args->runtime_dir});
+            const headrace_create_v1 all = whole(*args);
+            return T::open(
+                Host(host),
+                CreateArgs{{all.settings, all.setting_count}, all.runtime_dir, all.reserved_descriptors});
           },
           [&](auto& result) { *instance = result.value().release(); });
     };

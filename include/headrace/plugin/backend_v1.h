@@ -202,8 +202,8 @@ typedef struct headrace_host_v1 {
 
   /* The state of a link has changed; `text` says why. Called at most once with each event. The status of
    * LOST is peer_lost (dead, restarted, left), not_supported (this path cannot reach the peer: use the
-   * next), timed_out (handshake), corrupt, canceled (closed here to end a request: connect again), or
-   * backend_failed. */
+   * next), timed_out (handshake), exhausted (this side or the peer has no descriptors for it), corrupt,
+   * canceled (closed here to end a request: connect again), or backend_failed. */
   void (*link_event)(void* context, uint64_t link_token, int32_t event, headrace_status_v1 status,
                      const char* text, size_t length);
 
@@ -238,6 +238,7 @@ typedef struct headrace_create_v1 {
   const headrace_setting_v1* settings; /* a value for every option of the table; valid during the call */
   size_t setting_count;
   const char* runtime_dir; /* folder of mode 0700 for sockets; agents of one user on one host share it */
+  uint64_t reserved_descriptors; /* a link is refused, with exhausted, that would leave fewer free */
 } headrace_create_v1;
 
 typedef struct headrace_info_v1 {

@@ -211,6 +211,25 @@ TEST_F(WaitingTest, a_waiting_post_ends_with_peer_lost_and_the_text_of_its_link)
   EXPECT_EQ(Stalled::posts, 0);
 }
 
+TEST_F(WaitingTest, a_waiting_post_goes_over_the_next_path_if_there_are_no_descriptors_for_its_link) {
+  add_fake();
+  const auto request = make();
+  ASSERT_TRUE(request->post(nullptr).ok());
+  Stalled::say(HEADRACE_LINK_LOST, HEADRACE_EXHAUSTED);
+  EXPECT_TRUE(until([&] { return request->ended(); }));
+  EXPECT_EQ(request->state(), RequestState::done);
+  EXPECT_EQ(request->backend(), "fake");
+}
+
+TEST_F(WaitingTest, a_waiting_post_ends_with_exhausted_if_no_path_has_descriptors_for_its_link) {
+  const auto request = make();
+  ASSERT_TRUE(request->post(nullptr).ok());
+  Stalled::say(HEADRACE_LINK_LOST, HEADRACE_EXHAUSTED);
+  EXPECT_TRUE(until([&] { return request->ended(); }));
+  EXPECT_EQ(request->wait(0ns).code, Code::exhausted);
+  EXPECT_THAT(request->error().message, HasSubstr("the test says so"));
+}
+
 TEST_F(WaitingTest, closing_the_agent_cancels_a_waiting_post) {
   const auto request = make();
   ASSERT_TRUE(request->post(nullptr).ok());
