@@ -111,14 +111,16 @@ endforeach()
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
 endfunction()
 
-# tests/test_backends/<name>.cpp -> tests/test_backends/<name>.so: forms of a backend for the tests that load it.
+# tests/test_backends/<name>.cpp -> tests/test_backends/<name>.so: forms of the backend <name> for the tests that load it.
+# headrace_backend_<name>_gpu.cpp -> headrace_backend_<name>_gpu.so: one that agents open.
 function(headrace_add_test_backends)
   set(exports ${PROJECT_SOURCE_DIR}/cmake/test_backend_exports.map)
   headrace_glob(sources tests/test_backends/*.cpp)
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
+    string(REGEX REPLACE "^headrace_backend_|_gpu$" "" backend ${name})
     add_library(test_backend_${name} MODULE ${source})
-    target_link_libraries(test_backend_${name} PRIVATE headrace_test_support headrace_backend_${name}_static)
+    target_link_libraries(test_backend_${name} PRIVATE headrace_test_support headrace_backend_${backend}_static)
     target_link_options(test_backend_${name} PRIVATE -Wl,--version-script=${exports} -Wl,--exclude-libs,ALL)
     set_target_properties(
       test_backend_${name}
@@ -126,7 +128,7 @@ function(headrace_add_test_backends)
                  OUTPUT_NAME ${name}
                  LIBRARY_OUTPUT_DIRECTORY ${headrace_tests_dir}/test_backends
                  LINK_DEPENDS ${exports})
-    headrace_existing(users unit_engine backend_tcp contract contract_peer)
+    headrace_existing(users unit_engine backend_tcp contract contract_peer system system_peer)
     foreach(user IN LISTS users)
       add_dependencies(${user} test_backend_${name})
     endforeach()

@@ -49,7 +49,11 @@ class PeerProcess {
     if (!read_all(&greeting, sizeof greeting)) return;
     metadata_.resize(greeting.metadata_bytes);
     read_all(metadata_.data(), metadata_.size());
-    for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = mapped(greeting.memory[i], bytes / 2);
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      const std::size_t margin = greeting.memory[i].margin_bytes;
+      whole_[i] = mapped(greeting.memory[i], bytes / 2 + 2 * margin);
+      memory_[i] = whole_[i].subspan(margin, bytes / 2);
+    }
   }
   ~PeerProcess() { end(); }
   PeerProcess(const PeerProcess&) = delete;
@@ -60,12 +64,21 @@ class PeerProcess {
   /// Its two regions, that from `allocate` first, as it sees them itself: also while it is stopped and once
   /// it was killed, until `end`. No backend has a part in this.
   [[nodiscard]] const std::array<std::span<std::byte>, 2>& memory() const { return memory_; }
+  /// The same with the bytes before and behind the regions, which are not registered.
+  [[nodiscard]] const std::array<std::span<std::byte>, 2>& whole_memory() const { return whole_; }
+  /// Returns once the order is sent. `obeyed` waits until it is carried out; false: the peer has ended.
+  void give(PeerOrder order) const { EXPECT_EQ(::write(in_, &order, sizeof order), ssize_t{sizeof order}); }
+  [[nodiscard]] bool obeyed() const {
+    char answer = 0;
+    return read_all(&answer, sizeof answer) && answer == peer_done;
+  }
   void signal(int number) {
     if (number == SIGKILL) killed_ = true;
     ::kill(pid_, number);
   }
-  /// Kills it if need be, and waits for it. A peer that has ended otherwise is a failure of the test.
-  void end() {
+  /// Kills it if need be, and waits for it: nothing of it runs any more. Its memory stays mapped here. A peer
+  /// that has ended otherwise is a failure of the test.
+  void kill() {
     if (pid_ <= 0) return;
     int status = 0;
     if (!killed_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
@@ -78,11 +91,14 @@ class PeerProcess {
     }
     ::close(in_);
     ::close(out_);
-    for (auto& bytes : memory_) {
-      if (!bytes.empty()) ::munmap(bytes.data(), bytes.size());
-      bytes = {};
-    }
     pid_ = -1;
+  }
+  /// The same, and gives up its memory.
+  void end() {
+    kill();
+    for (auto& bytes : whole_)
+      if (!bytes.empty()) ::munmap(bytes.data(), bytes.size());
+    whole_ = memory_ = {};
   }
 
   /// What its regions hold in a row before a test writes to them.
@@ -122,7 +138,7 @@ class PeerProcess {
   int out_ = -1;
   std::atomic<bool> killed_ = false;
   std::string metadata_;
-  std::array<std::span<std::byte>, 2> memory_;
+  std::array<std::span<std::byte>, 2> whole_, memory_;
 };
 
 /// Whether the first word of a page is there, while the page may be written. This is a race on purpose: it
