@@ -654,7 +654,7 @@ TEST_P(PeerChaos, a_notification_to_a_dead_peer_is_refused_with_its_name) {
   }
 }
 
-TEST_P(PeerChaos, no_byte_is_lost_or_misplaced_at_random_moments) { run(25); }
+TEST_P(PeerChaos, no_byte_is_lost_or_misplaced_at_random_moments) { run(13); }
 TEST_P(PeerChaos, no_byte_is_lost_or_misplaced_at_a_thousand_random_moments_slow) { run(1000); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PeerChaos, ::testing::Values("shm", "tcp", "cuda_ipc"),
