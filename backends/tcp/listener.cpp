@@ -125,7 +125,7 @@ void Listener::accept_from(Door& door) {
                  door.address.text(), os_error_text(errno), pause_ns / 1'000'000);
     door.paused_until_ns = context_.host.now_ns() + pause_ns;
     (void)context_.first_thread().change(door, door.fd.get(), 0);
-    context_.first_thread().hurry();
+    context_.first_thread().hurry(door.shared_from_this());
     return;
   }
 }
