@@ -8,6 +8,8 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
+
 namespace headrace::tcp {
 
 Result<void> Channel::watch() { return state_.thread.watch(shared_from_this(), state_.fd.get(), 0); }
@@ -40,12 +42,20 @@ void Channel::on_kick() {
 
 std::uint64_t Channel::on_time(std::uint64_t now_ns) {
   HostCalls calls(*state_.link);
-  if (state_.index == 0) state_.link->check_cancels(now_ns, calls);
+  cancel_due_ns_ = state_.index == 0 ? state_.link->check_cancels(now_ns, calls) : never;
   beat(now_ns, calls);
-  return state_.heartbeat.next_ns(now_ns);
+  return rests() ? never : std::min(cancel_due_ns_, state_.heartbeat.next_ns(now_ns));
 }
 
-/// Gives up a peer that has been silent for too long, and pings one that is.
+std::uint64_t Channel::due_ns() const { return std::min(cancel_due_ns_, state_.heartbeat.due_ns()); }
+
+bool Channel::rests() const {
+  const std::scoped_lock lock(state_.link->mutex_);
+  return state_.resting;
+}
+
+/// Gives up a peer that has been silent for too long, and pings one that is. A socket other than the first,
+/// on which nothing is under way, rests instead: the kernel's keepalive watches it.
 void Channel::beat(std::uint64_t now_ns, HostCalls& calls) {
   using Beat = transport::Heartbeat::Beat;
   if (state_.starved.load()) state_.heartbeat.heard();  // what the peer says may stand behind what waits
@@ -58,6 +68,8 @@ void Channel::beat(std::uint64_t now_ns, HostCalls& calls) {
   if (beat != Beat::ping) return;
   {
     const std::scoped_lock lock(state_.link->mutex_);
+    state_.resting = state_.index != 0 && quiet() && !state_.retired.load();
+    if (state_.resting) return;
     state_.ping_due = true;
   }
   pump(calls, Driver::io_thread);

@@ -28,6 +28,7 @@ class Channel final : public Watched {
   void on_ready(std::uint32_t events) override;
   void on_kick() override;
   std::uint64_t on_time(std::uint64_t now_ns) override;
+  [[nodiscard]] std::uint64_t due_ns() const override;
   Look on_look() override;
 
   /// Takes bytes from the socket. Whether there were any.
@@ -36,6 +37,8 @@ class Channel final : public Watched {
   void pump(HostCalls& calls, Driver driver) { sender_.pump(calls, driver); }
   /// The I/O thread sends what is to be sent, soon.
   void kick() { state_.kick(); }
+  /// The I/O thread looks after canceled writes in time.
+  void hurry() { state_.thread.hurry(shared_from_this()); }
 
   // With the link's lock.
   /// Whether it has nothing to send and nobody else is about to pump it. Then the caller must.
@@ -56,7 +59,9 @@ class Channel final : public Watched {
 
  private:
   void beat(std::uint64_t now_ns, HostCalls& calls);
+  [[nodiscard]] bool rests() const;
 
+  std::uint64_t cancel_due_ns_ = never;  // of the I/O thread
   ChannelState state_;
   Receiver receiver_{state_};
   Sender sender_{state_};

@@ -5,6 +5,8 @@
 #include "backends/tcp/link.hpp"
 #include "base/errors.hpp"
 
+#include <utility>
+
 namespace headrace::tcp {
 
 ChannelState::ChannelState(Watched& its_channel, std::shared_ptr<Link> its_link, unsigned number,
@@ -15,7 +17,14 @@ ChannelState::ChannelState(Watched& its_channel, std::shared_ptr<Link> its_link,
       index(number),
       thread(its_thread),
       fd(std::move(socket)),
-      heartbeat(context.settings.heartbeat_interval, context.settings.heartbeat_timeout) {}
+      heartbeat(link->ping_after(), context.settings.heartbeat_timeout) {}
+
+void ChannelState::rouse() {
+  if (!std::exchange(resting, false)) return;
+  heartbeat.heard();
+  heartbeat.spoke();
+  thread.hurry(channel.shared_from_this());
+}
 
 Result<void> ChannelState::landed(HostCalls& calls, const FrameHeader& header, Code code,
                                   std::uint64_t good_bytes) {

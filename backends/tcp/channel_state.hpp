@@ -51,6 +51,8 @@ struct ChannelState {
   void kick() { thread.kick(channel.shared_from_this()); }
   /// The I/O thread looks again and again for what GPUs have ended.
   void look_after() { thread.look_after(channel.shared_from_this()); }
+  /// The heartbeat goes on, with this as its beginning. With the link's lock.
+  void rouse();
   /// A write's bytes are where they belong, or were refused: it is answered.
   ///   errors  corrupt (the peer asks more than it may)
   Result<void> landed(HostCalls& calls, const FrameHeader& header, Code code, std::uint64_t good_bytes);
@@ -65,7 +67,8 @@ struct ChannelState {
   UniqueFd fd;  // closed with the locks of receiver and sender held
 
   // With the link's lock.
-  bool idle = true;  // nothing to send, and nobody is about to
+  bool idle = true;      // nothing to send, and nobody is about to
+  bool resting = false;  // no heartbeat: nothing is under way here, and the link's first socket has one
   bool ping_due = false;
   bool pong_due = false;
   std::deque<Acknowledgement> acknowledgements;

@@ -13,6 +13,7 @@ namespace {
 
 // How long one address may keep the next one waiting; RFC 8305 recommends a quarter of a second.
 constexpr std::uint64_t stagger_ns = 250'000'000;
+constexpr std::uint64_t look_again_ns = 250'000'000;  // whether the link is still wanted
 
 /// A refusal by the peer itself says more than an address that leads nowhere.
 Code worse(Code a, Code b) {
@@ -95,7 +96,8 @@ std::uint64_t Connector::on_time(std::uint64_t now_ns) {
     return never;
   }
   if (!candidates_.empty() && now_ns >= next_try_ns_) try_next();
-  return done_ ? never : std::min(deadline_ns_, candidates_.empty() ? never : next_try_ns_);
+  if (done_) return never;
+  return std::min({deadline_ns_, candidates_.empty() ? never : next_try_ns_, now_ns + look_again_ns});
 }
 
 /// Starts with the next address, past those at which that fails at once.
@@ -112,7 +114,7 @@ void Connector::try_next() {
     }
     attempts_.push_back({address, std::move(greeting).value()});
     next_try_ns_ = context_.host.now_ns() + stagger_ns;
-    context_.first_thread().hurry();
+    context_.first_thread().hurry(shared_from_this());
     return;
   }
 }

@@ -13,10 +13,9 @@ namespace headrace::tcp {
 namespace {
 
 constexpr std::uint64_t bell_key = 0;
-// The clock of on_time may be one that a test turns by hand: it is looked at this often at least while
-// anything waits for it.
-constexpr std::uint64_t longest_sleep_ns = 250'000'000;
 constexpr std::uint64_t shortest_sleep_ns = 1'000'000;
+// A timer that may go later by less than this stays.
+constexpr std::uint64_t worth_moving_ns = 10'000'000;
 // Between two looks at work of GPUs, once the thread no longer spins.
 constexpr auto nap = std::chrono::microseconds(20);
 
@@ -44,8 +43,10 @@ void IoThread::stop() {
   decltype(kicked_) kicked;
   decltype(functions_) functions;
   decltype(looking_) looking;
+  decltype(hurried_) hurried;
   {
     const std::scoped_lock lock(mutex_);
+    hurried.swap(hurried_);
     watched.swap(table_);
     kicked.swap(kicked_);
     functions.swap(functions_);
@@ -65,7 +66,7 @@ Result<void> IoThread::watch(const std::shared_ptr<Watched>& object, int fd, std
     }
     table_.emplace(object->key_, object);
   }
-  hurry();
+  hurry(object);
   return {};
 }
 
@@ -110,8 +111,11 @@ void IoThread::run(std::function<void()> function) {
   ring();
 }
 
-void IoThread::hurry() {
-  hurry_.store(true);
+void IoThread::hurry(const std::shared_ptr<Watched>& object) {
+  {
+    const std::scoped_lock lock(mutex_);
+    hurried_.push_back(object);
+  }
   ring();
 }
 
@@ -131,12 +135,15 @@ std::shared_ptr<Watched> IoThread::find(std::uint64_t key) {
 bool IoThread::do_queued() {
   if (!queued_.exchange(false)) return false;
   std::vector<std::shared_ptr<Watched>> kicked;
+  std::vector<std::shared_ptr<Watched>> hurried;
   std::vector<std::function<void()>> functions;
   {
     const std::scoped_lock lock(mutex_);
     kicked.swap(kicked_);
+    hurried.swap(hurried_);
     functions.swap(functions_);
   }
+  for (const auto& object : hurried) set_timer(*object, 0);
   for (const auto& function : functions) function();
   for (const auto& object : kicked) {
     object->kicked_.store(false);
@@ -172,6 +179,7 @@ std::size_t IoThread::do_ready(Deadline deadline) {
   std::array<epoll_event, 64> events;
   const auto count = epoll_.wait(events, deadline);
   asleep_.store(false);
+  woke_ns_.store(now_(), std::memory_order_relaxed);
   if (!count) return 0;  // out of descriptors or memory for the moment: the timers go on
   std::size_t work = 0;
   for (const epoll_event& event : std::span(events).first(*count)) {
@@ -185,26 +193,40 @@ std::size_t IoThread::do_ready(Deadline deadline) {
   return work;
 }
 
-void IoThread::do_timers() {
-  const std::uint64_t now = now_();
-  if (!hurry_.exchange(false) && now < due_ns_) return;
-  std::vector<std::shared_ptr<Watched>> all;
-  {
-    const std::scoped_lock lock(mutex_);
-    all.reserve(table_.size());
-    for (const auto& [key, object] : table_) all.push_back(object);
-  }
-  due_ns_ = Watched::never;
-  for (const auto& object : all) due_ns_ = std::min(due_ns_, object->on_time(now));
+void IoThread::set_timer(Watched& object, std::uint64_t at_ns) {
+  timers_.erase({object.timer_ns_, object.key_});
+  object.timer_ns_ = at_ns;
+  if (at_ns != Watched::never) timers_.emplace(at_ns, object.key_);
 }
 
-/// How long the thread may sleep.
-Deadline IoThread::next_deadline() const {
-  if (due_ns_ == Watched::never) return Deadline::never();
-  const std::uint64_t now = now_();
-  const std::uint64_t wait =
-      std::clamp(due_ns_ > now ? due_ns_ - now : 0, shortest_sleep_ns, longest_sleep_ns);
-  return Deadline::after(std::chrono::nanoseconds(wait));
+void IoThread::do_timers() {
+  const std::uint64_t now = woke_ns();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const std::uint64_t key = timers_.begin()->second;
+    timers_.erase(timers_.begin());
+    const auto object = find(key);
+    if (object == nullptr) continue;  // forgotten
+    set_timer(*object, std::max(object->on_time(now), now + shortest_sleep_ns));
+  }
+}
+
+/// How long the thread may sleep. What has happened since a timer was set may have made it needless.
+Deadline IoThread::next_deadline() {
+  while (!timers_.empty()) {
+    const auto [at, key] = *timers_.begin();
+    const auto object = find(key);
+    if (object == nullptr) {
+      timers_.erase(timers_.begin());
+      continue;
+    }
+    const std::uint64_t due = object->due_ns();
+    if (due < at + worth_moving_ns) {
+      const std::uint64_t now = now_();
+      return Deadline::after(std::chrono::nanoseconds(std::max(at > now ? at - now : 0, shortest_sleep_ns)));
+    }
+    set_timer(*object, due);
+  }
+  return Deadline::never();
 }
 
 void IoThread::loop() {

@@ -12,8 +12,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace headrace::tcp {
@@ -37,12 +39,15 @@ class Watched : public std::enable_shared_from_this<Watched> {
   virtual Look on_look() { return Look::over; }
   /// The time has come, or may have. Returns when to call again.
   virtual std::uint64_t on_time(std::uint64_t now_ns) = 0;
+  /// What on_time would return now, if that is later than what it returned last and cheap to know.
+  [[nodiscard]] virtual std::uint64_t due_ns() const { return 0; }
   /// The thread has stopped for good. What the object holds of others that hold it must go.
   virtual void on_stop() {}
 
  private:
   friend class IoThread;
-  std::uint64_t key_ = 0;  // in the thread's table; 0: not watched
+  std::uint64_t key_ = 0;           // in the thread's table; 0: not watched
+  std::uint64_t timer_ns_ = never;  // its entry in the thread's timers; of the thread alone
   std::atomic<bool> kicked_{false};
   std::atomic<bool> looked_after_{false};
 };
@@ -51,7 +56,8 @@ class IoThread {
  public:
   using Now = std::function<std::uint64_t()>;
 
-  /// `now` is the clock for on_time; the thread spins for `spin` after its last work before it sleeps.
+  /// `now` is the clock for on_time, as fast as the system's; the thread spins for `spin` after its last work
+  /// before it sleeps.
   static Result<std::unique_ptr<IoThread>> open(unsigned number, Now now, std::chrono::nanoseconds spin);
   ~IoThread();
   /// Joins the thread and lets go of what it watched and of functions that did not run.
@@ -71,10 +77,12 @@ class IoThread {
   void kick(const std::shared_ptr<Watched>& object);
   /// Calls object's on_look again and again, until that says that it is over.
   void look_after(const std::shared_ptr<Watched>& object);
-  /// Calls on_time of everything soon.
-  void hurry();
+  /// Calls object's on_time soon.
+  void hurry(const std::shared_ptr<Watched>& object);
   /// Runs `function` on the thread.
   void run(std::function<void()> function);
+  /// When the thread last woke, by `now`.
+  [[nodiscard]] std::uint64_t woke_ns() const { return woke_ns_.load(std::memory_order_relaxed); }
 
  private:
   IoThread(Epoll epoll, EventFd bell, Now now, std::chrono::nanoseconds spin)
@@ -84,7 +92,8 @@ class IoThread {
         spin_ns_(static_cast<std::uint64_t>(spin.count())) {}
 
   void loop();
-  [[nodiscard]] Deadline next_deadline() const;
+  void set_timer(Watched& object, std::uint64_t at_ns);
+  [[nodiscard]] Deadline next_deadline();
   bool do_queued();
   bool do_looks();
   std::size_t do_ready(Deadline deadline);
@@ -96,18 +105,19 @@ class IoThread {
   EventFd bell_;
   const Now now_;
   const std::uint64_t spin_ns_;
-  std::mutex mutex_;  // of the four below; never held while something of others is called
+  std::mutex mutex_;  // of the five below; never held while something of others is called
   std::unordered_map<std::uint64_t, std::shared_ptr<Watched>> table_;
   std::vector<std::shared_ptr<Watched>> kicked_;
   std::vector<std::function<void()>> functions_;
   std::vector<std::shared_ptr<Watched>> looking_;
+  std::vector<std::shared_ptr<Watched>> hurried_;
   std::uint64_t next_key_ = 1;
-  std::atomic<bool> queued_{false};  // something is in kicked_ or functions_
+  std::atomic<bool> queued_{false};  // something is in kicked_, functions_ or hurried_
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stop_{false};
-  std::atomic<bool> hurry_{true};
-  std::atomic<bool> looks_{false};  // something is in looking_
-  std::uint64_t due_ns_ = 0;
+  std::atomic<std::uint64_t> woke_ns_{0};
+  std::atomic<bool> looks_{false};                            // something is in looking_
+  std::set<std::pair<std::uint64_t, std::uint64_t>> timers_;  // when, whose key; of the thread alone
   std::thread thread_;
 };
 

@@ -9,8 +9,8 @@
 namespace headrace::tcp {
 namespace {
 
-// A canceled write waits for the peer's word this long, then the link goes: with the I/O thread's tick less
-// than the second that the contract allows.
+// A canceled write waits for the peer's word this long, then the link goes: well before the second that the
+// contract allows.
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
 
 // How long the posts of a lost link wait for their end after its sockets were reset: a peer that still places
@@ -55,11 +55,19 @@ Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnati
       peer_incarnation_(peer_incarnation),
       id_(id),
       sockets_(sockets),
+      accepted_(token == 0),
       limits_{context.settings.chunk_bytes, max_ranges},
       token_(token),
       mutex_(context.settings.cores > 2),
       state_(token == 0 ? State::ready : State::connecting),
       channels_(sockets) {}
+
+std::chrono::nanoseconds Link::ping_after() const {
+  const Settings& settings = context_.settings;
+  if (accepted_) return settings.heartbeat_interval;
+  return std::min(settings.heartbeat_interval * 5 / 4,
+                  (settings.heartbeat_interval + settings.heartbeat_timeout) / 2);
+}
 
 bool Link::connecting() const {
   const std::scoped_lock lock(mutex_);
@@ -130,12 +138,17 @@ void Link::cancel(RemoteRequest& request) {
   const std::uint64_t now = context_.host.now_ns();
   HostCalls calls(*this);
   std::uint64_t read = 0;
+  std::shared_ptr<Channel> first;
   {
     const std::scoped_lock lock(mutex_);
     read = requests_.cancel(request, now, calls);
     messages_changed();
+    first = channels_.front();
   }
-  if (read == 0) return;  // a write ends with the peer's word, or with the link: check_cancels
+  if (read == 0) {  // a write ends with the peer's word, or with the link: check_cancels
+    if (first != nullptr) first->hurry();
+    return;
+  }
   // Its data may come whenever they like once they are kept out of the memory.
   for (const auto& channel : channels()) channel->abandon(read);
   const std::scoped_lock lock(mutex_);
@@ -307,13 +320,16 @@ bool Link::attach(unsigned index, UniqueFd fd, std::string_view early) {
   return true;
 }
 
-void Link::check_cancels(std::uint64_t now_ns, HostCalls& calls) {
+/// Returns when to check again.
+std::uint64_t Link::check_cancels(std::uint64_t now_ns, HostCalls& calls) {
   const std::scoped_lock lock(mutex_);
   const auto since = requests_.oldest_cancel_ns();
-  if (!since || now_ns < *since + cancel_patience_ns) return;
+  if (!since) return Watched::never;
+  if (now_ns < *since + cancel_patience_ns) return *since + cancel_patience_ns;
   calls.lose({Code::canceled},
              fmt::format("closed to end a canceled request that it did not confirm within {} ms",
                          (now_ns - *since) / 1'000'000));
+  return Watched::never;
 }
 
 /// Ends every post; no channel may be open any more.

@@ -32,6 +32,9 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   [[nodiscard]] const std::string& peer_name() const { return peer_name_; }
   [[nodiscard]] std::uint64_t peer_incarnation() const { return peer_incarnation_; }
   [[nodiscard]] std::uint64_t id() const { return id_; }
+  /// After which silence this side pings. The side that has accepted the link is first, so that an idle link
+  /// has one ping and one pong at a time.
+  [[nodiscard]] std::chrono::nanoseconds ping_after() const;
   [[nodiscard]] bool connecting() const;
   [[nodiscard]] bool alive() const;
 
@@ -69,7 +72,7 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   void deliver_all();
   [[nodiscard]] bool writes_are_under_way() const;
   void end_all(HostCalls& calls, Status status, const std::string& text);
-  void check_cancels(std::uint64_t now_ns, HostCalls& calls);
+  std::uint64_t check_cancels(std::uint64_t now_ns, HostCalls& calls);
   [[nodiscard]] bool is_small(const RemoteRequest& request) const;
 
   // With mutex_ held.
@@ -90,6 +93,7 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   const std::uint64_t peer_incarnation_;
   const std::uint64_t id_;
   const unsigned sockets_;
+  const bool accepted_;
   const transport::ChunkLimits limits_;
   std::atomic<std::uint64_t> token_;
 

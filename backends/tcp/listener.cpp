@@ -147,7 +147,7 @@ Result<UniqueFd> Listener::accept_one(const Door& door) {
 void Listener::pause(Door& door) {
   door.paused_until_ns = context_.host.now_ns() + pause_ns;
   (void)context_.first_thread().change(door, door.fd.get(), 0);
-  context_.first_thread().hurry();
+  context_.first_thread().hurry(door.shared_from_this());
 }
 
 /// Tells the peer, after its proof, that there are no descriptors for it.

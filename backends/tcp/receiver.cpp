@@ -101,7 +101,11 @@ bool Receiver::receive(HostCalls& calls, Driver driver) {
   if (gpu_ != nullptr) landed = gpu_->after_receive() || landed;
   receipt_.calls = nullptr;
   if (total > 0) {
-    state_.heartbeat.heard();
+    if (driver == Driver::io_thread) {
+      state_.heartbeat.heard_at(state_.thread.woke_ns());
+    } else {
+      state_.heartbeat.heard();
+    }
     calls.received(total);
   }
   return total > 0 || landed;
@@ -170,7 +174,11 @@ Receiver::Taken Receiver::failed(int error) {
 /// one, since nothing is heard here any more. What waits for an answer over this socket ends with the link.
 void Receiver::retire() {
   receipt_.open = false;
-  state_.retired.store(true);
+  {
+    const std::scoped_lock lock(state_.link->mutex_);
+    state_.retired.store(true);
+    state_.rouse();
+  }
   state_.thread.deafen(state_.fd.get());
 }
 

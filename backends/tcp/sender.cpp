@@ -57,7 +57,7 @@ void Sender::pump(HostCalls& calls, Driver driver, bool writable) {
       return;
     }
     if (round == rounds_of(driver)) break;
-    if (send_batch(calls) == Next::over) return;
+    if (send_batch(calls, driver) == Next::over) return;
   }
   state_.kick();  // there is more
 }
@@ -67,10 +67,14 @@ bool Sender::refill(HostCalls& calls) {
 }
 
 /// Over: the socket has failed, or is full.
-Sender::Next Sender::send_batch(HostCalls& calls) {
+Sender::Next Sender::send_batch(HostCalls& calls, Driver driver) {
   const FrameWriter::Step step = batch_.writer.flush(*state_.context.calls, state_.fd.get());
   if (step.bytes > 0) {
-    state_.heartbeat.spoke();
+    if (driver == Driver::io_thread) {
+      state_.heartbeat.spoke_at(state_.thread.woke_ns());
+    } else {
+      state_.heartbeat.spoke();
+    }
     calls.sent(step.bytes);
   }
   if (step.result == FrameWriter::Flushed::failed) {
@@ -113,6 +117,7 @@ bool Sender::fill(HostCalls& calls) {
     const std::scoped_lock lock(state_.link->mutex_);
     state_.idle = false;
     if (state_.link->state_ == Link::State::ready) take_work(calls);
+    if (state_.reads.size() + state_.writes.size() != 0) state_.rouse();
     state_.idle = batch_.writer.empty() && !(gpu_ != nullptr && gpu_->anything_staged());
   }
   if (gpu_ != nullptr) gpu_->launch();

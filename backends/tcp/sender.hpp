@@ -37,7 +37,7 @@ class Sender {
 
  private:
   enum class Next { more, over };
-  Next send_batch(HostCalls& calls);
+  Next send_batch(HostCalls& calls, Driver driver);
   void failed(HostCalls& calls, int error);
   void listen_for(std::uint32_t events);
   [[nodiscard]] bool mid_frame() const { return gpu_ != nullptr && gpu_->mid_frame(); }

@@ -7,7 +7,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 namespace headrace::tcp {
 namespace {
@@ -27,9 +29,24 @@ void set_buffers(int fd, const Settings& settings) {
   set(fd, SOL_SOCKET, SO_RCVBUF, bytes);
 }
 
+/// A path that is dead is found within the time of the heartbeat, also where no heartbeat goes.
+void keep_alive(int fd, const Settings& settings) {
+  const auto seconds_of = [](std::chrono::nanoseconds time) {
+    constexpr std::int64_t most = 32767;  // that the kernel takes
+    return static_cast<int>(
+        std::clamp<std::int64_t>(std::chrono::floor<std::chrono::seconds>(time).count(), 1, most));
+  };
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds_of(settings.heartbeat_interval));
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT,
+      std::min(127, seconds_of(settings.heartbeat_timeout - settings.heartbeat_interval)));
+}
+
 }  // namespace
 
 void tune(int fd, const Settings& settings) {
+  keep_alive(fd, settings);
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // A kernel without it, or a container that may not choose: then the system's.
   if (!settings.congestion.empty())

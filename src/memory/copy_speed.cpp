@@ -5,6 +5,7 @@
 #include "memory/page_copy.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -22,6 +23,8 @@ constexpr int rounds = 3;
 // constant won over shm.
 constexpr double least_bytes_per_second = 4e9;
 constexpr double most_ns_per_page = 90;
+
+std::atomic<unsigned> measurements = 0;
 
 /// A walk over pages that a prefetcher cannot guess: an odd stride modulo a power of two visits each once.
 constexpr std::size_t page_at(std::size_t i, std::size_t count) { return i * 89 % count; }
@@ -61,12 +64,15 @@ CopySpeed fit(double small_ns, double large_ns) {
 }  // namespace
 
 CopySpeed measure_copies(const std::function<bool(const CopyProbe&)>& copy) {
+  measurements.fetch_add(1, std::memory_order_relaxed);
   const std::vector<std::byte> from(probe_bytes, std::byte{1});
   std::vector<std::byte> to(probe_bytes, std::byte{2});
   const auto small = best_ns(copy, probe_of(to, from, small_page));
   const auto large = small ? best_ns(copy, probe_of(to, from, large_page)) : small;
   return large ? fit(*small, *large) : CopySpeed{};
 }
+
+unsigned copy_measurements() { return measurements.load(std::memory_order_relaxed); }
 
 CopySpeed speed_of_copies() {
   static const CopySpeed speed = measure_copies([](const CopyProbe& probe) {

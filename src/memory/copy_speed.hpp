@@ -28,6 +28,8 @@ struct CopyProbe {
 /// Measures a way to copy. `copy` copies all pages of a probe; false: it cannot, and the speed is 1 byte a
 /// second.
 [[nodiscard]] CopySpeed measure_copies(const std::function<bool(const CopyProbe&)>& copy);
+/// How many times that has been done in this process: each takes milliseconds.
+[[nodiscard]] unsigned copy_measurements();
 
 /// Of copy_bytes. Any thread; the first call in the process measures.
 [[nodiscard]] CopySpeed speed_of_copies();

@@ -65,5 +65,32 @@ TEST(Heartbeat, asks_twice_an_interval_but_neither_too_often_nor_too_seldom) {
   EXPECT_EQ(Heartbeat(1h, 2h).next_ns(7), 250'000'007U);
 }
 
+TEST(Heartbeat, asks_no_more_often_than_needed_while_nobody_else_uses_the_connection) {
+  constexpr std::uint64_t begin = 1'000'000'000'000, ms = 1'000'000;
+  Heartbeat heart(1600ms, 5s);
+  EXPECT_EQ(heart.beat(begin), Beat::rest);
+  EXPECT_EQ(heart.due_ns(), 0U) << "others may use it";
+  EXPECT_EQ(heart.beat(begin + 250 * ms), Beat::rest);
+  EXPECT_EQ(heart.next_ns(begin + 250 * ms), begin + 1600 * ms) << "when the ping is due";
+  heart.heard_at(begin + 1010 * ms);
+  EXPECT_EQ(heart.due_ns(), begin + 1600 * ms) << "the peer has heard nothing of us since the beginning";
+  heart.spoke_at(begin + 1020 * ms);
+  EXPECT_EQ(heart.due_ns(), begin + 2700 * ms) << "on the next common time after 2610 ms";
+  EXPECT_EQ(heart.beat(begin + 2700 * ms), Beat::ping);
+  EXPECT_EQ(heart.beat(begin + 4300 * ms), Beat::ping);
+  EXPECT_EQ(heart.beat(begin + 5900 * ms), Beat::ping);
+  EXPECT_EQ(heart.next_ns(begin + 5900 * ms), begin + 6100 * ms) << "when it is lost: 6010 ms";
+  EXPECT_EQ(heart.beat(begin + 6010 * ms), Beat::lost);
+}
+
+TEST(Heartbeat, an_older_time_changes_nothing) {
+  Heartbeat heart(100ms, 1s);
+  EXPECT_EQ(heart.beat(1'000'000'000), Beat::rest);
+  heart.heard_at(5);
+  heart.spoke_at(5);
+  EXPECT_EQ(heart.beat(1'050'000'000), Beat::rest);
+  EXPECT_EQ(heart.silence(), 50ms);
+}
+
 }  // namespace
 }  // namespace headrace::transport
