@@ -246,10 +246,6 @@ void RequestCore::link_ready() {
 
 void RequestCore::link_lost(Status status, const std::string& text) {
   const auto self = flying_in_.load()->take(flight_slot_);
-  without_its_link(status, text);
-}
-
-void RequestCore::without_its_link(Status status, const std::string& text) {
   // It was closed to end another request: this one may try its next path.
   if (status.code == Code::canceled) status.code = Code::backend_failed;
   // One side has no descriptors for it: another path may need fewer.
@@ -469,20 +465,24 @@ void RequestCore::completed(Status status, std::string_view text) {
     charged_.reset();
   else
     give_credit_back();
+  std::string why(text);
   // Backends end the posts of a link that is closed here as canceled. The link knows why it was closed.
-  if (status.code == Code::canceled && !canceled() && path_.link) {
-    context_.progress.defer([self = std::move(self), why = path_.link->lost_status(),
-                             text = path_.link->lost_text()] { self->without_its_link(why, text); });
-    return;
+  if (status.code == Code::canceled && !canceled() && path_.link && path_.link->state() == LinkState::lost) {
+    status = path_.link->lost_status();
+    why = path_.link->lost_text();
+    // If it was closed to end another request, this one may try its next path.
+    if (status.code == Code::canceled) status.code = Code::backend_failed;
+    if (status.code != Code::backend_failed && status.code != Code::not_supported)
+      status.code = Code::peer_lost;
   }
   // The peer could not tell a second count of the post from that of another post.
   const bool counts_twice = immediate_ && plan_.remote->life && status.code == Code::backend_failed;
   if (canceled() || status.ok() || counts_twice || !may_go_over(status.code)) {
-    (void)end(status, std::string(text));
+    (void)end(status, std::move(why));
     return;
   }
   context_.progress.defer(
-      [self = std::move(self), status, why = std::string(text)] { self->fail_over(status, why); });
+      [self = std::move(self), status, why = std::move(why)] { self->fail_over(status, why); });
 }
 
 /// Continues over the next path, or ends with `status`. Not from inside a backend's call.

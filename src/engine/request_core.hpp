@@ -130,7 +130,6 @@ class RequestCore final : public Transfer, public std::enable_shared_from_this<R
   void watch_deadline(std::uint64_t at_ns);
   void arm_timer(std::uint64_t at_ns);
   void expire();
-  void without_its_link(Status status, const std::string& text);
   void fail_over(Status status, const std::string& text);
   void explain_end(Status& status, std::string& text) const;
   Status end(Status status, std::string text);
