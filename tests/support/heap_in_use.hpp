@@ -15,6 +15,13 @@
 
 namespace headrace::test {
 
+/// Whether it is exact. malloc counts what its caches keep as allocated.
+#ifdef HEADRACE_TEST_SANITIZER_HEAP
+inline constexpr bool heap_in_use_is_exact = true;
+#else
+inline constexpr bool heap_in_use_is_exact = false;
+#endif
+
 inline std::size_t heap_in_use() {
 #ifdef HEADRACE_TEST_SANITIZER_HEAP
   return ::__sanitizer_get_current_allocated_bytes();

@@ -317,7 +317,9 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     const auto began = Clock::now();
     std::size_t heap = 0;
     constexpr int warm_up = kinds_of_blows;
-    for (int i = 0; i < warm_up + moments; ++i) {
+    // A blow may come after the last byte: then there are more of them, until one has met a post in flight.
+    int i = 0;
+    for (; i < warm_up + moments || (met_ == 0 && i < warm_up + moments + 100); ++i) {
       if (i == warm_up) {
         heap = at_rest(at_start);
         at_start = Footprint::now();
@@ -330,10 +332,12 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
       if (HasFailure()) return;
     }
     const std::size_t heap_at_end = at_rest(at_start);
-    EXPECT_LE(heap_at_end, heap + heap / 20) << "the heap has grown from " << heap << " to " << heap_at_end;
+    if (heap_in_use_is_exact) {
+      EXPECT_LE(heap_at_end, heap + heap / 20) << "the heap has grown from " << heap << " to " << heap_at_end;
+    }
     for (const Op op : {Op::read, Op::write}) EXPECT_GT(done_[op], 0);
     EXPECT_GT(met_, 0) << "no blow came while a post was in flight";
-    report(warm_up + moments, Clock::now() - began, heap, heap_at_end);
+    report(i, Clock::now() - began, heap, heap_at_end);
   }
 
  private:
