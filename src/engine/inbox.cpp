@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 namespace headrace::engine {
@@ -57,33 +58,41 @@ void Inbox::forget(std::uint64_t life) {
 
 // ------------------------------------------------------------------ shares
 
+Inbox::Inbox(InboxLimits limits)
+    : limits_(limits), largest_share_(share_in(limits, least_shares)), room_of_one_(largest_share_) {}
+
 Inbox::Share& Inbox::share_of(std::uint64_t link, const std::string& peer) {
   const auto [at, fresh] = shares_.try_emplace(link);
+  Share& share = at->second;
   if (fresh) {
     Peer& of_name = peers_.try_emplace(peer).first->second;
     of_name.name = peer;
     ++of_name.links;
-    at->second.peer = &of_name;
+    share.link = link;
+    share.peer = &of_name;
+    divide();
   }
-  return at->second;
+  return share;
 }
 
-std::optional<Inbox::Due> Inbox::due(std::uint64_t link, Share& share) const {
-  if (link == self || share.gone) return std::nullopt;
-  const wire::Credit room = share_in(limits_, std::max(least_shares, shares_.size()));
-  const wire::Credit could{share.came.messages - share.waiting.messages + room.messages,
-                           share.came.bytes - share.waiting.bytes + room.bytes};
+void Inbox::divide() { room_of_one_ = share_in(limits_, std::max(least_shares, shares_.size())); }
+
+std::optional<Inbox::Due> Inbox::due(Share& share) const {
+  if (share.link == self || share.gone) return std::nullopt;
+  const wire::Credit could{share.came.messages - share.waiting.messages + room_of_one_.messages,
+                           share.came.bytes - share.waiting.bytes + room_of_one_.bytes};
   if (!runs_low(share.told.messages, could.messages, share.came.messages) &&
       !runs_low(share.told.bytes, could.bytes, share.came.bytes))
     return std::nullopt;
   share.told = {std::max(share.told.messages, could.messages), std::max(share.told.bytes, could.bytes)};
-  return Due{link, share.told};
+  return Due{share.link, share.told};
 }
 
-void Inbox::drop_if_done(std::unordered_map<std::uint64_t, Share>::iterator share) {
-  if (!share->second.gone || share->second.waiting.messages > 0) return;
-  Peer& peer = *share->second.peer;
-  shares_.erase(share);
+void Inbox::drop_if_done(Share& share) {
+  if (!share.gone || share.waiting.messages > 0) return;
+  Peer& peer = *share.peer;
+  shares_.erase(share.link);
+  divide();
   if (--peer.links == 0) peers_.erase(std::string(peer.name));
 }
 
@@ -92,7 +101,7 @@ void Inbox::link_gone(std::uint64_t link) {
   const auto share = shares_.find(link);
   if (share == shares_.end()) return;
   share->second.gone = true;
-  drop_if_done(share);
+  drop_if_done(share->second);
 }
 
 bool Inbox::has_room() const {
@@ -112,8 +121,8 @@ Inbox::Receipt Inbox::put(std::uint64_t link, const MessageKey& key, std::size_t
     return {true, std::nullopt};
   share.came.messages += 1;
   share.came.bytes += bytes;
-  if (!seen(key)) keep(link, share, bytes, std::move(notification));
-  return {false, due(link, share)};
+  if (!seen(key)) keep(share, bytes, std::move(notification));
+  return {false, due(share)};
 }
 
 Inbox::Receipt Inbox::put_nothing(std::uint64_t link, const std::string& peer, std::size_t bytes) {
@@ -121,18 +130,21 @@ Inbox::Receipt Inbox::put_nothing(std::uint64_t link, const std::string& peer, s
   Share& share = share_of(link, peer);
   share.came.messages += 1;
   share.came.bytes += bytes;
-  return {false, due(link, share)};
+  return {false, due(share)};
 }
 
-void Inbox::keep(std::uint64_t link, Share& share, std::size_t bytes, Notification notification) {
-  const auto place = messages_.emplace(messages_.end());
-  Entry& entry = *place;
+void Inbox::keep(Share& share, std::size_t bytes, Notification notification) {
+  if (spare_.empty())
+    messages_.emplace_back();
+  else
+    messages_.splice(messages_.end(), spare_, spare_.begin());
+  Entry& entry = messages_.back();
   entry.notification = std::move(notification);
   entry.payload = entry.notification.payload;
   entry.number = next_number_++;
-  entry.link = link;
+  entry.share = &share;
   entry.bytes = bytes;
-  entry.place = place;
+  entry.place = std::prev(messages_.end());
   share.waiting.messages += 1;
   share.waiting.bytes += bytes;
   bytes_ += bytes;
@@ -182,20 +194,20 @@ std::vector<Inbox::Entry*> Inbox::all(const NotificationFilter& filter) {
 
 /// It is out of the index. Its share still has to settle.
 Notification Inbox::move_out(Entry& entry) {
-  Share& share = shares_.find(entry.link)->second;
-  share.waiting.messages -= 1;
-  share.waiting.bytes -= entry.bytes;
+  entry.share->waiting.messages -= 1;
+  entry.share->waiting.bytes -= entry.bytes;
   bytes_ -= entry.bytes;
   Notification notification = std::move(entry.notification);
-  messages_.erase(entry.place);
+  if (spare_.size() < most_spare)
+    spare_.splice(spare_.begin(), messages_, entry.place);
+  else
+    messages_.erase(entry.place);
   return notification;
 }
 
 /// After messages of this link were taken.
-std::optional<Inbox::Due> Inbox::settle(std::uint64_t link) {
-  const auto share = shares_.find(link);
-  if (share == shares_.end()) return std::nullopt;
-  auto told = due(link, share->second);
+std::optional<Inbox::Due> Inbox::settle(Share& share) {
+  auto told = due(share);
   drop_if_done(share);
   return told;
 }
@@ -204,16 +216,16 @@ Inbox::Taken Inbox::take(const NotificationFilter& filter) {
   Taken taken;
   if (empty()) return taken;
   const std::lock_guard lock(mutex_);
-  std::vector<std::uint64_t> links;
+  std::set<Share*> shares;
   const std::vector<Entry*> found = all(filter);
   taken.notifications.reserve(found.size());
   for (Entry* const entry : found) {
-    if (links.empty() || links.back() != entry->link) links.push_back(entry->link);
+    shares.insert(entry->share);
     taken.notifications.push_back(move_out(*entry));
   }
-  for (const std::uint64_t link : links)
-    if (const auto told = settle(link)) taken.dues.push_back(*told);
-  count_waiting();
+  for (Share* const share : shares)
+    if (const auto told = settle(*share)) taken.dues.push_back(*told);
+  quiet_if_empty();
   return taken;
 }
 
@@ -222,19 +234,21 @@ Inbox::TakenOne Inbox::take_one(const NotificationFilter& filter) {
   const std::lock_guard lock(mutex_);
   Entry* const entry = oldest(filter);
   if (entry == nullptr) return {};
-  const std::uint64_t link = entry->link;
-  shares_.find(link)->second.peer->waiting.remove(*entry);
+  Share& share = *entry->share;
+  share.peer->waiting.remove(*entry);
   TakenOne taken{move_out(*entry), std::nullopt};
-  taken.due = settle(link);
-  count_waiting();
+  taken.due = settle(share);
+  quiet_if_empty();
   return taken;
 }
 
 // ------------------------------------------------------------------ descriptors
 
-void Inbox::count_waiting() {
-  const std::size_t before = waiting_.exchange(messages_.size(), std::memory_order_acq_rel);
-  if (bell_ && messages_.empty() && before > 0) bell_->drain();
+void Inbox::count_waiting() { waiting_.store(messages_.size(), std::memory_order_release); }
+
+void Inbox::quiet_if_empty() {
+  count_waiting();
+  if (bell_ && messages_.empty()) bell_->drain();
 }
 
 void Inbox::ring(const Notification& notification) {

@@ -59,7 +59,7 @@ class Inbox {
     std::optional<Due> due;
   };
 
-  explicit Inbox(InboxLimits limits) : limits_(limits) {}
+  explicit Inbox(InboxLimits limits);
 
   /// A message that came over this link, `bytes` long on the wire. One that was seen before is taken for
   /// delivered.
@@ -98,6 +98,7 @@ class Inbox {
   /// The account of one link: how much came over it in all, how much of that waits, and what the peer was
   /// told.
   struct Share {
+    std::uint64_t link = self;
     Peer* peer = nullptr;
     wire::Credit came;
     wire::Credit waiting;
@@ -106,7 +107,7 @@ class Inbox {
   };
   struct Entry : PayloadIndex::Entry {
     Notification notification;
-    std::uint64_t link = self;
+    Share* share = nullptr;
     std::size_t bytes = 0;
     std::list<Entry>::iterator place;
   };
@@ -117,21 +118,27 @@ class Inbox {
   };
 
   Share& share_of(std::uint64_t link, const std::string& peer);
-  [[nodiscard]] wire::Credit room_of_one() const;
-  [[nodiscard]] std::optional<Due> due(std::uint64_t link, Share& share) const;
-  void keep(std::uint64_t link, Share& share, std::size_t bytes, Notification notification);
+  void divide();
+  [[nodiscard]] std::optional<Due> due(Share& share) const;
+  void keep(Share& share, std::size_t bytes, Notification notification);
   [[nodiscard]] Entry* oldest(const NotificationFilter& filter);
   [[nodiscard]] std::vector<Entry*> all(const NotificationFilter& filter);
   Notification move_out(Entry& entry);
-  [[nodiscard]] std::optional<Due> settle(std::uint64_t link);
-  void drop_if_done(std::unordered_map<std::uint64_t, Share>::iterator share);
+  [[nodiscard]] std::optional<Due> settle(Share& share);
+  void drop_if_done(Share& share);
   bool seen(const MessageKey& key);
   void ring(const Notification& notification);
   void count_waiting();
+  void quiet_if_empty();
+
+  static constexpr std::size_t most_spare = 64;
 
   const InboxLimits limits_;
+  const wire::Credit largest_share_;
   mutable std::mutex mutex_;
+  wire::Credit room_of_one_;   // of each link's share at present
   std::list<Entry> messages_;  // oldest first
+  std::list<Entry> spare_;     // a place for each message would be allocated anew otherwise
   std::uint64_t next_number_ = 0;
   std::unordered_map<std::string, Peer> peers_;
   std::unordered_map<std::uint64_t, Share> shares_;  // by link
