@@ -12,9 +12,6 @@ namespace {
 // A message comes twice only when a request went over to its next path after the first had delivered: a
 // request of the last moments. This many requests are far more than can be in flight over a failing path.
 constexpr std::size_t remembered_requests = 16384;  // of each life
-constexpr std::size_t least_shares = 8;             // a link's share is at most one in so many
-// A peer that keeps to its credit can exceed it by the posts that it cancels just as their messages arrive.
-constexpr std::uint64_t flood = 2;
 
 bool fits(const Notification& n, const NotificationFilter& filter) {
   return (filter.peer.empty() || n.peer == filter.peer) && n.payload.starts_with(filter.prefix);
@@ -25,9 +22,18 @@ wire::Credit share_in(const InboxLimits& limits, std::size_t shares) {
           std::max<std::uint64_t>(wire::first_credit.bytes, limits.bytes / shares)};
 }
 
-/// Whether the sender has less than half left of what it could have.
-bool runs_low(std::uint64_t told, std::uint64_t could_be_told, std::uint64_t came) {
-  return could_be_told > told && (told <= came || 2 * (told - came) < could_be_told - came);
+/// A peer that keeps to its credit can exceed it by the posts that it cancels just as their messages arrive.
+std::uint64_t flood(std::uint64_t share) { return share + share / 4; }
+
+/// What the sender may be told that it may send from now on: as much as has come, so that the whole share is
+/// for those that use it.
+std::uint64_t left_of(std::uint64_t share, std::uint64_t waiting, std::uint64_t came, std::uint64_t first) {
+  return std::min(share - std::min(waiting, share), std::max(came, first));
+}
+
+/// Whether the sender has less than half of that.
+bool runs_low(std::uint64_t told, std::uint64_t came, std::uint64_t could_have) {
+  return could_have > 0 && (told <= came || 2 * (told - came) < could_have);
 }
 
 }  // namespace
@@ -59,7 +65,7 @@ void Inbox::forget(std::uint64_t life) {
 // ------------------------------------------------------------------ shares
 
 Inbox::Inbox(InboxLimits limits)
-    : limits_(limits), largest_share_(share_in(limits, least_shares)), room_of_one_(largest_share_) {}
+    : limits_(limits), largest_share_(share_in(limits, 1)), room_of_one_(largest_share_) {}
 
 Inbox::Share& Inbox::share_of(std::uint64_t link, const std::string& peer) {
   const auto [at, fresh] = shares_.try_emplace(link);
@@ -75,16 +81,21 @@ Inbox::Share& Inbox::share_of(std::uint64_t link, const std::string& peer) {
   return share;
 }
 
-void Inbox::divide() { room_of_one_ = share_in(limits_, std::max(least_shares, shares_.size())); }
+void Inbox::divide() { room_of_one_ = share_in(limits_, std::max<std::size_t>(shares_.size(), 1)); }
 
 std::optional<Inbox::Due> Inbox::due(Share& share) const {
   if (share.link == self || share.gone) return std::nullopt;
-  const wire::Credit could{share.came.messages - share.waiting.messages + room_of_one_.messages,
-                           share.came.bytes - share.waiting.bytes + room_of_one_.bytes};
-  if (!runs_low(share.told.messages, could.messages, share.came.messages) &&
-      !runs_low(share.told.bytes, could.bytes, share.came.bytes))
+  const wire::Credit& came = share.came;
+  const wire::Credit left{
+      left_of(room_of_one_.messages, share.waiting.messages, came.messages, wire::first_credit.messages),
+      left_of(room_of_one_.bytes, share.waiting.bytes, came.bytes, wire::first_credit.bytes)};
+  if (!runs_low(share.told.messages, came.messages, left.messages) &&
+      !runs_low(share.told.bytes, came.bytes, left.bytes))
     return std::nullopt;
-  share.told = {std::max(share.told.messages, could.messages), std::max(share.told.bytes, could.bytes)};
+  const wire::Credit before = share.told;
+  share.told = {std::max(before.messages, came.messages + left.messages),
+                std::max(before.bytes, came.bytes + left.bytes)};
+  if (share.told == before) return std::nullopt;
   return Due{share.link, share.told};
 }
 
@@ -115,9 +126,8 @@ Inbox::Receipt Inbox::put(std::uint64_t link, const MessageKey& key, std::size_t
                           Notification notification) {
   const std::lock_guard lock(mutex_);
   Share& share = share_of(link, notification.peer);
-  const wire::Credit most = share_in(limits_, least_shares);
-  if (link != self &&
-      (share.waiting.messages >= flood * most.messages || share.waiting.bytes + bytes > flood * most.bytes))
+  if (link != self && (share.waiting.messages >= flood(largest_share_.messages) ||
+                       share.waiting.bytes + bytes > flood(largest_share_.bytes)))
     return {true, std::nullopt};
   share.came.messages += 1;
   share.came.bytes += bytes;

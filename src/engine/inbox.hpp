@@ -31,7 +31,8 @@ struct MessageKey {
   std::uint64_t post = 0;
 };
 
-/// Of all peers together. A link's share is an eighth at most, and what `wire::first_credit` says at least.
+/// Of all peers together, about: each link that has sent something has an equal share, and at least what
+/// `wire::first_credit` says.
 struct InboxLimits {
   std::size_t messages = 1 << 20;
   std::size_t bytes = 256 << 20;

@@ -176,7 +176,7 @@ std::size_t send_all(Inbox& inbox, SendCredit& credit, std::size_t most, std::si
 }
 
 TEST(Inbox, a_peer_sends_its_share_and_again_as_much_as_is_taken) {
-  Inbox inbox({8 * 1000, std::size_t{1} << 30});
+  Inbox inbox({1000, std::size_t{1} << 30});
   SendCredit credit;
   EXPECT_EQ(send_all(inbox, credit, 5000), 1000U);
   std::size_t taken = 0, sent = 0;
@@ -204,6 +204,23 @@ TEST(Inbox, however_small_it_is_each_link_has_room_for_the_first_credit) {
   EXPECT_EQ(send_all(inbox, credit, 5000), wire::first_credit.messages);
 }
 
+TEST(Inbox, links_that_send_have_equal_shares) {
+  Inbox inbox({4000, std::size_t{1} << 30});
+  for (std::uint64_t over = link + 1; over < link + 4; ++over) (void)put(inbox, "hello", "b", over);
+  SendCredit credit;
+  EXPECT_EQ(send_all(inbox, credit, 5000), 1000U);
+}
+
+TEST(Inbox, a_link_that_sends_little_is_promised_little) {
+  Inbox inbox({});
+  std::uint64_t promised = wire::first_credit.messages;
+  for (std::uint64_t came = 1; came <= 1000; ++came) {
+    if (const auto due = put(inbox, "x").due) promised = due->credit.messages;
+    ASSERT_LE(promised, came + std::max<std::uint64_t>(came, wire::first_credit.messages));
+    ASSERT_GT(promised, came) << "it need not wait";
+  }
+}
+
 TEST(Inbox, a_link_that_nobody_reads_takes_no_room_of_another) {
   Inbox inbox({1, 1});
   SendCredit credit;
@@ -215,11 +232,11 @@ TEST(Inbox, a_peer_that_sends_far_beyond_its_credit_is_told_from_one_that_keeps_
   Inbox inbox({800, std::size_t{1} << 30});
   int came = 0;
   while (!put(inbox, "x").flooded) ++came;
-  EXPECT_EQ(came, 200);
-  Inbox bytes({1, std::size_t{8} << 20});
+  EXPECT_EQ(came, 1000);
+  Inbox bytes({1 << 20, std::size_t{8} << 20});
   came = 0;
   while (!put(bytes, std::string(65536, 'x')).flooded) ++came;
-  EXPECT_EQ(came, (std::size_t{2} << 20) / (65536 + 16));
+  EXPECT_EQ(came, (std::size_t{10} << 20) / (65536 + 16));
 }
 
 TEST(Inbox, messages_that_came_twice_or_mean_nothing_give_their_room_back) {
@@ -234,7 +251,7 @@ TEST(Inbox, messages_that_came_twice_or_mean_nothing_give_their_room_back) {
 }
 
 TEST(Inbox, a_link_that_is_gone_is_forgotten_when_its_messages_are_taken) {
-  Inbox inbox({8 * 64, 1});
+  Inbox inbox({64, 1});
   for (std::uint64_t over = 1; over <= 100; ++over) {
     (void)put(inbox, "x", "a", over);
     inbox.link_gone(over);
