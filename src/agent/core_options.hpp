@@ -26,9 +26,9 @@ inline constexpr std::array agent_options{
               "memory:NAME; empty: nowhere."},
     OptionRow{"inbox_capacity", "1048576", "count",
               "Notifications of all peers that may wait for the caller, about; peers that send have equal "
-              "shares, at least 64 each; one that has used up its share is told would_block until some are "
+              "shares, at least 1024 each; one that has used up its share is told would_block until some are "
               "taken."},
-    OptionRow{"inbox_bytes", "256MiB", "bytes", "The same in bytes; a peer's share is at least 256KiB."},
+    OptionRow{"inbox_bytes", "256MiB", "bytes", "The same in bytes; a peer's share is at least 4MiB."},
     OptionRow{
         "max_strangers", "4096", "count",
         "Agents that may be known here though nobody has imported their metadata: they have connected or "

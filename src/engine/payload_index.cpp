@@ -35,20 +35,20 @@ PayloadIndex::Entry* PayloadIndex::older(Entry* a, Entry* b) {
 }
 
 void PayloadIndex::pull(Entry& entry) {
-  Entry* const left = entry.left != nullptr ? entry.left->oldest : nullptr;
-  Entry* const right = entry.right != nullptr ? entry.right->oldest : nullptr;
-  entry.oldest = older(&entry, older(left, right));
+  Entry* const left = entry.left_ != nullptr ? entry.left_->oldest_ : nullptr;
+  Entry* const right = entry.right_ != nullptr ? entry.right_->oldest_ : nullptr;
+  entry.oldest_ = older(&entry, older(left, right));
 }
 
 void PayloadIndex::split(Entry* tree, const Entry& at, Entry*& lower, Entry*& upper) {
   if (tree == nullptr) {
     lower = upper = nullptr;
   } else if (before(*tree, at)) {
-    split(tree->right, at, tree->right, upper);
+    split(tree->right_, at, tree->right_, upper);
     lower = tree;
     pull(*tree);
   } else {
-    split(tree->left, at, lower, tree->left);
+    split(tree->left_, at, lower, tree->left_);
     upper = tree;
     pull(*tree);
   }
@@ -56,37 +56,37 @@ void PayloadIndex::split(Entry* tree, const Entry& at, Entry*& lower, Entry*& up
 
 PayloadIndex::Entry* PayloadIndex::merge(Entry* lower, Entry* upper) {
   if (lower == nullptr || upper == nullptr) return lower != nullptr ? lower : upper;
-  Entry* const top = lower->priority > upper->priority ? lower : upper;
+  Entry* const top = lower->priority_ > upper->priority_ ? lower : upper;
   if (top == lower)
-    lower->right = merge(lower->right, upper);
+    lower->right_ = merge(lower->right_, upper);
   else
-    upper->left = merge(lower, upper->left);
+    upper->left_ = merge(lower, upper->left_);
   pull(*top);
   return top;
 }
 
 PayloadIndex::Entry* PayloadIndex::insert(Entry* tree, Entry& entry) {
-  if (tree == nullptr || entry.priority > tree->priority) {
-    split(tree, entry, entry.left, entry.right);
+  if (tree == nullptr || entry.priority_ > tree->priority_) {
+    split(tree, entry, entry.left_, entry.right_);
     pull(entry);
     return &entry;
   }
-  Entry*& side = before(entry, *tree) ? tree->left : tree->right;
+  Entry*& side = before(entry, *tree) ? tree->left_ : tree->right_;
   side = insert(side, entry);
   pull(*tree);
   return tree;
 }
 
 PayloadIndex::Entry* PayloadIndex::erase(Entry* tree, Entry& entry) {
-  if (tree == &entry) return merge(entry.left, entry.right);
-  Entry*& side = before(entry, *tree) ? tree->left : tree->right;
+  if (tree == &entry) return merge(entry.left_, entry.right_);
+  Entry*& side = before(entry, *tree) ? tree->left_ : tree->right_;
   side = erase(side, entry);
   pull(*tree);
   return tree;
 }
 
 void PayloadIndex::add(Entry& entry) {
-  entry.priority = mixed(entry.number);
+  entry.priority_ = mixed(entry.number);
   root_ = insert(root_, entry);
 }
 
@@ -97,11 +97,11 @@ PayloadIndex::Entry* PayloadIndex::oldest_from(Entry* tree, std::string_view pre
   Entry* found = nullptr;
   while (tree != nullptr) {
     if (against(tree->payload, prefix) < 0) {
-      tree = tree->right;
+      tree = tree->right_;
       continue;
     }
-    found = older(found, older(tree, tree->right != nullptr ? tree->right->oldest : nullptr));
-    tree = tree->left;
+    found = older(found, older(tree, tree->right_ != nullptr ? tree->right_->oldest_ : nullptr));
+    tree = tree->left_;
   }
   return found;
 }
@@ -111,11 +111,11 @@ PayloadIndex::Entry* PayloadIndex::oldest_up_to(Entry* tree, std::string_view pr
   Entry* found = nullptr;
   while (tree != nullptr) {
     if (against(tree->payload, prefix) > 0) {
-      tree = tree->left;
+      tree = tree->left_;
       continue;
     }
-    found = older(found, older(tree, tree->left != nullptr ? tree->left->oldest : nullptr));
-    tree = tree->right;
+    found = older(found, older(tree, tree->left_ != nullptr ? tree->left_->oldest_ : nullptr));
+    tree = tree->right_;
   }
   return found;
 }
@@ -125,8 +125,8 @@ PayloadIndex::Entry* PayloadIndex::oldest(std::string_view prefix) const {
   while (tree != nullptr) {
     const int where = against(tree->payload, prefix);
     if (where == 0)
-      return older(tree, older(oldest_from(tree->left, prefix), oldest_up_to(tree->right, prefix)));
-    tree = where < 0 ? tree->right : tree->left;
+      return older(tree, older(oldest_from(tree->left_, prefix), oldest_up_to(tree->right_, prefix)));
+    tree = where < 0 ? tree->right_ : tree->left_;
   }
   return nullptr;
 }

@@ -21,10 +21,10 @@ class PayloadIndex {
 
    private:
     friend class PayloadIndex;
-    Entry* left = nullptr;
-    Entry* right = nullptr;
-    Entry* oldest = nullptr;  // of the tree below, itself included
-    std::uint64_t priority = 0;
+    Entry* left_ = nullptr;
+    Entry* right_ = nullptr;
+    Entry* oldest_ = nullptr;  // of the tree below, itself included
+    std::uint64_t priority_ = 0;
   };
 
   void add(Entry& entry);

@@ -73,7 +73,7 @@ struct Credit {
   friend bool operator==(const Credit&, const Credit&) = default;
 };
 /// What each side of a link may send before it hears more. One message of any size fits.
-inline constexpr Credit first_credit{64, std::uint64_t{256} << 10};
+inline constexpr Credit first_credit{1024, std::uint64_t{4} << 20};
 /// A kind that this version does not know. The receiver ignores it.
 struct UnknownMessage {
   std::uint64_t kind = 0;

@@ -60,6 +60,7 @@ def slow(peer, payload):
     begun.put(1)
     time.sleep(0.05)
 right.on_notification(slow)
+left.connect("right")
 for i in range(100): left.notify("right", b"x")
 begun.get()
 assert begun.qsize() < 99

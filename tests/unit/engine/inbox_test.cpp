@@ -176,17 +176,18 @@ std::size_t send_all(Inbox& inbox, SendCredit& credit, std::size_t most, std::si
 }
 
 TEST(Inbox, a_peer_sends_its_share_and_again_as_much_as_is_taken) {
-  Inbox inbox({1000, std::size_t{1} << 30});
+  constexpr std::size_t share = 3000;
+  Inbox inbox({share, std::size_t{1} << 30});
   SendCredit credit;
-  EXPECT_EQ(send_all(inbox, credit, 5000), 1000U);
-  std::size_t taken = 0, sent = 0;
-  for (; taken < 600; ++taken)
+  EXPECT_EQ(send_all(inbox, credit, 10'000), share);
+  constexpr std::size_t taken = 2000;
+  for (std::size_t i = 0; i < taken; ++i)
     if (const auto due = inbox.take_one({}).due) credit.raise(due->credit);
-  sent = send_all(inbox, credit, 5000);
-  EXPECT_GE(sent, taken - 1000 / 2) << "it hears when less than half is left";
+  const std::size_t sent = send_all(inbox, credit, 10'000);
+  EXPECT_GE(sent, taken / 2) << "it hears when less than half is left";
   EXPECT_LE(sent, taken);
   for (const auto& due : inbox.take({}).dues) credit.raise(due.credit);
-  EXPECT_EQ(send_all(inbox, credit, 5000), 1000U);
+  EXPECT_EQ(send_all(inbox, credit, 10'000), share);
 }
 
 TEST(Inbox, a_peer_with_the_longest_messages_never_waits_for_an_empty_inbox) {
@@ -205,16 +206,16 @@ TEST(Inbox, however_small_it_is_each_link_has_room_for_the_first_credit) {
 }
 
 TEST(Inbox, links_that_send_have_equal_shares) {
-  Inbox inbox({4000, std::size_t{1} << 30});
+  Inbox inbox({8000, std::size_t{1} << 30});
   for (std::uint64_t over = link + 1; over < link + 4; ++over) (void)put(inbox, "hello", "b", over);
   SendCredit credit;
-  EXPECT_EQ(send_all(inbox, credit, 5000), 1000U);
+  EXPECT_EQ(send_all(inbox, credit, 5000), 2000U);
 }
 
 TEST(Inbox, a_link_that_sends_little_is_promised_little) {
   Inbox inbox({});
   std::uint64_t promised = wire::first_credit.messages;
-  for (std::uint64_t came = 1; came <= 1000; ++came) {
+  for (std::uint64_t came = 1; came <= 10'000; ++came) {
     if (const auto due = put(inbox, "x").due) promised = due->credit.messages;
     ASSERT_LE(promised, came + std::max<std::uint64_t>(came, wire::first_credit.messages));
     ASSERT_GT(promised, came) << "it need not wait";
@@ -225,14 +226,14 @@ TEST(Inbox, a_link_that_nobody_reads_takes_no_room_of_another) {
   Inbox inbox({1, 1});
   SendCredit credit;
   (void)send_all(inbox, credit, 5000);
-  for (int i = 0; i < 64; ++i) EXPECT_FALSE(put(inbox, "hello", "b", link + 1).flooded);
+  for (int i = 0; i < 1024; ++i) EXPECT_FALSE(put(inbox, "hello", "b", link + 1).flooded);
 }
 
 TEST(Inbox, a_peer_that_sends_far_beyond_its_credit_is_told_from_one_that_keeps_to_it) {
-  Inbox inbox({800, std::size_t{1} << 30});
+  Inbox inbox({4000, std::size_t{1} << 30});
   int came = 0;
   while (!put(inbox, "x").flooded) ++came;
-  EXPECT_EQ(came, 1000);
+  EXPECT_EQ(came, 5000);
   Inbox bytes({1 << 20, std::size_t{8} << 20});
   came = 0;
   while (!put(bytes, std::string(65536, 'x')).flooded) ++came;
@@ -251,17 +252,17 @@ TEST(Inbox, messages_that_came_twice_or_mean_nothing_give_their_room_back) {
 }
 
 TEST(Inbox, a_link_that_is_gone_is_forgotten_when_its_messages_are_taken) {
-  Inbox inbox({64, 1});
+  Inbox inbox({5000, std::size_t{1} << 30});
   for (std::uint64_t over = 1; over <= 100; ++over) {
     (void)put(inbox, "x", "a", over);
     inbox.link_gone(over);
   }
   EXPECT_EQ(inbox.take({}).notifications.size(), 100U);
   SendCredit credit;
-  EXPECT_EQ(send_all(inbox, credit, 5000), 64U);
+  EXPECT_EQ(send_all(inbox, credit, 10'000), 5000U) << "it has the whole inbox";
   inbox.link_gone(link);
   const auto taken = inbox.take({});
-  EXPECT_EQ(taken.notifications.size(), 64U);
+  EXPECT_EQ(taken.notifications.size(), 5000U);
   EXPECT_TRUE(taken.dues.empty()) << "nobody is there to be told";
 }
 
