@@ -126,8 +126,9 @@ Inbox::Receipt Inbox::put(std::uint64_t link, const MessageKey& key, std::size_t
                           Notification notification) {
   const std::lock_guard lock(mutex_);
   Share& share = share_of(link, notification.peer);
-  if (link != self && (share.waiting.messages >= flood(largest_share_.messages) ||
-                       share.waiting.bytes + bytes > flood(largest_share_.bytes)))
+  const wire::Credit& waiting = share.peer->waiting_in_all;
+  if (link != self && (waiting.messages >= flood(largest_share_.messages) ||
+                       waiting.bytes + bytes > flood(largest_share_.bytes)))
     return {true, std::nullopt};
   share.came.messages += 1;
   share.came.bytes += bytes;
@@ -157,6 +158,8 @@ void Inbox::keep(Share& share, std::size_t bytes, Notification notification) {
   entry.place = std::prev(messages_.end());
   share.waiting.messages += 1;
   share.waiting.bytes += bytes;
+  share.peer->waiting_in_all.messages += 1;
+  share.peer->waiting_in_all.bytes += bytes;
   bytes_ += bytes;
   share.peer->waiting.add(entry);
   count_waiting();
@@ -206,6 +209,8 @@ std::vector<Inbox::Entry*> Inbox::all(const NotificationFilter& filter) {
 Notification Inbox::move_out(Entry& entry) {
   entry.share->waiting.messages -= 1;
   entry.share->waiting.bytes -= entry.bytes;
+  entry.share->peer->waiting_in_all.messages -= 1;
+  entry.share->peer->waiting_in_all.bytes -= entry.bytes;
   bytes_ -= entry.bytes;
   Notification notification = std::move(entry.notification);
   if (spare_.size() < most_spare)

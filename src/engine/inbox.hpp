@@ -48,7 +48,7 @@ class Inbox {
     wire::Credit credit;
   };
   struct Receipt {
-    bool flooded = false;  ///< the peer has sent far more than its credit: the message was not taken
+    bool flooded = false;  ///< far more of this peer waits than its credit allows: the message was not taken
     std::optional<Due> due;
   };
   struct Taken {
@@ -94,6 +94,7 @@ class Inbox {
   struct Peer {
     std::string name;
     PayloadIndex waiting;
+    wire::Credit waiting_in_all;  ///< over all its links, also those that are gone
     std::size_t links = 0;
   };
   /// The account of one link: how much came over it in all, how much of that waits, and what the peer was

@@ -240,6 +240,19 @@ TEST(Inbox, a_peer_that_sends_far_beyond_its_credit_is_told_from_one_that_keeps_
   EXPECT_EQ(came, (std::size_t{10} << 20) / (65536 + 16));
 }
 
+TEST(Inbox, a_peer_that_connects_again_and_again_has_no_more_room_for_it) {
+  Inbox inbox({4000, std::size_t{1} << 30});
+  std::size_t came = 0;
+  std::uint64_t over = link;
+  for (bool flooded = false; !flooded && came < 100'000; inbox.link_gone(over++))
+    for (int i = 0; i < 500 && !flooded; ++i) {
+      flooded = put(inbox, "x", "a", over).flooded;
+      came += flooded ? 0 : 1;
+    }
+  EXPECT_EQ(came, 5000U);
+  EXPECT_FALSE(put(inbox, "x", "b", over).flooded) << "others are not concerned";
+}
+
 TEST(Inbox, messages_that_came_twice_or_mean_nothing_give_their_room_back) {
   Inbox inbox({});
   SendCredit credit;
