@@ -73,9 +73,9 @@ std::string Link::peer_text() const { return fmt::format("peer {} ({})", peer_na
 Outcome Link::why_lost() const {
   if (state() == LinkState::lost) {
     const std::lock_guard lock(state_mutex_);
-    const bool elsewhere =
-        lost_status_.code == Code::not_supported;  // nothing was moved: the host may take another path
-    return {{elsewhere ? Code::not_supported : Code::peer_lost, lost_status_.os_error}, lost_text_};
+    // Nothing was moved: the host may take another path.
+    const bool never_was = lost_status_.code == Code::not_supported || lost_status_.code == Code::exhausted;
+    return {{never_was ? lost_status_.code : Code::peer_lost, lost_status_.os_error}, lost_text_};
   }
   if (closing_.load(std::memory_order_acquire))
     return {{Code::canceled}, fmt::format("the link to peer {} was closed", peer_name_)};
