@@ -561,7 +561,9 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
             stage, ["cmake", "--preset", "tsan", "-B", str(folder), *settings], environment=venv_environment()
         )
         and runner.command(stage, ["cmake", "--build", str(folder), "--parallel", str(JOBS)])
-        and runner.command(stage, ["cmake", "--install", str(folder), "--prefix", str(package)])
+        and runner.command(
+            stage, ["cmake", "--install", str(folder), "--prefix", str(package), "--component", "package"]
+        )
     )
     if not stage.check(built, "build tsan-python"):
         return
