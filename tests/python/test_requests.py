@@ -381,6 +381,7 @@ def test_a_callback_that_refers_to_its_request_runs_and_is_collected_with_it(lis
     left, *_, local, remote = lists
     calls = []
     gone = []
+    left.connect(lists[1].name)  # so that one post after the other fills the pages
     for _ in range(50):
         request = left.make_request("read", local, remote)
         request.on_done(lambda error, request=request: calls.append(request.pages))

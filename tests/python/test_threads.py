@@ -103,13 +103,14 @@ CLOSES_WHILE_OTHERS_READ = """
 import sys, threading, headrace
 for _ in range(20):
     left, right = (headrace.Agent(name, [sys.argv[1]]) for name in ("left", "right"))
-    here, there = left.allocate(1 << 22), right.allocate(1 << 22, name="there")
+    there = right.allocate(1 << 22, name="there")
     left.import_metadata(right.export_metadata()); right.import_metadata(left.export_metadata())
     rounds, errors = [0] * 4, []
+    here = [left.allocate(1 << 22) for _ in range(4)]
     def read(number):
         try:
             while True:
-                left.read("right", [here], [left.peer_region("right", "there")])
+                left.read("right", [here[number]], [left.peer_region("right", "there")])
                 rounds[number] += 1
         except (headrace.Canceled, headrace.PeerLost, headrace.InvalidArgument) as error:
             errors.append(error)
