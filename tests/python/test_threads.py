@@ -100,7 +100,7 @@ def test_a_wait_lets_other_threads_run(agent):
 
 
 CLOSES_WHILE_OTHERS_READ = """
-import sys, threading, headrace
+import sys, threading, time, headrace
 for _ in range(20):
     left, right = (headrace.Agent(name, [sys.argv[1]]) for name in ("left", "right"))
     there = right.allocate(1 << 22, name="there")
@@ -119,7 +119,7 @@ for _ in range(20):
             errors.append(error)
     threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
     for thread in threads: thread.start()
-    while min(rounds) == 0: pass
+    while min(rounds) == 0: time.sleep(0.001)
     left.close(); right.close()
     for thread in threads: thread.join()
     assert len(errors) == 4, errors
