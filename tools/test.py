@@ -580,7 +580,7 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
     environment = {
         "PYTHONPATH": str(package.parent),
         "LD_PRELOAD": library,
-        "TSAN_OPTIONS": f"log_path={reports}:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan.supp",
+        "TSAN_OPTIONS": f"log_path={reports}:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_python.supp",
         "OPENBLAS_NUM_THREADS": "1",
     }
     # The sanitizer ends a forked child that starts threads.
