@@ -577,10 +577,11 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
     library = subprocess.run(
         ["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
+    suppressions = ROOT / "tests" / "tsan_python.supp"
     environment = {
         "PYTHONPATH": str(package.parent),
         "LD_PRELOAD": library,
-        "TSAN_OPTIONS": f"log_path={reports}:second_deadlock_stack=1:suppressions={ROOT}/tests/tsan_python.supp",
+        "TSAN_OPTIONS": f"log_path={reports}:second_deadlock_stack=1:suppressions={suppressions}",
         "OPENBLAS_NUM_THREADS": "1",
     }
     # The sanitizer ends a forked child that starts threads.
