@@ -5,7 +5,6 @@
 
 #include <fmt/ranges.h>
 
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <new>
@@ -13,34 +12,7 @@
 namespace headrace {
 namespace {
 
-struct TypeRow {
-  std::string_view name;
-  std::size_t bytes;
-};
-// In the order of DType.
-constexpr std::array<TypeRow, dtype_count> types{{
-    {"float32", 4},
-    {"float64", 8},
-    {"float16", 2},
-    {"bfloat16", 2},
-    {"int8", 1},
-    {"int16", 2},
-    {"int32", 4},
-    {"int64", 8},
-    {"uint8", 1},
-    {"uint16", 2},
-    {"uint32", 4},
-    {"uint64", 8},
-    {"bool", 1},
-    {"complex64", 8},
-    {"complex128", 16},
-    {"float8_e4m3fn", 1},
-    {"float8_e5m2", 1},
-}};
-
 constexpr std::size_t alignment = 64;
-
-std::size_t index_of(DType dtype) { return static_cast<std::size_t>(dtype) % dtype_count; }
 
 /// Bytes of a tensor with this shape.
 Result<std::size_t> bytes_of(DType dtype, const Shape& shape) {
@@ -75,21 +47,6 @@ std::string lower(std::string_view text) {
 }
 
 }  // namespace
-
-std::string_view dtype_name(DType dtype) noexcept { return types[index_of(dtype)].name; }
-
-std::size_t element_bytes(DType dtype) noexcept { return types[index_of(dtype)].bytes; }
-
-Result<DType> dtype_from_name(std::string_view name) {
-  constexpr std::string_view prefix = "torch.";
-  if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
-  std::string known;
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    if (types[i].name == name) return static_cast<DType>(i);
-    known.append(i == 0 ? "" : ", ").append(types[i].name);
-  }
-  return make_error(Code::invalid_argument, "there is no element type \"{}\"; the types are {}", name, known);
-}
 
 std::string shape_text(const Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", "));

@@ -1,14 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of every type as numbers, and numbers as elements.
+// Element types: names, widths, elements as numbers, numbers as elements.
 #include <headrace/tensor.hpp>
 
+#include "base/errors.hpp"
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <string_view>
 
 namespace headrace {
+namespace {
+
+struct DTypeRow {
+  std::string_view name;
+  std::size_t bytes;
+};
+// In the order of DType.
+constexpr std::array<DTypeRow, dtype_count> dtype_rows{{
+    {"float32", 4},
+    {"float64", 8},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"int8", 1},
+    {"int16", 2},
+    {"int32", 4},
+    {"int64", 8},
+    {"uint8", 1},
+    {"uint16", 2},
+    {"uint32", 4},
+    {"uint64", 8},
+    {"bool", 1},
+    {"complex64", 8},
+    {"complex128", 16},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
+}};
+
+std::size_t dtype_index(DType dtype) { return static_cast<std::size_t>(dtype) % dtype_count; }
+
+}  // namespace
+
+std::string_view dtype_name(DType dtype) noexcept { return dtype_rows[dtype_index(dtype)].name; }
+
+std::size_t element_bytes(DType dtype) noexcept { return dtype_rows[dtype_index(dtype)].bytes; }
+
+Result<DType> dtype_from_name(std::string_view name) {
+  constexpr std::string_view prefix = "torch.";
+  if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  std::string known;
+  for (std::size_t i = 0; i < dtype_rows.size(); ++i) {
+    if (dtype_rows[i].name == name) return static_cast<DType>(i);
+    known.append(i == 0 ? "" : ", ").append(dtype_rows[i].name);
+  }
+  return make_error(Code::invalid_argument, "there is no element type \"{}\"; the types are {}", name, known);
+}
+
 namespace {
 
 template <class Number>
