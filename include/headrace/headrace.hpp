@@ -3,6 +3,7 @@
 #pragma once
 
 #include <headrace/agent.hpp>
+#include <headrace/comm.hpp>
 #include <headrace/completion_queue.hpp>
 #include <headrace/counter.hpp>
 #include <headrace/log.hpp>

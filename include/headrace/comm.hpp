@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives: operations in which every rank of a communicator takes part. Ranks are processes, or threads
+// of one process, on one host or several.
+#pragma once
+
+#include <headrace/request.hpp>
+#include <headrace/tensor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace headrace {
+
+/// The element type of a C++ type. float16, bfloat16, float8 and bool have none: name them.
+template <class T>
+inline constexpr std::optional<DType> dtype_of = std::nullopt;
+template <>
+inline constexpr std::optional<DType> dtype_of<float> = DType::float32;
+template <>
+inline constexpr std::optional<DType> dtype_of<double> = DType::float64;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::int8_t> = DType::int8;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::int16_t> = DType::int16;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::int32_t> = DType::int32;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::int64_t> = DType::int64;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::uint8_t> = DType::uint8;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::uint16_t> = DType::uint16;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::uint32_t> = DType::uint32;
+template <>
+inline constexpr std::optional<DType> dtype_of<std::uint64_t> = DType::uint64;
+
+/// Contiguous elements of the caller that an operation writes. They stay the caller's, in place, until the
+/// operation has ended.
+struct Elements {
+  void* data = nullptr;  ///< may be null if there are none
+  std::size_t count = 0;
+  DType dtype = DType::float32;
+
+  Elements() = default;
+  Elements(void* first, std::size_t number, DType type) : data(first), count(number), dtype(type) {}
+  template <class T, std::size_t N>
+    requires(dtype_of<T>.has_value())
+  Elements(std::span<T, N> elements) : Elements(elements.data(), elements.size(), *dtype_of<T>) {}
+  template <class T>
+    requires(dtype_of<T>.has_value())
+  Elements(std::vector<T>& elements) : Elements(std::span<T>(elements)) {}
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return count * element_bytes(dtype); }
+};
+
+/// Contiguous elements of the caller that an operation reads.
+struct ConstElements {
+  const void* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::float32;
+
+  ConstElements() = default;
+  ConstElements(const void* first, std::size_t number, DType type)
+      : data(first), count(number), dtype(type) {}
+  ConstElements(const Elements& elements) : ConstElements(elements.data, elements.count, elements.dtype) {}
+  template <class T, std::size_t N>
+    requires(dtype_of<std::remove_const_t<T>>.has_value())
+  ConstElements(std::span<T, N> elements)
+      : ConstElements(elements.data(), elements.size(), *dtype_of<std::remove_const_t<T>>) {}
+  template <class T>
+    requires(dtype_of<T>.has_value())
+  ConstElements(const std::vector<T>& elements) : ConstElements(std::span<const T>(elements)) {}
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return count * element_bytes(dtype); }
+};
+
+/// How the elements of all ranks become one. float16, bfloat16 and float8 are added in float32 and rounded
+/// once.
+///
+/// Floats have all but the bit operations; min and max of a NaN are NaN. Complex numbers have sum, product,
+/// avg and premul_sum. Integers have all: sums wrap around, avg drops the fraction, the factor of premul_sum
+/// is whole. Of bool, sum, max and bor are "or", product, min and band are "and", bxor is "xor".
+struct ReduceOp {
+  enum Kind : std::int32_t {
+    sum = 0,
+    product = 1,
+    min = 2,
+    max = 3,
+    avg = 4,  ///< the sum divided by the number of ranks
+    band = 5,
+    bor = 6,
+    bxor = 7,
+    premul_sum = 8,  ///< the sum of each rank's elements times `factor`, the same on every rank
+  };
+  Kind kind = sum;
+  double factor = 1;
+
+  constexpr ReduceOp(Kind which, double by = 1) noexcept : kind(which), factor(by) {}
+};
+
+/// The name of an operation as in ReduceOp: "sum".
+HEADRACE_API std::string_view reduce_op_name(ReduceOp::Kind kind) noexcept;
+
+/// The place where the ranks of a communicator find each other, given by the caller: torch's Store, for
+/// example.
+///   threads  called by the thread that opens the communicator alone
+class CommStore {
+ public:
+  virtual ~CommStore() = default;
+  /// Sets a key; a later call replaces its value.
+  virtual Result<void> set(const std::string& key, const std::string& value) = 0;
+  /// The value of a key. errors: not_found (no value yet)
+  virtual Result<std::string> get(const std::string& key) = 0;
+  /// Returns once the key has a value. errors: timed_out
+  virtual Result<void> wait(const std::string& key, Timeout timeout) = 0;
+};
+
+struct CommOptions {
+  int rank = 0;  ///< of this participant: 0 to size - 1
+  int size = 1;  ///< number of ranks
+  /// The same on all ranks: 1 to 128 bytes. Communicators that share a meeting place have different names.
+  std::string name = "world";
+  /// Where the ranks meet: "tcp://host:port", at which rank 0 listens; "file:///folder"; "memory:NAME" for
+  /// threads of one process; "etcd://host:port[,host:port...][/namespace]". Not needed for one rank.
+  std::string meeting = {};
+  /// Instead of `meeting`.
+  std::shared_ptr<CommStore> store = {};
+  Timeout meeting_timeout = std::chrono::seconds(120);  ///< until all ranks have come
+  Timeout timeout = std::chrono::seconds(600);          ///< of each operation, unless it has its own
+  /// Ends the process when an operation fails, or is late. Off: the operation returns the error.
+  bool abort_on_error = false;
+  /// Values by name; list_comm_hints() has the names.
+  std::map<std::string, std::string> hints = {};
+};
+
+/// One hint: what it is for. The value is the default.
+struct CommHint {
+  std::string name, default_value, unit, sentence;
+};
+/// Lists the hints of CommOptions.
+HEADRACE_API std::vector<CommHint> list_comm_hints();
+
+/// What goes with one operation.
+struct OpOptions {
+  bool async = false;    ///< return at once; Work::wait waits. The memory stays in place until then
+  Timeout timeout = {};  ///< from the call on; nullopt: the communicator's
+  /// "algorithm": "one_shot" or "two_shot" for all_reduce, the same on every rank.
+  std::map<std::string, std::string> hints = {};
+};
+
+/// What goes with a message from rank to rank.
+struct MessageOptions {
+  bool async = false;
+  Timeout timeout = {};
+  std::uint32_t tag = 0;  ///< a receive takes messages of its own tag alone
+};
+
+/// As the source of recv: the first message with the tag, from any rank.
+inline constexpr int any_source = -1;
+
+enum class WorkStatus : std::int32_t { not_started, in_progress, completed, timed_out, aborted, failed };
+/// The name of a status, as written in this header.
+HEADRACE_API std::string_view work_status_name(WorkStatus status) noexcept;
+
+/// An operation under way, or done. A handle, cheap to copy. Dropping it does not end the operation.
+///   threads  any
+class Work {
+ public:
+  class State;
+  /// An operation that is done already.
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  [[nodiscard]] HEADRACE_API WorkStatus status() const;
+  /// Whether it has ended, well or not. Makes progress with sends and receives.
+  [[nodiscard]] HEADRACE_API bool is_completed() const;
+  /// Waits until it has ended. An operation that is late goes on.
+  ///   errors  those of the operation; timed_out. They name rank, operation, number and the rank waited for
+  HEADRACE_API Result<void> wait(Timeout timeout = forever) const;
+  /// Why it failed; Code::ok and no text if it did not, or has not ended.
+  [[nodiscard]] HEADRACE_API Error error() const;
+  /// Of a receive that is completed: the rank that sent. Else -1.
+  [[nodiscard]] HEADRACE_API int source() const;
+
+ private:
+  std::shared_ptr<State> state_;  // null: done when the call returned
+};
+
+/// One rank of a communicator.
+///
+/// Every rank calls the same operations in the same order. Calls of several threads are ordered as they come,
+/// so threads that call operations of one communicator agree on an order with their like on other ranks, or
+/// use a communicator each. Sends and receives are apart from that order.
+///
+/// An operation that fails or is late ends the communicator on all ranks: every later one returns the reason.
+/// Wrong arguments end nothing: no rank has been told of the operation, and the caller corrects the call. A
+/// send or receive that is late before its first byte has moved ends alone.
+///   threads  any
+///   fork     a forked child opens its own communicators
+///   errors   of every operation: invalid_argument (rank, root, counts, types, null memory: the values; or
+///            another rank is in another operation: which), timed_out, canceled (aborted: by which rank,
+///            why), peer_lost (which rank)
+class Comm {
+ public:
+  class Core;
+
+  /// Meets the other ranks and connects to each.
+  ///   errors  invalid_argument (rank, size, name, an unknown hint: the nearest; a rank that two callers
+  ///   have),
+  ///           timed_out (which ranks have not come), and those of Agent::open and of the store
+  static HEADRACE_API Result<Comm> open(const CommOptions& options);
+  /// Leaves. Operations that are under way are aborted.
+  HEADRACE_API ~Comm();
+  HEADRACE_API Comm(Comm&&) noexcept;
+  HEADRACE_API Comm& operator=(Comm&&) noexcept;
+
+  [[nodiscard]] HEADRACE_API int rank() const;
+  [[nodiscard]] HEADRACE_API int size() const;
+  /// The ranks of this communicator as those of the one that was opened first: 0 to size - 1, or what split
+  /// had.
+  [[nodiscard]] HEADRACE_API std::vector<int> ranks() const;
+  [[nodiscard]] HEADRACE_API std::string name() const;
+  /// With the values that were set since.
+  [[nodiscard]] HEADRACE_API CommOptions options() const;
+  [[nodiscard]] HEADRACE_API std::string_view backend() const;  ///< "host"
+  [[nodiscard]] HEADRACE_API std::string_view backend_version() const;
+
+  /// For operations that begin later.
+  HEADRACE_API void set_timeout(Timeout timeout);
+  /// Changes hints for operations that begin later, on every rank alike.
+  ///   errors  invalid_argument (unknown: the nearest; a hint that is fixed when the communicator opens)
+  HEADRACE_API Result<void> set_hints(const std::map<std::string, std::string>& hints);
+
+  /// Makes a communicator of some ranks, in the given order. All ranks of this one call it. Each gives the
+  /// group that it belongs to, or no ranks: then it gets nullopt.
+  ///   errors  invalid_argument (this rank is not in `ranks`, a rank twice or out of range; another rank of
+  ///   the
+  ///           group gave another list or name)
+  HEADRACE_API Result<std::optional<Comm>> split(std::span<const int> ranks, const std::string& name);
+
+  /// Ends every operation on all ranks: they return canceled, with this rank and the reason, within 100 ms.
+  HEADRACE_API void abort(std::string_view reason = "abort was called");
+  /// Whether the communicator has ended: by abort, or by an operation that failed on some rank.
+  [[nodiscard]] HEADRACE_API bool is_aborted() const;
+  /// Waits for queued operations and leaves; later operations return invalid_argument.
+  ///   errors  those of the operations that were queued
+  HEADRACE_API Result<void> finalize();
+
+  // --- all ranks give, all receive
+
+  /// Every rank gets the reduction of all ranks' elements, bit for bit the same.
+  HEADRACE_API Result<Work> all_reduce(const Elements& inout, ReduceOp op, const OpOptions& options = {});
+  ///   shapes  input and output of the same count and type; they may be the same memory
+  HEADRACE_API Result<Work> all_reduce(const ConstElements& input, const Elements& output, ReduceOp op,
+                                       const OpOptions& options = {});
+  /// outputs[r] gets the input of rank r.
+  ///   shapes  size() outputs, each of the input's count
+  HEADRACE_API Result<Work> all_gather(std::span<const Elements> outputs, const ConstElements& input,
+                                       const OpOptions& options = {});
+  /// The same with counts that differ: outputs[r] has the count of rank r's input.
+  HEADRACE_API Result<Work> all_gather_v(std::span<const Elements> outputs, const ConstElements& input,
+                                         const OpOptions& options = {});
+  /// The inputs of all ranks in a row.
+  ///   shapes  output.count == size() * input.count
+  HEADRACE_API Result<Work> all_gather_single(const Elements& output, const ConstElements& input,
+                                              const OpOptions& options = {});
+  /// Rank r gets the reduction of all ranks' inputs[r].
+  ///   shapes  size() inputs, each of the output's count
+  HEADRACE_API Result<Work> reduce_scatter(const Elements& output, std::span<const ConstElements> inputs,
+                                           ReduceOp op, const OpOptions& options = {});
+  /// The same with counts that differ: inputs[r] has the count of rank r's output.
+  HEADRACE_API Result<Work> reduce_scatter_v(const Elements& output, std::span<const ConstElements> inputs,
+                                             ReduceOp op, const OpOptions& options = {});
+  ///   shapes  input.count == size() * output.count
+  HEADRACE_API Result<Work> reduce_scatter_single(const Elements& output, const ConstElements& input,
+                                                  ReduceOp op, const OpOptions& options = {});
+  /// outputs[r] gets inputs[this rank] of rank r.
+  ///   shapes  size() of each; inputs[r] of this rank has the count of outputs[this rank] of rank r
+  HEADRACE_API Result<Work> all_to_all(std::span<const Elements> outputs,
+                                       std::span<const ConstElements> inputs, const OpOptions& options = {});
+  /// The same with the parts in a row, all of one count.
+  ///   shapes  output.count == input.count, a multiple of size()
+  HEADRACE_API Result<Work> all_to_all_single(const Elements& output, const ConstElements& input,
+                                              const OpOptions& options = {});
+  /// The same with counts for each rank, in elements.
+  ///   shapes  size() splits each; their sums are output.count and input.count
+  HEADRACE_API Result<Work> all_to_all_v_single(const Elements& output, const ConstElements& input,
+                                                std::span<const std::size_t> output_splits,
+                                                std::span<const std::size_t> input_splits,
+                                                const OpOptions& options = {});
+  /// Returns once every rank has called it.
+  HEADRACE_API Result<Work> barrier(const OpOptions& options = {});
+
+  // --- one rank gives, or one receives
+
+  /// Every rank gets the root's elements.
+  HEADRACE_API Result<Work> broadcast(const Elements& inout, int root, const OpOptions& options = {});
+  /// The root gets the reduction of all ranks' elements; those of other ranks stay as they are.
+  HEADRACE_API Result<Work> reduce(const Elements& inout, int root, ReduceOp op,
+                                   const OpOptions& options = {});
+  /// outputs[r] of the root gets the input of rank r.
+  ///   shapes  size() outputs of the input's count on the root, none elsewhere
+  HEADRACE_API Result<Work> gather(std::span<const Elements> outputs, const ConstElements& input, int root,
+                                   const OpOptions& options = {});
+  ///   shapes  output.count == size() * input.count on the root; elsewhere the output is not used
+  HEADRACE_API Result<Work> gather_single(const Elements& output, const ConstElements& input, int root,
+                                          const OpOptions& options = {});
+  /// Rank r gets inputs[r] of the root.
+  ///   shapes  size() inputs of the output's count on the root, none elsewhere
+  HEADRACE_API Result<Work> scatter(const Elements& output, std::span<const ConstElements> inputs, int root,
+                                    const OpOptions& options = {});
+
+  // --- from rank to rank, beside the collectives
+
+  /// Sends a message. Done when the elements may be changed; the receiver may not have them yet.
+  HEADRACE_API Result<Work> send(const ConstElements& input, int destination,
+                                 const MessageOptions& options = {});
+  /// Receives the next message of the tag from a rank, or from any_source: Work::source tells which.
+  ///   shapes  the message has as many bytes as `output`
+  HEADRACE_API Result<Work> recv(const Elements& output, int source, const MessageOptions& options = {});
+
+ private:
+  explicit Comm(std::shared_ptr<Core> core);
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/core.hpp"
+
+#include "base/affinity.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
+#include "base/names.hpp"
+#include "base/random.hpp"
+#include "base/start_thread.hpp"
+#include "base/utf8.hpp"
+#include "collectives/algorithms.hpp"
+#include "collectives/meeting.hpp"
+#include "collectives/split_card.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace headrace {
+
+namespace collectives {
+
+namespace {
+
+constexpr std::size_t longest_name = 128;
+constexpr auto settle_limit = std::chrono::seconds(5);
+
+std::string duration_text(Timeout timeout) {
+  if (!timeout) return "any time";
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(*timeout).count();
+  return us % 1000 == 0 ? fmt::format("{} ms", us / 1000) : fmt::format("{} us", us);
+}
+
+std::string rank_text(int rank) { return rank < 0 ? "another rank" : fmt::format("rank {}", rank); }
+
+Result<void> check_name(const std::string& name) {
+  if (name.empty() || name.size() > longest_name || !is_utf8(name) || has_control_character(name)) {
+    return make_error(Code::invalid_argument,
+                      "a communicator's name is UTF-8 of 1 to {} bytes without control characters, not {}",
+                      longest_name, name_text(name));
+  }
+  return {};
+}
+
+Result<void> check_options(const CommOptions& options) {
+  HEADRACE_TRY_VOID(check_name(options.name));
+  constexpr int most_ranks = 4096;
+  if (options.size < 1 || options.size > most_ranks || options.rank < 0 || options.rank >= options.size) {
+    return make_error(
+        Code::invalid_argument,
+        "rank {} of size {}: the size is 1 to {}, and the rank is at least 0 and below the size",
+        options.rank, options.size, most_ranks);
+  }
+  return {};
+}
+
+/// With more ranks than cores here, a rank that spins holds the core that the other one needs.
+std::uint32_t spins_for(int ranks) {
+  return static_cast<unsigned>(ranks) <= usable_cores() ? Waiter::many_spins : Waiter::few_spins;
+}
+
+Deadline deadline_of(Timeout timeout) { return timeout ? Deadline::after(*timeout) : Deadline::never(); }
+
+/// The code that other ranks get for an error of this one.
+Code code_for_others(Code code) {
+  return code == Code::peer_lost || code == Code::invalid_argument ? code : Code::canceled;
+}
+
+}  // namespace
+
+Error late(const Call& call, int awaited) {
+  return make_error(Code::timed_out, "{} has not come within {}", rank_text(awaited),
+                    duration_text(call.timeout));
+}
+
+Error described(const Comm::Core& core, const Call& call, Error error) {
+  return std::move(error).within(
+      fmt::format("rank {}, {} number {} of {}", core.rank(), call.op, call.number, name_text(core.name())));
+}
+
+}  // namespace collectives
+
+using collectives::Members;
+using collectives::Settings;
+using collectives::Station;
+
+Result<std::shared_ptr<Comm::Core>> Comm::Core::open(const CommOptions& options) {
+  HEADRACE_TRY_VOID(collectives::check_options(options));
+  HEADRACE_TRY(settings, Settings::read(options.hints));
+  const std::string agent = fmt::format("{}.{:016x}.{}", options.name, random_u64(), options.rank);
+  HEADRACE_TRY(station, Station::open(agent, settings.backends));
+  HEADRACE_TRY(members, Members::open(station, options.rank, options.size, "box", settings));
+  std::vector<int> ranks(static_cast<std::size_t>(options.size));
+  for (int rank = 0; rank < options.size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
+  if (options.size == 1)
+    return std::make_shared<Core>(options, std::move(settings), std::move(members), std::move(ranks));
+
+  const Deadline deadline = collectives::deadline_of(options.meeting_timeout);
+  HEADRACE_TRY(place, collectives::open_meeting_place(options));
+  HEADRACE_TRY(card, members->card());
+  collectives::Meeting meeting(*place, options.name, options.rank, options.size);
+  HEADRACE_TRY(cards, meeting.exchange(std::move(card), deadline));
+  HEADRACE_TRY_VOID(members->connect(cards, deadline));
+  auto core = std::make_shared<Core>(options, std::move(settings), std::move(members), std::move(ranks));
+  // The place stays open until every rank has read what it needs.
+  OpOptions until;
+  if (!deadline.is_never()) until.timeout = std::chrono::nanoseconds(deadline.remaining_ns());
+  HEADRACE_TRY_VOID(core->collective(Operation::open, until, collectives::barrier));
+  return core;
+}
+
+Comm::Core::Core(CommOptions options, Settings settings, std::unique_ptr<Members> members,
+                 std::vector<int> ranks)
+    : name_(options.name),
+      ranks_(std::move(ranks)),
+      spins_(collectives::spins_for(members->size())),
+      members_(std::move(members)),
+      messages_(*members_, settings),
+      exchange_(*members_, *this, spins_),
+      options_(std::move(options)),
+      settings_(std::move(settings)) {}
+
+Comm::Core::~Core() { close(); }
+
+CommOptions Comm::Core::options() const {
+  const std::scoped_lock lock(order_);
+  return options_;
+}
+
+Settings Comm::Core::settings() const {
+  const std::scoped_lock lock(order_);
+  return settings_;
+}
+
+collectives::Tuning Comm::Core::tuning() const {
+  const std::scoped_lock lock(order_);
+  return settings_.tuning;
+}
+
+void Comm::Core::set_timeout(Timeout timeout) {
+  const std::scoped_lock lock(order_);
+  options_.timeout = timeout;
+}
+
+Result<void> Comm::Core::set_hints(const std::map<std::string, std::string>& hints) {
+  const std::scoped_lock lock(order_);
+  for (const char* fixed : {"backends", "lane_bytes", "message_lane_bytes"}) {
+    if (hints.contains(fixed))
+      return make_error(Code::invalid_argument,
+                        "hint {} is fixed when the communicator opens: give it in CommOptions::hints", fixed);
+  }
+  std::map<std::string, std::string> all = options_.hints;
+  for (const auto& [name, value] : hints) all[name] = value;
+  HEADRACE_TRY(settings, Settings::read(all));
+  options_.hints = std::move(all);
+  settings_ = std::move(settings);
+  messages_.set_limits(settings_);
+  return {};
+}
+
+Result<void> Comm::Core::usable() const {
+  if (!closing_) return {};
+  return make_error(Code::invalid_argument, "the communicator {} has been finalized: open another one",
+                    name_text(name_));
+}
+
+Comm::Core::Call Comm::Core::new_call(Operation operation, Timeout timeout) {
+  Call call;
+  call.op = collectives::operation_name(operation);
+  const bool is_message = operation == Operation::send || operation == Operation::recv;
+  call.number = is_message ? ++message_number_ : ++number_;
+  call.timeout = timeout ? timeout : options_.timeout;
+  call.deadline = collectives::deadline_of(call.timeout);
+  return call;
+}
+
+Result<void> Comm::Core::start_worker() {
+  if (worker_.joinable()) return {};
+  HEADRACE_TRY(thread, start_thread("headrace-comm", [this] { work(); }));
+  worker_ = std::move(thread);
+  return {};
+}
+
+Result<void> Comm::Core::enqueue(Task task) {
+  HEADRACE_TRY_VOID(start_worker());
+  queue_.push_back(std::move(task));
+  changed_.notify_all();
+  return {};
+}
+
+/// The communicator's own thread: runs what is queued, and drives sends and receives that no thread waits
+/// for.
+void Comm::Core::work() {
+  collectives::Waiter waiter(spins_);
+  std::unique_lock lock(order_);
+  while (true) {
+    const auto runnable = [this] { return !queue_.empty() && !running_; };
+    changed_.wait(lock, [&] { return stop_ || runnable() || messages_.async_pending(); });
+    if (runnable()) {
+      Task task = std::move(queue_.front());
+      queue_.pop_front();
+      running_ = true;
+      lock.unlock();
+      task.work->begin();
+      Result<void> result = run(task.work->call(), task.operation, task.body);
+      lock.lock();
+      running_ = false;
+      changed_.notify_all();
+      lock.unlock();
+      task.work->end(std::move(result));
+      task = {};
+      lock.lock();
+    } else if (stop_) {
+      return;
+    } else if (messages_.async_pending()) {
+      lock.unlock();
+      drive_messages(waiter);
+      lock.lock();
+    }
+  }
+}
+
+void Comm::Core::drive_messages(collectives::Waiter& waiter) {
+  if (messages_.progress()) return waiter.moved();
+  // A failed message ends by itself; the thread goes on with the others.
+  static_cast<void>(waiter.pause([this]() -> Result<void> {
+    end_stuck_messages();
+    return {};
+  }));
+}
+
+void Comm::Core::end_stuck_messages() {
+  if (ended()) return messages_.end_all(why_ended());
+  const auto stuck = messages_.stuck();
+  if (stuck.empty()) return;
+  messages_.progress();  // what a rank sent before it went
+  for (const collectives::Messages::Stuck& one : stuck) {
+    if (one.work->ended()) continue;
+    const bool alone = one.error.code == Code::timed_out && !one.begun;
+    if (alone && messages_.drop(one.work, one.error)) continue;
+    if (!one.work->ended()) fail(one.work->call(), one.error);
+  }
+}
+
+bool Comm::Core::wait(Work::State& work, Deadline deadline) {
+  collectives::Waiter waiter(spins_);
+  while (!work.ended()) {
+    if (deadline.expired()) return false;
+    if (!messages_.pending()) {
+      // Not for long: messages that come up meanwhile need a thread that drives them.
+      work.sleep(Deadline::earliest(deadline, Deadline::after(std::chrono::milliseconds(1))));
+      continue;
+    }
+    drive_messages(waiter);
+  }
+  return true;
+}
+
+Result<void> Comm::Core::look(const Call& call, int awaited) {
+  if (call.awaited != nullptr) call.awaited->store(awaited, std::memory_order_relaxed);
+  if (ended()) return why_ended();
+  if (call.deadline.expired()) return collectives::late(call, awaited);
+  if (awaited >= 0 && !members_->alive(awaited)) {
+    if (call.gone == awaited && !members_->ended())
+      return make_error(Code::peer_lost, "rank {} is gone: its process has ended, or it has left", awaited);
+    call.gone = awaited;
+  }
+  poll();
+  members_->tell_far(collectives::LaneKind::collective);
+  return {};
+}
+
+Result<Work> Comm::Core::message(Operation operation, int peer, bool async, Timeout timeout,
+                                 const std::function<void(const std::shared_ptr<Work::State>&)>& post) {
+  const int least = operation == Operation::recv ? any_source : 0;
+  if (peer < least || peer >= size() || peer == rank()) {
+    return make_error(Code::invalid_argument,
+                      "rank {}, {} of {}: rank {} is no other rank; there are {} ranks, from 0", rank(),
+                      collectives::operation_name(operation), name_text(name_), peer, size());
+  }
+  std::unique_lock lock(order_);
+  if (auto open = usable(); !open) return std::move(open).error();
+  const Call call = new_call(operation, timeout);
+  auto state = std::make_shared<Work::State>(shared_from_this(), call);
+  if (ended()) return collectives::described(*this, call, why_ended());
+  if (async)
+    if (auto started = start_worker(); !started) return std::move(started).error();
+  post(state);  // in order of call
+  changed_.notify_all();
+  lock.unlock();
+  const Work work(std::move(state));
+  if (async) return work;
+  if (auto done = work.wait(); !done) return std::move(done).error();
+  return work;
+}
+
+Result<Work> Comm::Core::send(const ConstElements& input, int to, const MessageOptions& options) {
+  return message(Operation::send, to, options.async, options.timeout, [&](const auto& work) {
+    messages_.send(work, options.async, to, options.tag, static_cast<const std::byte*>(input.data),
+                   input.bytes());
+  });
+}
+
+Result<Work> Comm::Core::receive(const Elements& output, int from, const MessageOptions& options) {
+  return message(Operation::recv, from, options.async, options.timeout, [&](const auto& work) {
+    messages_.receive(work, options.async, from, options.tag, static_cast<std::byte*>(output.data),
+                      output.bytes());
+    messages_.progress();
+  });
+}
+
+Error Comm::Core::why_ended() {
+  const std::scoped_lock lock(cause_mutex_);
+  if (!cause_) {
+    cause_ = members_->first_farewell();
+    ended_.store(true, std::memory_order_release);
+  }
+  return *cause_;
+}
+
+void Comm::Core::end_all(Error cause, std::string_view farewell) {
+  {
+    const std::scoped_lock lock(cause_mutex_);
+    if (cause_) return;
+    cause_ = std::move(cause);
+    ended_.store(true, std::memory_order_release);
+  }
+  members_->say_farewell(collectives::code_for_others(cause_->code), farewell);
+  messages_.end_all(*cause_);
+}
+
+void Comm::Core::fail(const Call& call, const Error& error) {
+  if (ended()) return messages_.end_all(why_ended());
+  const Error full = collectives::described(*this, call, error);
+  end_all(full, full.message);
+  if (!options().abort_on_error) return;
+  Log(Logger::process_default(), "collectives")
+      .error("the process ends, as abort_on_error asks: {}", full.message);
+  std::abort();
+}
+
+void Comm::Core::abort(std::string_view reason) {
+  const std::string text = fmt::format("rank {} aborted {}: {}", rank(), name_text(name_), reason);
+  end_all(Error{Code::canceled, text}, text);
+}
+
+Result<void> Comm::Core::finalize() {
+  {
+    std::unique_lock lock(order_);
+    if (closing_) return {};
+    closing_ = true;
+    changed_.wait(lock, [this] { return queue_.empty() && !running_; });
+  }
+  collectives::Waiter waiter(spins_);
+  while (messages_.pending()) drive_messages(waiter);
+  Result<void> result;
+  if (ended()) result = why_ended();
+  close();
+  return result;
+}
+
+void Comm::Core::close() {
+  std::thread worker;
+  bool busy = messages_.pending();
+  {
+    const std::scoped_lock lock(order_);
+    closing_ = stop_ = true;
+    busy = busy || running_ || !queue_.empty();
+    worker = std::move(worker_);
+  }
+  if (busy) abort("it left while operations were under way");
+  changed_.notify_all();
+  if (worker.joinable()) worker.join();
+  const Deadline until = Deadline::after(collectives::settle_limit);
+  while (!ended() && !until.expired() &&
+         !(members_->settled(collectives::LaneKind::collective) &&
+           members_->settled(collectives::LaneKind::message)))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  members_->leave();
+}
+
+Result<std::shared_ptr<Comm::Core>> Comm::Core::split(std::span<const int> ranks, const std::string& name) {
+  HEADRACE_TRY(mine, collectives::index_in_group(ranks, rank(), size()));
+  if (!ranks.empty()) HEADRACE_TRY_VOID(collectives::check_name(name));
+  std::unique_ptr<Members> members;
+  collectives::SplitCard card{{ranks.begin(), ranks.end()}, name, {}};
+  if (!ranks.empty()) {
+    const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
+    HEADRACE_TRY(opened,
+                 Members::open(members_->station(), mine, static_cast<int>(ranks.size()), box, settings()));
+    HEADRACE_TRY(bytes, opened->card());
+    members = std::move(opened);
+    card.members_card = std::move(bytes);
+  }
+  std::vector<std::string> cards;
+  const std::string encoded = card.encode();
+  HEADRACE_TRY_VOID(collective(Operation::split, {}, [&](Exchange& exchange) {
+    return collectives::gather_texts(exchange, encoded, cards);
+  }));
+  if (ranks.empty()) return std::shared_ptr<Core>();
+  std::vector<std::string> group;
+  std::vector<int> first_ranks;
+  for (const int other : ranks) {
+    HEADRACE_TRY(theirs, collectives::SplitCard::decode(cards[static_cast<std::size_t>(other)]));
+    if (theirs.ranks != card.ranks || theirs.name != name) {
+      return make_error(
+          Code::invalid_argument,
+          "rank {} splits {} into other groups than rank {}: all ranks of a group give the same "
+          "ranks and name",
+          other, name_text(name_), rank());
+    }
+    group.push_back(std::move(theirs.members_card));
+    first_ranks.push_back(ranks_[static_cast<std::size_t>(other)]);
+  }
+  CommOptions options = this->options();
+  options.rank = mine;
+  options.size = static_cast<int>(ranks.size());
+  options.name = name;
+  HEADRACE_TRY_VOID(members->connect(group, collectives::deadline_of(options.meeting_timeout)));
+  auto core = std::make_shared<Core>(options, settings(), std::move(members), std::move(first_ranks));
+  OpOptions until;
+  until.timeout = options.meeting_timeout;
+  HEADRACE_TRY_VOID(core->collective(Operation::open, until, collectives::barrier));
+  return core;
+}
+
+}  // namespace headrace

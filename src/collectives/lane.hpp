@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two ends of a lane. No call waits: what does not fit now is offered again.
+#pragma once
+
+#include "collectives/box.hpp"
+
+#include <optional>
+
+namespace headrace::collectives {
+
+/// Carries lines to a rank whose memory is not mapped here, and positions back to its writer.
+class FarLane {
+ public:
+  virtual ~FarLane() = default;
+  /// Sends line `number` (from 1), and before it the bytes at `bytes_at` of the lane's copy.
+  ///   errors  false: not now, offer it again
+  virtual bool send(const Line& line, std::uint64_t number, std::size_t bytes_at) = 0;
+  /// Tells the writer what has been taken. False: not now.
+  virtual bool tell_taken(std::uint64_t lines, std::uint64_t bytes) = 0;
+};
+
+/// What a line says of its message.
+struct MessageHead {
+  std::uint32_t tag = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// The ring's bytes that a part takes: the next one begins at a cache line.
+[[nodiscard]] inline std::size_t ring_bytes(std::size_t length) {
+  return length <= inline_bytes ? 0 : BoxLayout::round_up(length, cache_line);
+}
+
+class LaneWriter {
+ public:
+  LaneWriter() = default;
+  /// `far`: null if the lane is the reader's own memory.
+  LaneWriter(const LaneMemory& lane, FarLane* far) : lane_(lane), far_(far) {}
+
+  /// Copies the next part of a message into the lane: up to `chunk` bytes, a multiple of a cache line.
+  /// Returns how many; nullopt: the lane is full.
+  std::optional<std::size_t> write(const MessageHead& head, const std::byte* data, std::size_t length,
+                                   std::size_t chunk) {
+    if (lines_ - taken_lines_ == lane_.line_count && !look(lines_ + 1, bytes_)) return std::nullopt;
+    const std::size_t at = bytes_ % std::max<std::size_t>(lane_.byte_count, 1);
+    if (length > inline_bytes) length = std::min({length, chunk, lane_.byte_count - at});
+    const std::size_t needed = ring_bytes(length);
+    if (bytes_ + needed - taken_bytes_ > lane_.byte_count && !look(lines_ + 1, bytes_ + needed))
+      return std::nullopt;
+    Line& line = lane_.lines[lines_ % lane_.line_count];
+    line.length = static_cast<std::uint32_t>(length);
+    line.tag = head.tag;
+    line.message_bytes = head.bytes;
+    if (length != 0) std::memcpy(length <= inline_bytes ? line.bytes : lane_.bytes + at, data, length);
+    if (far_ != nullptr) {
+      if (!far_->send(line, lines_ + 1, at)) return std::nullopt;
+    } else {
+      // Pairs with the load in LaneReader::next: the reader sees the bytes.
+      line.ready.store(lines_ + 1, std::memory_order_release);
+    }
+    ++lines_;
+    bytes_ += needed;
+    return length;
+  }
+
+ private:
+  /// Whether the reader has taken enough for these positions.
+  bool look(std::uint64_t lines, std::uint64_t bytes) {
+    // Pairs with the stores in LaneReader::take: the reader is done with what is overwritten.
+    taken_lines_ = lane_.taken->lines.load(std::memory_order_acquire);
+    taken_bytes_ = lane_.taken->bytes.load(std::memory_order_acquire);
+    return lines - taken_lines_ <= lane_.line_count && bytes - taken_bytes_ <= lane_.byte_count;
+  }
+
+  LaneMemory lane_;
+  FarLane* far_ = nullptr;
+  std::uint64_t lines_ = 0, bytes_ = 0;              // written
+  std::uint64_t taken_lines_ = 0, taken_bytes_ = 0;  // as last seen
+};
+
+class LaneReader {
+ public:
+  LaneReader() = default;
+  LaneReader(const LaneMemory& lane, FarLane* far) : lane_(lane), far_(far) {}
+
+  /// The line at the front, if it is there.
+  [[nodiscard]] const Line* next() const {
+    const Line& line = lane_.lines[lines_ % lane_.line_count];
+    return line.ready.load(std::memory_order_acquire) == lines_ + 1 ? &line : nullptr;
+  }
+  /// The bytes of this front line that have not been taken.
+  [[nodiscard]] std::span<const std::byte> rest(const Line& line) const {
+    // A writer may be any process of this user: no length leads out of the ring.
+    const std::size_t at = bytes_ % std::max<std::size_t>(lane_.byte_count, 1);
+    const std::size_t most = line.length <= inline_bytes ? inline_bytes : lane_.byte_count - at;
+    const std::size_t length = std::min<std::size_t>(line.length, most);
+    const std::byte* const first = line.length <= inline_bytes ? line.bytes : lane_.bytes + at;
+    return {first + offset_, length - offset_};
+  }
+  /// Takes bytes of the front line; with the last one the line goes.
+  void take(const Line& line, std::size_t length) {
+    offset_ += length;
+    if (offset_ < line.length) return;
+    bytes_ += ring_bytes(line.length);
+    ++lines_;
+    offset_ = 0;
+    if (far_ != nullptr) return tell_far();
+    lane_.taken->bytes.store(bytes_, std::memory_order_release);
+    lane_.taken->lines.store(lines_, std::memory_order_release);
+  }
+  /// Tells a far writer what it could not be told before.
+  void tell_far() {
+    if (far_ == nullptr) return;
+    const bool worth =
+        lines_ - told_lines_ >= lane_.line_count / 4 || bytes_ - told_bytes_ >= lane_.byte_count / 4;
+    if (!worth || !far_->tell_taken(lines_, bytes_)) return;
+    told_lines_ = lines_;
+    told_bytes_ = bytes_;
+  }
+
+ private:
+  LaneMemory lane_;
+  FarLane* far_ = nullptr;
+  std::uint64_t lines_ = 0, bytes_ = 0;  // taken
+  std::uint64_t told_lines_ = 0, told_bytes_ = 0;
+  std::size_t offset_ = 0;  // in the front line
+};
+
+}  // namespace headrace::collectives

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/meeting.hpp"
+
+#include "base/errors.hpp"
+#include "base/random.hpp"
+#include "wire/bounded_reader.hpp"
+#include "wire/byte_writer.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace headrace::collectives {
+namespace {
+
+constexpr auto look_interval = std::chrono::milliseconds(2);
+
+/// An entry that is not there yet is no error.
+template <class T>
+bool is_missing(const Result<T>& result) {
+  return !result && result.code() == Code::not_found;
+}
+
+std::string encode_number(std::uint64_t number) {
+  wire::ByteWriter writer;
+  writer.number(number);
+  return std::move(writer).take();
+}
+
+}  // namespace
+
+Meeting::Meeting(CommStore& store, std::string name, int rank, int size)
+    : store_(store), name_(std::move(name)), rank_(rank), size_(size), nonce_(random_u64()) {}
+
+Result<std::vector<std::string>> Meeting::exchange(std::string mine, Deadline deadline) {
+  mine_ = std::move(mine);
+  HEADRACE_TRY_VOID(leave_entry(0, false));
+  return rank_ == 0 ? lead(deadline) : follow(deadline);
+}
+
+Result<std::vector<std::string>> Meeting::lead(Deadline deadline) {
+  while (true) {
+    HEADRACE_TRY(all, collect(deadline));
+    wire::ByteWriter writer;
+    writer.number(all.id);
+    for (const Entry& entry : all.entries) {
+      writer.number(entry.nonce);
+      writer.number(std::uint64_t{entry.bytes.size()});
+      writer.bytes(entry.bytes);
+    }
+    HEADRACE_TRY_VOID(store_.set(key("all"), std::move(writer).take()));
+    bool outdated = false;
+    while (!outdated) {
+      HEADRACE_TRY(confirmed, confirmed_by_all(all, outdated));
+      if (confirmed) {
+        HEADRACE_TRY_VOID(store_.set(key("go"), encode_number(all.id)));
+        HEADRACE_TRY_VOID(wait_until_done(deadline));
+        std::vector<std::string> bytes;
+        for (Entry& entry : all.entries) bytes.push_back(std::move(entry.bytes));
+        return bytes;
+      }
+      if (deadline.expired()) return late();
+      std::this_thread::sleep_for(look_interval);
+    }
+  }
+}
+
+/// A rank whose entry is gone has failed; connecting to it will say so.
+Result<void> Meeting::wait_until_done(Deadline deadline) {
+  for (int rank = 1; rank < size_; ++rank) {
+    auto entry = entry_of(rank);
+    while (entry && !entry->done) {
+      if (deadline.expired()) return late();
+      std::this_thread::sleep_for(look_interval);
+      entry = entry_of(rank);
+    }
+    if (!entry && !is_missing(entry)) return std::move(entry).error();
+  }
+  return {};
+}
+
+Result<Meeting::Table> Meeting::collect(Deadline deadline) {
+  Table all{random_u64(), std::vector<Entry>(static_cast<std::size_t>(size_))};
+  for (int rank = 0; rank < size_; ++rank) {
+    auto entry = entry_of(rank);
+    while (is_missing(entry)) {
+      if (deadline.expired()) return late();
+      std::this_thread::sleep_for(look_interval);
+      entry = entry_of(rank);
+    }
+    if (!entry) return std::move(entry).error();
+    if (rank == rank_ && entry->nonce != nonce_) return taken_twice();
+    all.entries[static_cast<std::size_t>(rank)] = std::move(*entry);
+  }
+  return all;
+}
+
+Result<bool> Meeting::confirmed_by_all(const Table& all, bool& outdated) {
+  for (int rank = 1; rank < size_; ++rank) {
+    auto entry = entry_of(rank);
+    outdated = is_missing(entry);  // its publisher has died
+    if (outdated) return false;
+    if (!entry) return std::move(entry).error();
+    outdated = entry->nonce != all.entries[static_cast<std::size_t>(rank)].nonce;
+    if (outdated || entry->confirmed != all.id) return false;
+  }
+  HEADRACE_TRY(now, table());
+  if (now.id != all.id) return taken_twice();
+  return true;
+}
+
+Result<std::vector<std::string>> Meeting::follow(Deadline deadline) {
+  std::uint64_t confirmed = 0;
+  while (true) {
+    auto all = table();
+    if (!all && !is_missing(all)) return std::move(all).error();
+    if (all && all->entries[static_cast<std::size_t>(rank_)].nonce == nonce_) {
+      if (all->id != confirmed) HEADRACE_TRY_VOID(leave_entry(confirmed = all->id, false));
+      const auto go = store_.get(key("go"));
+      if (go && *go == encode_number(confirmed)) {
+        HEADRACE_TRY_VOID(leave_entry(confirmed, true));
+        std::vector<std::string> bytes;
+        for (Entry& entry : all->entries) bytes.push_back(std::move(entry.bytes));
+        return bytes;
+      }
+    }
+    HEADRACE_TRY(mine, entry_of(rank_));
+    if (mine.nonce != nonce_) return taken_twice();
+    if (deadline.expired()) return late();
+    std::this_thread::sleep_for(look_interval);
+  }
+}
+
+Result<void> Meeting::leave_entry(std::uint64_t confirmed, bool done) {
+  wire::ByteWriter writer;
+  writer.number(nonce_);
+  writer.number(confirmed);
+  writer.number(std::uint8_t{done});
+  writer.bytes(mine_);
+  return store_.set(key(std::to_string(rank_)), std::move(writer).take());
+}
+
+Result<Meeting::Entry> Meeting::entry_of(int rank) {
+  HEADRACE_TRY(bytes, store_.get(key(std::to_string(rank))));
+  wire::BoundedReader reader(bytes, "the entry of a rank");
+  HEADRACE_TRY(nonce, reader.number<std::uint64_t>("the nonce"));
+  HEADRACE_TRY(confirmed, reader.number<std::uint64_t>("the confirmed table"));
+  HEADRACE_TRY(done, reader.number<std::uint8_t>("whether it is done"));
+  return Entry{nonce, confirmed, done != 0, std::string(reader.rest())};
+}
+
+Result<Meeting::Table> Meeting::table() {
+  HEADRACE_TRY(bytes, store_.get(key("all")));
+  wire::BoundedReader reader(bytes, "the table of ranks");
+  HEADRACE_TRY(id, reader.number<std::uint64_t>("its number"));
+  Table all{id, {}};
+  for (int rank = 0; rank < size_; ++rank) {
+    HEADRACE_TRY(nonce, reader.number<std::uint64_t>("a nonce"));
+    HEADRACE_TRY(length, reader.number<std::uint64_t>("a length"));
+    HEADRACE_TRY(entry, reader.bytes(length, "an entry"));
+    all.entries.push_back({nonce, 0, false, std::string(entry)});
+  }
+  return all;
+}
+
+Error Meeting::late() {
+  std::string missing;
+  for (int rank = 0; rank < size_; ++rank)
+    if (is_missing(entry_of(rank))) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  if (missing.empty()) {
+    return make_error(
+        Code::timed_out,
+        "rank {} of {} has met the others, but not all have answered: one of them has died, or a "
+        "rank was started twice",
+        rank_, size_);
+  }
+  return make_error(
+      Code::timed_out,
+      "rank {} of {} waits for ranks that have not come: {}. Start them with the same name, size "
+      "and meeting place",
+      rank_, size_, missing);
+}
+
+Error Meeting::taken_twice() const {
+  return make_error(
+      Code::invalid_argument,
+      "another caller has opened \"{}\" as rank {} of {} too: give each its own rank, or another "
+      "name",
+      name_, rank_, size_);
+}
+
+std::string Meeting::key(std::string_view what) const { return fmt::format("{}/{}", name_, what); }
+
+}  // namespace headrace::collectives

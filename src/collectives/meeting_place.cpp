@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stores in which ranks meet: those of agents, and a socket of rank 0.
+#include "agent/core_options.hpp"
+#include "agent/secret.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "collectives/meeting.hpp"
+#include "metadata/metadata_socket.hpp"
+#include "metadata/open_store.hpp"
+#include "wire/bounded_reader.hpp"
+#include "wire/byte_writer.hpp"
+
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace headrace::collectives {
+namespace {
+
+constexpr auto entry_ttl = std::chrono::seconds(30);
+constexpr auto call_limit = std::chrono::seconds(10);
+constexpr auto poll_interval = std::chrono::milliseconds(2);
+constexpr std::string_view tcp_scheme = "tcp://";
+
+/// `wait` by asking again and again.
+class PolledStore : public CommStore {
+ public:
+  Result<void> wait(const std::string& key, Timeout timeout) final {
+    const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
+    while (true) {
+      const auto value = get(key);
+      if (value) return {};
+      if (value.code() != Code::not_found) return value.error();
+      if (deadline.expired()) return make_error(Code::timed_out, "\"{}\" has no value yet", key);
+      std::this_thread::sleep_for(poll_interval);
+    }
+  }
+};
+
+/// A store of agents.
+class AgentStore final : public PolledStore {
+ public:
+  explicit AgentStore(std::unique_ptr<metadata::Store> store) : store_(std::move(store)) {}
+  Result<void> set(const std::string& key, const std::string& value) override {
+    return store_->publish(key, "", value, entry_ttl, Deadline::after(call_limit));
+  }
+  Result<std::string> get(const std::string& key) override {
+    return store_->fetch(key, "", Deadline::after(call_limit));
+  }
+
+ private:
+  std::unique_ptr<metadata::Store> store_;
+};
+
+/// At rank 0: a map, and the server through which the others read and write it.
+class ServedStore final : public PolledStore {
+ public:
+  static Result<std::shared_ptr<CommStore>> open(const std::string& address,
+                                                 const metadata::SocketIdentity& identity) {
+    auto store = std::make_shared<ServedStore>();
+    ServedStore* const self = store.get();
+    metadata::MetadataServerOptions options;
+    options.listen = address;
+    options.identity = identity;
+    metadata::MetadataHandlers handlers;
+    handlers.fetch = [self](const std::string& label, std::uint64_t) { return self->get(label); };
+    handlers.send = [self](const wire::Hello&, std::string_view bytes) { return self->take(bytes); };
+    HEADRACE_TRY(server,
+                 metadata::MetadataServer::open(std::move(options), handlers, Logger::process_default()));
+    store->server_ = std::move(server);
+    return std::shared_ptr<CommStore>(std::move(store));
+  }
+  Result<void> set(const std::string& key, const std::string& value) override {
+    const std::scoped_lock lock(mutex_);
+    values_[key] = value;
+    return {};
+  }
+  Result<std::string> get(const std::string& key) override {
+    const std::scoped_lock lock(mutex_);
+    const auto found = values_.find(key);
+    if (found == values_.end()) return make_error(Code::not_found, "\"{}\" has no value yet", key);
+    return found->second;
+  }
+
+ private:
+  Result<void> take(std::string_view bytes) {
+    wire::BoundedReader reader(bytes, "an entry of a rank");
+    HEADRACE_TRY(length, reader.number<std::uint16_t>("the key's length"));
+    HEADRACE_TRY(key, reader.bytes(length, "the key"));
+    return set(std::string(key), std::string(reader.rest()));
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, std::string> values_;
+  std::unique_ptr<metadata::MetadataServer> server_;  // its thread ends before the map goes
+};
+
+/// At the other ranks. Until rank 0 listens there is no entry.
+class RemoteStore final : public PolledStore {
+ public:
+  RemoteStore(std::string address, metadata::SocketIdentity identity)
+      : address_(std::move(address)), identity_(std::move(identity)) {}
+  Result<void> set(const std::string& key, const std::string& value) override {
+    wire::ByteWriter writer;
+    writer.text(key, 0xffff);
+    writer.bytes(value);
+    const Deadline deadline = Deadline::after(patience);
+    while (true) {
+      auto sent = metadata::send_to(address_, identity_, writer.view(), Deadline::after(call_limit));
+      if (sent || sent.code() != Code::peer_lost || deadline.expired()) return sent;
+      std::this_thread::sleep_for(poll_interval);
+    }
+  }
+  Result<std::string> get(const std::string& key) override {
+    auto found = metadata::fetch_from(address_, identity_, key, 0, Deadline::after(call_limit));
+    if (!found && found.code() == Code::peer_lost)
+      return make_error(Code::not_found, "{}", found.error().message);
+    return found;
+  }
+  std::chrono::nanoseconds patience = std::chrono::seconds(120);
+
+ private:
+  const std::string address_;
+  const metadata::SocketIdentity identity_;
+};
+
+Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const Options& core) {
+  const std::string address = options.meeting.substr(tcp_scheme.size());
+  HEADRACE_TRY(secret, Secret::read(core));
+  metadata::SocketIdentity identity;
+  identity.name = fmt::format("rank {}", options.rank);
+  identity.incarnation = random_u64();
+  identity.token = secret.token;
+  if (options.rank == 0) {
+    HEADRACE_TRY_VOID(secret.check_port("the meeting of ranks", address));
+    return ServedStore::open(address, identity);
+  }
+  auto store = std::make_shared<RemoteStore>(address, identity);
+  if (options.meeting_timeout) store->patience = *options.meeting_timeout;
+  return std::shared_ptr<CommStore>(std::move(store));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<CommStore>> open_meeting_place(const CommOptions& options) {
+  if (options.store) return options.store;
+  if (options.meeting.empty()) {
+    return make_error(
+        Code::invalid_argument,
+        "{} ranks need a place to meet: give `meeting` (tcp://host:port of rank 0, file:///folder, "
+        "memory:NAME or etcd://host:port) or `store`",
+        options.size);
+  }
+  OptionSources sources;
+  sources.other_tables = {"*"};
+  HEADRACE_TRY(core, Options::resolve(core_options, sources));
+  if (options.meeting.starts_with(tcp_scheme)) return open_socket(options, core);
+  HEADRACE_TRY(settings, metadata::StoreOptions::read(core));
+  HEADRACE_TRY(store, metadata::open_store(options.meeting, settings, Logger::process_default()));
+  return std::shared_ptr<CommStore>(std::make_shared<AgentStore>(std::move(store)));
+}
+
+}  // namespace headrace::collectives

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/members.hpp"
+
+#include "base/errors.hpp"
+#include "base/random.hpp"
+#include "wire/bounded_reader.hpp"
+#include "wire/byte_writer.hpp"
+
+namespace headrace::collectives {
+
+struct Members::Card {
+  std::uint64_t mailbox = 0, lane_bytes = 0, message_lane_bytes = 0;
+  std::string agent, metadata;
+  std::uint32_t box = 0;
+
+  [[nodiscard]] std::string encode() const {
+    wire::ByteWriter writer;
+    writer.number(mailbox);
+    writer.number(lane_bytes);
+    writer.number(message_lane_bytes);
+    writer.number(box);
+    writer.text(agent, 0xffff);
+    writer.bytes(metadata);
+    return std::move(writer).take();
+  }
+  static Result<Card> decode(std::string_view bytes) {
+    wire::BoundedReader reader(bytes, "the card of a rank");
+    HEADRACE_TRY(mailbox, reader.number<std::uint64_t>("the mailbox"));
+    HEADRACE_TRY(lane, reader.number<std::uint64_t>("lane_bytes"));
+    HEADRACE_TRY(message_lane, reader.number<std::uint64_t>("message_lane_bytes"));
+    HEADRACE_TRY(box, reader.number<std::uint32_t>("the box"));
+    HEADRACE_TRY(length, reader.number<std::uint16_t>("the agent's length"));
+    HEADRACE_TRY(agent, reader.bytes(length, "the agent"));
+    return Card{mailbox, lane, message_lane, std::string(agent), std::string(reader.rest()), box};
+  }
+};
+
+Members::Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name)
+    : station_(std::move(station)),
+      rank_(rank),
+      size_(size),
+      box_name_(std::move(box_name)),
+      mailbox_(random_u64()),
+      peers_(static_cast<std::size_t>(size)) {
+  station_->enter();
+}
+
+Result<std::unique_ptr<Members>> Members::open(std::shared_ptr<Station> station, int rank, int size,
+                                               const std::string& box_name, const Settings& settings) {
+  std::unique_ptr<Members> members(new Members(std::move(station), rank, size, box_name));
+  BoxLayout layout;
+  layout.ranks = size;
+  layout.lane_bytes[index(LaneKind::collective)] = settings.lane_bytes;
+  layout.lane_bytes[index(LaneKind::message)] = settings.message_lane_bytes;
+  AllocateOptions options;
+  options.registration.name = box_name;
+  Agent& agent = members->station_->agent();
+  HEADRACE_TRY(region, agent.allocate(layout.bytes(), options));
+  HEADRACE_TRY(memory, agent.storage(region.id));
+  members->region_ = std::move(region);
+  members->memory_ = std::move(memory);
+  members->box_ = Box(members->region_.bytes(), layout);
+  members->station_->listen(members->mailbox_,
+                            [self = members.get()](std::string_view mail) { self->take_mail(mail); });
+  return members;
+}
+
+Members::~Members() {
+  leave();
+  peers_.clear();
+}
+
+void Members::leave() {
+  if (left_.exchange(true)) return;
+  station_->stop_listening(mailbox_);
+  // A rank that is stopped does not answer; then the box stays until the agent ends.
+  if (!station_->leave())
+    static_cast<void>(station_->agent().deregister(region_.id, std::chrono::seconds(1)));
+}
+
+Result<std::string> Members::card() const {
+  HEADRACE_TRY(metadata, station_->agent().export_metadata());
+  const BoxLayout& layout = box_.layout();
+  return Card{mailbox_,
+              layout.lane_bytes[0],
+              layout.lane_bytes[1],
+              station_->agent().name(),
+              std::move(metadata),
+              region_.id.value}
+      .encode();
+}
+
+Result<void> Members::connect(const std::vector<std::string>& cards, Deadline deadline) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    HEADRACE_TRY(card, Card::decode(cards[static_cast<std::size_t>(peer)]));
+    const BoxLayout& layout = box_.layout();
+    if (card.lane_bytes != layout.lane_bytes[0] || card.message_lane_bytes != layout.lane_bytes[1]) {
+      return make_error(
+          Code::invalid_argument,
+          "rank {} has lane_bytes {} and message_lane_bytes {}, rank {} has {} and {}: give all "
+          "ranks the same hints",
+          rank_, layout.lane_bytes[0], layout.lane_bytes[1], peer, card.lane_bytes, card.message_lane_bytes);
+    }
+    if (auto connected = connect_to(peer, card, deadline); !connected)
+      return std::move(connected).error().within(fmt::format("connect to rank {}", peer));
+  }
+  return {};
+}
+
+Result<void> Members::connect_to(int peer, const Card& card, Deadline deadline) {
+  Agent& agent = station_->agent();
+  Peer& to = at(peer);
+  HEADRACE_TRY_VOID(agent.import_metadata(card.metadata));
+  const RegionId box{card.box};
+  const auto left = std::chrono::nanoseconds(
+      static_cast<std::int64_t>(std::min<std::uint64_t>(deadline.remaining_ns(), 3'600'000'000'000)));
+  auto mapping = agent.map(card.agent, box, left);
+  if (!mapping && mapping.code() != Code::not_supported) return std::move(mapping).error();
+  if (mapping) {
+    if (mapping->bytes().size() < box_.layout().bytes())
+      return make_error(Code::corrupt, "its box has {} bytes, {} were expected", mapping->bytes().size(),
+                        box_.layout().bytes());
+    to.box = Box(mapping->bytes(), box_.layout());
+    to.mapping = std::move(*mapping);
+  } else {
+    HEADRACE_TRY(far, FarPeer::open(station_, {card.agent, card.mailbox, box, rank_}, box_.layout()));
+    to.far = std::move(far);
+    to.listener.store(to.far.get(), std::memory_order_release);
+    HEADRACE_TRY_VOID(agent.connect(card.agent, left));
+  }
+  for (const LaneKind kind : {LaneKind::collective, LaneKind::message}) {
+    FarLane* const far = to.far ? &to.far->lane(kind) : nullptr;
+    to.writers[index(kind)] = LaneWriter(to.far ? to.far->copy(kind) : to.box.lane(rank_, kind), far);
+    to.readers[index(kind)] = LaneReader(box_.lane(peer, kind), far);
+  }
+  return {};
+}
+
+void Members::take_mail(std::string_view bytes) {
+  MailHead head;
+  if (bytes.size() < sizeof head) return;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  bytes.remove_prefix(sizeof head);
+  const auto from = static_cast<int>(head.from);
+  if (head.from >= static_cast<std::uint32_t>(size_) || from == rank_ || index(head.lane) >= lane_kinds)
+    return;
+  if (head.kind == MailKind::farewell) {
+    box_.say_farewell(from, static_cast<Code>(head.lines), bytes);
+  } else if (head.kind == MailKind::taken) {
+    if (const FarPeer* const far = at(from).listener.load(std::memory_order_acquire))
+      far->taken(head.lane, head.lines, head.bytes);
+  } else if (bytes.size() == sizeof(Line) - sizeof(std::uint64_t) && head.lines != 0) {
+    const LaneMemory lane = box_.lane(from, head.lane);
+    Line& line = lane.lines[(head.lines - 1) % lane.line_count];
+    std::memcpy(reinterpret_cast<std::byte*>(&line) + sizeof line.ready, bytes.data(), bytes.size());
+    line.ready.store(head.lines, std::memory_order_release);
+  }
+}
+
+void Members::tell_far(LaneKind kind) {
+  for (Peer& peer : peers_)
+    if (peer.far) peer.readers[index(kind)].tell_far();
+}
+
+bool Members::settled(LaneKind kind) {
+  bool all = true;
+  for (Peer& peer : peers_)
+    if (peer.far && !peer.far->lane(kind).settled()) all = false;
+  return all;
+}
+
+bool Members::alive(int peer) {
+  Peer& to = at(peer);
+  if (to.mapping) return to.mapping->alive();
+  return to.far == nullptr || to.far->alive();
+}
+
+void Members::say_farewell(Code code, std::string_view text) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    Peer& to = at(peer);
+    if (to.mapping) to.box.say_farewell(rank_, code, text);
+    if (to.far) to.far->say_farewell(code, text);
+  }
+}
+
+bool Members::all_mapped() const {
+  for (const Peer& peer : peers_)
+    if (peer.far) return false;
+  return true;
+}
+
+}  // namespace headrace::collectives

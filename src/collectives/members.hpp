@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a communicator as this one reaches them: its own box, and the lanes to and from each other
+// rank.
+#pragma once
+
+#include "base/clock.hpp"
+#include "collectives/far_lane.hpp"
+#include "collectives/lane.hpp"
+#include "collectives/settings.hpp"
+#include "collectives/station.hpp"
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headrace::collectives {
+
+class Members {
+ public:
+  /// Allocates this rank's box.
+  static Result<std::unique_ptr<Members>> open(std::shared_ptr<Station> station, int rank, int size,
+                                               const std::string& box_name, const Settings& settings);
+  ~Members();
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
+
+  /// What the other ranks need to know of this one.
+  [[nodiscard]] Result<std::string> card() const;
+  /// Connects to the ranks of these cards.
+  ///   errors  invalid_argument (a rank has other sizes of lanes), and those of Agent::map
+  [[nodiscard]] Result<void> connect(const std::vector<std::string>& cards, Deadline deadline);
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] const std::shared_ptr<Station>& station() const { return station_; }
+  [[nodiscard]] const std::string& box_name() const { return box_name_; }
+
+  // Each lane is used by one thread at a time.
+  [[nodiscard]] LaneWriter& writer(int peer, LaneKind kind) { return at(peer).writers[index(kind)]; }
+  [[nodiscard]] LaneReader& reader(int peer, LaneKind kind) { return at(peer).readers[index(kind)]; }
+  /// Goes on with what far ranks could not be told before.
+  void tell_far(LaneKind kind);
+  /// Whether every byte has left for far ranks.
+  [[nodiscard]] bool settled(LaneKind kind);
+
+  /// Whether a rank is still there. Its last lines may have come before it went.
+  [[nodiscard]] bool alive(int peer);
+  /// Whether another rank has ended the communicator, and why.
+  [[nodiscard]] bool ended() const { return box_.ended().load(std::memory_order_acquire) != 0; }
+  [[nodiscard]] Error first_farewell() const { return box_.first_farewell(); }
+  void say_farewell(Code code, std::string_view text);
+  /// Whether all other ranks are on this host.
+  [[nodiscard]] bool all_mapped() const;
+  /// Tells the other ranks that this one is gone. Memory stays mapped until the object goes.
+  void leave();
+
+ private:
+  struct Peer {
+    std::array<LaneWriter, lane_kinds> writers;
+    std::array<LaneReader, lane_kinds> readers;
+    std::optional<Mapping> mapping;
+    Box box;                       // of a mapped rank
+    std::unique_ptr<FarPeer> far;  // of another one
+    std::atomic<FarPeer*> listener{nullptr};
+  };
+  struct Card;
+  Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name);
+  Result<void> connect_to(int peer, const Card& card, Deadline deadline);
+  void take_mail(std::string_view mail);
+  [[nodiscard]] Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  static std::size_t index(LaneKind kind) { return static_cast<std::size_t>(kind); }
+
+  const std::shared_ptr<Station> station_;
+  const int rank_, size_;
+  const std::string box_name_;
+  const std::uint64_t mailbox_;
+  Region region_;
+  std::shared_ptr<std::byte> memory_;  // stays in place while threads may look at it
+  Box box_;
+  std::deque<Peer> peers_;
+  std::atomic<bool> left_{false};
+};
+
+}  // namespace headrace::collectives

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/messages.hpp"
+
+#include "base/errors.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace headrace::collectives {
+namespace {
+
+Error wrong_length(int from, std::size_t sent, std::size_t expected) {
+  return make_error(
+      Code::invalid_argument,
+      "the message of rank {} has {} bytes, the elements to receive have {}: give both sides the "
+      "same count and type",
+      from, sent, expected);
+}
+
+}  // namespace
+
+Messages::Messages(Members& members, const Settings& settings)
+    : members_(members),
+      sends_(static_cast<std::size_t>(members.size())),
+      arriving_(static_cast<std::size_t>(members.size())) {
+  set_limits(settings);
+}
+
+void Messages::set_limits(const Settings& settings) {
+  const std::scoped_lock lock(mutex_);
+  chunk_bytes_ = settings.message_chunk_bytes;
+  kept_limit_ = settings.unexpected_bytes;
+}
+
+void Messages::send(const State& work, bool async, int to, std::uint32_t tag, const std::byte* data,
+                    std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  work->begin();
+  work->await(to);
+  ++pending_;
+  if (async) ++async_pending_;
+  sends(to).push_back({work, async, tag, data, bytes});
+  push(to);
+}
+
+void Messages::receive(const State& work, bool async, int from, std::uint32_t tag, std::byte* data,
+                       std::size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  work->begin();
+  work->await(from);
+  ++pending_;
+  if (async) ++async_pending_;
+  const Receive receive{work, async, from, tag, data, bytes};
+  for (auto kept = kept_.begin(); kept != kept_.end(); ++kept) {
+    if (kept->claimed.work || !receive.fits(kept->from, kept->tag)) continue;
+    kept->claimed = receive;
+    if (kept->done < kept->bytes.size()) return;  // delivered once it is complete
+    deliver(*kept, receive);
+    kept_.erase(kept);
+    return;
+  }
+  receives_.push_back(receive);
+}
+
+bool Messages::progress() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  bool moved = false;
+  for (int rank = 0; rank < members_.size(); ++rank) {
+    if (rank == members_.rank()) continue;
+    while (push(rank)) moved = true;
+    while (pull(rank)) moved = true;
+  }
+  members_.tell_far(LaneKind::message);
+  return moved;
+}
+
+bool Messages::push(int to) {
+  if (sends(to).empty()) return false;
+  Send& send = sends(to).front();
+  const auto written =
+      members_.writer(to, LaneKind::message)
+          .write({send.tag, send.bytes}, send.data + send.done, send.bytes - send.done, chunk_bytes_);
+  if (!written) return false;
+  send.begun = true;
+  send.done += *written;
+  if (send.done < send.bytes) return true;
+  const Send done = send;
+  sends(to).pop_front();
+  --pending_;
+  if (done.async) --async_pending_;
+  done.work->end({});
+  return true;
+}
+
+bool Messages::pull(int from) {
+  LaneReader& lane = members_.reader(from, LaneKind::message);
+  const Line* const line = lane.next();
+  if (line == nullptr) return false;
+  Arriving& now = arriving(from);
+  if (!now.active && !begin(from, *line)) return false;
+  const std::span<const std::byte> bytes = lane.rest(*line);
+  const std::size_t length = std::min(bytes.size(), now.bytes - now.done);
+  std::byte* const to = now.kept != nullptr ? now.kept->bytes.data() : now.receive.data;
+  if (!now.unwanted && length != 0) std::memcpy(to + now.done, bytes.data(), length);
+  lane.take(*line, length);
+  now.done += length;
+  if (now.kept != nullptr) now.kept->done = now.done;
+  if (now.done == now.bytes) finish(from);
+  return true;
+}
+
+/// Decides where a message goes. False: nowhere yet, so its sender waits.
+bool Messages::begin(int from, const Line& line) {
+  const auto bytes = static_cast<std::size_t>(line.message_bytes);
+  const auto wanted =
+      std::ranges::find_if(receives_, [&](const Receive& r) { return r.fits(from, line.tag); });
+  if (wanted == receives_.end()) {
+    if (kept_bytes_ + bytes > kept_limit_) return false;
+    kept_bytes_ += bytes;
+    kept_.push_back({from, line.tag, std::vector<std::byte>(bytes), 0, {}});
+    arriving(from) = {true, bytes, 0, {}, &kept_.back(), false};
+    return true;
+  }
+  const Receive receive = *wanted;
+  receives_.erase(wanted);
+  const bool fits = receive.bytes == bytes;
+  arriving(from) = {true, bytes, 0, receive, nullptr, !fits};
+  return true;
+}
+
+void Messages::finish(int from) {
+  const Arriving done = arriving(from);
+  arriving(from) = {};
+  if (done.kept == nullptr) {
+    Result<void> result;
+    if (done.unwanted) result = wrong_length(from, done.bytes, done.receive.bytes);
+    return end(done.receive, from, std::move(result));
+  }
+  if (!done.kept->claimed.work) return;
+  const Receive receive = done.kept->claimed;
+  deliver(*done.kept, receive);
+  kept_.remove_if([&](const Kept& kept) { return &kept == done.kept; });
+}
+
+void Messages::deliver(Kept& kept, const Receive& receive) {
+  kept_bytes_ -= kept.bytes.size();
+  if (kept.bytes.size() != receive.bytes)
+    return end(receive, kept.from, wrong_length(kept.from, kept.bytes.size(), receive.bytes));
+  if (receive.bytes != 0) std::memcpy(receive.data, kept.bytes.data(), receive.bytes);
+  end(receive, kept.from, {});
+}
+
+void Messages::end(const Receive& receive, int from, Result<void> result) {
+  --pending_;
+  if (receive.async) --async_pending_;
+  receive.work->set_source(from);
+  receive.work->end(std::move(result));
+}
+
+std::vector<Messages::Stuck> Messages::stuck() {
+  std::vector<Stuck> found;
+  const std::scoped_lock lock(mutex_);
+  const auto look = [&](const State& work, int peer, bool begun) {
+    if (work->call().deadline.expired())
+      found.push_back({work, late(work->call(), peer), begun});
+    else if (peer >= 0 && !members_.alive(peer))
+      found.push_back(
+          {work, make_error(Code::peer_lost, "rank {} is gone: its process has ended, or it has left", peer),
+           begun});
+  };
+  for (int rank = 0; rank < members_.size(); ++rank) {
+    for (const Send& send : sends(rank)) look(send.work, rank, send.begun);
+    if (arriving(rank).receive.work) look(arriving(rank).receive.work, rank, true);
+  }
+  for (const Receive& receive : receives_) look(receive.work, receive.from, false);
+  for (const Kept& kept : kept_)
+    if (kept.claimed.work) look(kept.claimed.work, kept.from, true);
+  return found;
+}
+
+bool Messages::drop(const State& work, const Error& error) {
+  const std::scoped_lock lock(mutex_);
+  for (auto& waiting : sends_) {
+    const auto found = std::ranges::find(waiting, work, &Send::work);
+    if (found == waiting.end() || found->begun) continue;
+    --pending_;
+    if (found->async) --async_pending_;
+    waiting.erase(found);
+    work->end(error);
+    return true;
+  }
+  const auto found = std::ranges::find(receives_, work, &Receive::work);
+  if (found == receives_.end()) return false;
+  const Receive receive = *found;
+  receives_.erase(found);
+  end(receive, -1, error);
+  return true;
+}
+
+void Messages::end_all(const Error& error) {
+  const std::scoped_lock lock(mutex_);
+  for (auto& waiting : sends_) {
+    for (const Send& send : waiting) send.work->end(error);
+    waiting.clear();
+  }
+  for (const Receive& receive : receives_) receive.work->end(error);
+  receives_.clear();
+  for (const Kept& kept : kept_)
+    if (kept.claimed.work) kept.claimed.work->end(error);
+  kept_.clear();
+  for (Arriving& now : arriving_) {
+    if (now.receive.work) now.receive.work->end(error);
+    now = {};
+  }
+  pending_ = async_pending_ = 0;
+}
+
+}  // namespace headrace::collectives

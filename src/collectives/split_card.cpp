@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/split_card.hpp"
+
+#include "base/errors.hpp"
+#include "collectives/algorithms.hpp"
+#include "wire/bounded_reader.hpp"
+#include "wire/byte_writer.hpp"
+
+#include <algorithm>
+
+namespace headrace::collectives {
+
+std::string SplitCard::encode() const {
+  wire::ByteWriter writer;
+  writer.number(static_cast<std::uint32_t>(ranks.size()));
+  for (const int rank : ranks) writer.number(static_cast<std::uint32_t>(rank));
+  writer.text(name, 0xffff);
+  writer.bytes(members_card);
+  return std::move(writer).take();
+}
+
+Result<SplitCard> SplitCard::decode(std::string_view bytes) {
+  wire::BoundedReader reader(bytes, "the card of a split");
+  SplitCard card;
+  HEADRACE_TRY(count, reader.number<std::uint32_t>("the number of ranks"));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    HEADRACE_TRY(rank, reader.number<std::uint32_t>("a rank"));
+    card.ranks.push_back(static_cast<int>(rank));
+  }
+  HEADRACE_TRY(length, reader.number<std::uint16_t>("the name's length"));
+  HEADRACE_TRY(name, reader.bytes(length, "the name"));
+  card.name = std::string(name);
+  card.members_card = std::string(reader.rest());
+  return card;
+}
+
+Result<int> index_in_group(std::span<const int> group, int rank, int size) {
+  int mine = -1;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    if (group[i] < 0 || group[i] >= size)
+      return make_error(Code::invalid_argument, "split: there is no rank {}; there are {} ranks, from 0",
+                        group[i], size);
+    if (std::ranges::count(group, group[i]) > 1)
+      return make_error(Code::invalid_argument, "split: rank {} is twice in the group", group[i]);
+    if (group[i] == rank) mine = static_cast<int>(i);
+  }
+  if (!group.empty() && mine < 0) {
+    return make_error(Code::invalid_argument,
+                      "split: rank {} is not in the group that it gives: give its own group, or no ranks",
+                      rank);
+  }
+  return mine;
+}
+
+Result<void> gather_texts(Exchange& exchange, const std::string& mine, std::vector<std::string>& all) {
+  const auto size = static_cast<std::size_t>(exchange.size());
+  std::vector<std::uint64_t> lengths(size);
+  const std::uint64_t length = mine.size();
+  std::vector<Part> parts(size);
+  for (std::size_t i = 0; i < size; ++i)
+    parts[i] = {reinterpret_cast<std::byte*>(&lengths[i]), sizeof lengths[i]};
+  HEADRACE_TRY_VOID(
+      all_gather(exchange, parts, {reinterpret_cast<const std::byte*>(&length), sizeof length}));
+  all.assign(size, {});
+  for (std::size_t i = 0; i < size; ++i) {
+    all[i].resize(lengths[i]);
+    parts[i] = {reinterpret_cast<std::byte*>(all[i].data()), all[i].size()};
+  }
+  return all_gather(exchange, parts, {reinterpret_cast<const std::byte*>(mine.data()), mine.size()});
+}
+
+}  // namespace headrace::collectives

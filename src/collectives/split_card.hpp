@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of a communicator tell each other when it is split.
+#pragma once
+
+#include "collectives/exchange.hpp"
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace::collectives {
+
+struct SplitCard {
+  std::vector<int> ranks;
+  std::string name;
+  std::string members_card;  ///< empty: in no group
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Result<SplitCard> decode(std::string_view bytes);
+};
+
+/// The position of `rank` in the group; -1: the group is empty.
+///   errors  invalid_argument (it is not in the group; a rank twice, or out of range)
+[[nodiscard]] Result<int> index_in_group(std::span<const int> group, int rank, int size);
+
+/// Every rank gets the texts of all, which may differ in length.
+[[nodiscard]] Result<void> gather_texts(Exchange& exchange, const std::string& mine,
+                                        std::vector<std::string>& all);
+
+}  // namespace headrace::collectives

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/station.hpp"
+
+#include "base/errors.hpp"
+
+#include <cstring>
+
+namespace headrace::collectives {
+
+Result<std::shared_ptr<Station>> Station::open(const std::string& name,
+                                               const std::vector<std::string>& backends) {
+  HEADRACE_TRY(agent, Agent::open(name, {.backends = backends}));
+  std::shared_ptr<Station> station(new Station(std::move(agent)));
+  station->agent_.on_notification(
+      [self = station.get()](const Notification& mail) { self->hand_over(mail.payload); });
+  return station;
+}
+
+Station::~Station() { agent_.close(); }
+
+void Station::listen(std::uint64_t mailbox, std::function<void(std::string_view)> taken) {
+  const std::scoped_lock lock(mutex_);
+  listeners_[mailbox] = std::move(taken);
+}
+
+void Station::stop_listening(std::uint64_t mailbox) {
+  const std::scoped_lock lock(mutex_);
+  listeners_.erase(mailbox);
+}
+
+bool Station::leave() {
+  if (--users_ != 0) return false;
+  agent_.close();
+  return true;
+}
+
+void Station::hand_over(std::string_view payload) {
+  std::uint64_t mailbox = 0;
+  if (payload.size() < sizeof mailbox) return;
+  std::memcpy(&mailbox, payload.data(), sizeof mailbox);
+  const std::scoped_lock lock(mutex_);
+  // Mail for a communicator that has ended here needs no answer: its sender learns it from the farewell.
+  if (const auto found = listeners_.find(mailbox); found != listeners_.end())
+    found->second(payload.substr(sizeof mailbox));
+}
+
+}  // namespace headrace::collectives

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent behind a communicator and those split from it, and their mail from ranks on other hosts.
+#pragma once
+
+#include <headrace/agent.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace::collectives {
+
+class Station {
+ public:
+  [[nodiscard]] static Result<std::shared_ptr<Station>> open(const std::string& name,
+                                                             const std::vector<std::string>& backends);
+  ~Station();
+  Station(const Station&) = delete;
+  Station& operator=(const Station&) = delete;
+
+  [[nodiscard]] Agent& agent() { return agent_; }
+
+  /// Passes each notification that begins with `mailbox`, without these 8 bytes, to `taken`, on the agent's
+  /// callback thread. It must be quick and call nothing of this object.
+  void listen(std::uint64_t mailbox, std::function<void(std::string_view)> taken);
+  /// When it returns, the function is not running and is not called again.
+  void stop_listening(std::uint64_t mailbox);
+  /// Each communicator enters and leaves; the agent is closed with the last one. Returns whether it was.
+  void enter() { ++users_; }
+  bool leave();
+
+ private:
+  explicit Station(Agent agent) : agent_(std::move(agent)) {}
+  void hand_over(std::string_view payload);
+
+  std::atomic<int> users_{0};
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::function<void(std::string_view)>> listeners_;
+  Agent agent_;  // its callback thread ends before the listeners go
+};
+
+}  // namespace headrace::collectives

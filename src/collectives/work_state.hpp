@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of one operation that the caller does not wait for in the call itself.
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/futex.hpp"
+
+#include <headrace/comm.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace headrace::collectives {
+
+/// An operation as errors name it, and when it is late.
+struct Call {
+  const char* op = "";
+  std::uint64_t number = 0;
+  Timeout timeout = forever;
+  Deadline deadline = Deadline::never();
+  std::atomic<int>* awaited = nullptr;  ///< where to note the rank that is waited for; may be null
+  /// A rank that was gone at the last look. What it sent before is seen by the look that follows.
+  mutable int gone = -1;
+};
+
+/// "rank 1 has not come within 50 ms".
+[[nodiscard]] Error late(const Call& call, int awaited);
+/// The same error, with rank, operation, number and communicator before it.
+[[nodiscard]] Error described(const Comm::Core& core, const Call& call, Error error);
+
+}  // namespace headrace::collectives
+
+namespace headrace {
+
+/// Ends once, with an error that `described` completes. The thread that runs the operation ends it; any
+/// thread reads it.
+class Work::State {
+ public:
+  State(std::shared_ptr<Comm::Core> core, const collectives::Call& call)
+      : core_(std::move(core)), call_(call) {
+    call_.awaited = &awaited_;
+  }
+
+  [[nodiscard]] const collectives::Call& call() const { return call_; }
+  [[nodiscard]] const std::shared_ptr<Comm::Core>& core() const { return core_; }
+  [[nodiscard]] int awaited() const { return awaited_.load(std::memory_order_relaxed); }
+  void await(int rank) { awaited_.store(rank, std::memory_order_relaxed); }
+
+  void begin() { status_.store(word(WorkStatus::in_progress), std::memory_order_release); }
+  void end(Result<void> result) {
+    WorkStatus status = WorkStatus::completed;
+    if (!result) {
+      error_ = collectives::described(*core_, call_, std::move(result).error());
+      status = error_.code == Code::timed_out  ? WorkStatus::timed_out
+               : error_.code == Code::canceled ? WorkStatus::aborted
+                                               : WorkStatus::failed;
+    }
+    status_.store(word(status), std::memory_order_release);
+    futex_wake(status_, futex_all);
+  }
+  void set_source(int rank) { source_ = rank; }  // before the end
+
+  [[nodiscard]] WorkStatus status() const {
+    return static_cast<WorkStatus>(status_.load(std::memory_order_acquire));
+  }
+  [[nodiscard]] bool ended() const { return status() > WorkStatus::in_progress; }
+  /// Sleeps until the status changes.
+  void sleep(Deadline deadline) const {
+    const std::uint32_t seen = status_.load(std::memory_order_acquire);
+    if (seen <= word(WorkStatus::in_progress))
+      static_cast<void>(futex_wait(status_, seen, deadline));  // the caller looks again
+  }
+  [[nodiscard]] const Error& error() const { return error_; }  // once it has ended
+  [[nodiscard]] int source() const { return source_; }         // once it has ended
+
+ private:
+  static std::uint32_t word(WorkStatus status) { return static_cast<std::uint32_t>(status); }
+
+  const std::shared_ptr<Comm::Core> core_;
+  collectives::Call call_;
+  std::atomic<int> awaited_{-1};
+  std::atomic<std::uint32_t> status_{0};
+  Error error_{Code::ok, {}};
+  int source_ = -1;
+};
+
+}  // namespace headrace

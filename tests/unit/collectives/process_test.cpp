@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as processes: this program starts itself again for each. A rank is killed or stopped, and the others
+// say what they got.
+#include "ranks.hpp"
+
+#include "support/temporary_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+namespace headrace::test {
+namespace {
+
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+/// What a rank does in its process: a line of text for the test.
+using Program = std::string (*)(Comm&);
+
+std::string text_of(const Result<Work>& result) {
+  return result.ok() ? "ok" : std::string(code_name(result.code())) + ": " + result.error().message;
+}
+
+std::string work_through(Comm& comm) {
+  for (const std::size_t count : {1UL, 1000UL, 1'000'000UL}) {
+    std::vector<float> data(count, static_cast<float>(comm.rank() + 1));
+    if (const auto done = comm.all_reduce(data, ReduceOp::sum); !done.ok()) return text_of(done);
+    for (const float element : data)
+      if (element != static_cast<float>(comm.size() * (comm.size() + 1) / 2)) return "a wrong sum";
+    std::vector<float> got(count);
+    MessageOptions async;
+    async.async = true;
+    const auto sent = comm.send(data, (comm.rank() + 1) % comm.size(), async);
+    if (const auto done = comm.recv(got, any_source); !done.ok()) return text_of(done);
+    if (!sent.ok() || !sent->wait().ok() || got != data) return "a wrong message";
+  }
+  return "all right";
+}
+
+/// Rank 1 ends without a word in the middle.
+std::string one_dies(Comm& comm) {
+  std::vector<float> data(1'000'000, 1);
+  for (int i = 0;; ++i) {
+    if (comm.rank() == 1 && i == 5) ::kill(::getpid(), SIGKILL);
+    if (const auto done = comm.all_reduce(data, ReduceOp::max); !done.ok()) return text_of(done);
+  }
+}
+
+/// Rank 1 stands still.
+std::string one_stops(Comm& comm) {
+  std::vector<float> data(100, 1);
+  comm.set_timeout(300ms);
+  if (comm.rank() == 1) ::kill(::getpid(), SIGSTOP);
+  return text_of(comm.all_reduce(data, ReduceOp::sum));
+}
+
+/// Rank 1 does not come, and rank 0 was opened with abort_on_error.
+std::string one_aborts(Comm& comm) {
+  std::vector<float> data(100, 1);
+  comm.set_timeout(100ms);
+  if (comm.rank() == 1)
+    while (!comm.is_aborted()) std::this_thread::sleep_for(1ms);
+  return text_of(comm.all_reduce(data, ReduceOp::sum));
+}
+
+struct Row {
+  const char* name;
+  Program program;
+};
+constexpr std::array programs{Row{"work_through", work_through}, Row{"one_dies", one_dies},
+                              Row{"one_stops", one_stops}, Row{"one_aborts", one_aborts}};
+
+/// The main function of a rank: NAME RANK SIZE FOLDER. Its line goes into FOLDER/RANK.
+int run_rank(char** words) {
+  CommOptions options;
+  options.rank = std::atoi(words[1]);
+  options.size = std::atoi(words[2]);
+  const std::string folder = words[3];
+  options.meeting = "file://" + folder + "/store";
+  options.timeout = 60s;
+  options.abort_on_error = std::string(words[0]) == "one_aborts" && options.rank == 0;
+  std::string line = "no such program";
+  for (const Row& row : programs) {
+    if (std::string(words[0]) != row.name) continue;
+    auto comm = Comm::open(options);
+    line = comm.ok() ? row.program(*comm) : comm.error().message;
+  }
+  std::ofstream(folder + "/" + words[1]) << line;
+  return 0;
+}
+
+class RankProcesses {
+ public:
+  RankProcesses(const std::string& program, int size) {
+    std::filesystem::create_directory(folder_.path() + "/store");
+    for (int rank = 0; rank < size; ++rank) {
+      std::vector<std::string> words{"/proc/self/exe",     "--rank",      program, std::to_string(rank),
+                                     std::to_string(size), folder_.path()};
+      std::vector<char*> argv;
+      for (std::string& word : words) argv.push_back(word.data());
+      argv.push_back(nullptr);
+      const pid_t pid = ::vfork();
+      if (pid == 0) {
+        ::execv(argv[0], argv.data());
+        ::_exit(127);
+      }
+      pids_.push_back(pid);
+    }
+  }
+  ~RankProcesses() {
+    for (const pid_t pid : pids_) {
+      if (pid <= 0) continue;
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  /// The signal that ends a rank.
+  int signal_of(std::size_t rank) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(pids_[rank], &status, 0), pids_[rank]);
+    pids_[rank] = 0;
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
+  /// Waits for the end of a rank, and returns its line.
+  std::string line_of(std::size_t rank) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(pids_[rank], &status, 0), pids_[rank]);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << ": " << status;
+    pids_[rank] = 0;
+    std::ifstream file(folder_.path() + "/" + std::to_string(rank));
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  std::vector<pid_t> pids_;
+};
+
+TEST(CommProcesses, reduce_and_exchange_elements) {
+  for (const int size : {2, 3}) {
+    RankProcesses ranks("work_through", size);
+    for (int rank = 0; rank < size; ++rank)
+      EXPECT_EQ(ranks.line_of(static_cast<std::size_t>(rank)), "all right");
+  }
+}
+
+TEST(CommProcesses, every_rank_learns_which_one_was_killed) {
+  RankProcesses ranks("one_dies", 3);
+  for (const std::size_t rank : {0UL, 2UL}) {
+    const std::string line = ranks.line_of(rank);
+    EXPECT_THAT(line, HasSubstr("peer_lost: rank " + std::to_string(rank) + ", all_reduce number"));
+    EXPECT_THAT(line, HasSubstr("rank 1 is gone"));
+  }
+}
+
+TEST(CommProcesses, a_rank_that_stands_still_is_named_when_the_operation_is_late) {
+  RankProcesses ranks("one_stops", 2);
+  const std::string line = ranks.line_of(0);
+  EXPECT_THAT(line, HasSubstr("timed_out: rank 0, all_reduce number 2"));
+  EXPECT_THAT(line, HasSubstr("rank 1 has not come within 300 ms"));
+}
+
+TEST(CommProcesses, a_process_ends_when_an_operation_fails_if_that_was_asked_for) {
+  RankProcesses ranks("one_aborts", 2);
+  EXPECT_EQ(ranks.signal_of(0), SIGABRT);
+  EXPECT_THAT(ranks.line_of(1), HasSubstr("rank 1 has not come within 100 ms"));
+}
+
+}  // namespace
+}  // namespace headrace::test
+
+int main(int argc, char** argv) {
+  if (argc == 6 && std::string(argv[1]) == "--rank") return headrace::test::run_rank(argv + 2);
+  testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
