@@ -68,9 +68,10 @@ function(headrace_add_room room)
     set_source_files_properties(src/base/hash.cpp PROPERTIES COMPILE_OPTIONS -O2)
   endif()
   if(room STREQUAL "collectives")
-    # Loops over elements become vector code. Without fused multiply-add the ranks of different CPUs get the same bits.
-    set_source_files_properties(src/collectives/reduction.cpp PROPERTIES COMPILE_OPTIONS
-                                                                         "-ffp-contract=off;$<$<CONFIG:Release>:-O3>")
+    # Loops over elements become vector code, those over small floats only if GCC may compute both sides of a choice. Without
+    # fused multiply-add the ranks of different CPUs get the same bits.
+    set(options -ffp-contract=off -fno-trapping-math $<$<CONFIG:Release>:-O3>)
+    set_source_files_properties(src/collectives/reduction.cpp PROPERTIES COMPILE_OPTIONS "${options}")
   endif()
   set(below "")
   foreach(other IN LISTS headrace_rooms)

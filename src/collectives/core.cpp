@@ -264,7 +264,7 @@ Result<void> Comm::Core::look(const Call& call, int awaited) {
       return make_error(Code::peer_lost, "rank {} is gone: its process has ended, or it has left", awaited);
     call.gone = awaited;
   }
-  poll();
+  messages_.progress();  // those that this rank has not asked for yet are kept, so that their senders go on
   members_->tell_far(collectives::LaneKind::collective);
   return {};
 }

@@ -112,6 +112,18 @@ TEST(Messages, go_on_while_collectives_wait) {
              {{"unexpected_bytes", "0"}});
 }
 
+TEST(Messages, that_nobody_has_asked_for_yet_are_kept_while_a_collective_waits) {
+  with_ranks(2, [](Comm& comm) {
+    const auto data = numbers(300'000, 5);  // more than a lane holds
+    std::vector<std::int32_t> got(data.size());
+    if (comm.rank() == 0) ok(comm.send(data, 1));
+    ok(comm.barrier());
+    if (comm.rank() == 0) return;
+    ok(comm.recv(got, 0));
+    EXPECT_EQ(got, data);
+  });
+}
+
 TEST(Messages, one_of_another_length_fails_its_receive_alone) {
   with_ranks(2, [](Comm& comm) {
     if (comm.rank() == 0) {
