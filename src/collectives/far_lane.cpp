@@ -9,7 +9,7 @@
 namespace headrace::collectives {
 namespace {
 
-constexpr std::uint64_t look_interval_ns = 20'000'000;
+constexpr std::uint64_t look_interval_ns = 20'000'000, grace_ns = 500'000'000;
 constexpr std::size_t most_line_bytes = sizeof(Line) - sizeof(std::uint64_t);
 
 /// A line without its flag.
@@ -104,14 +104,19 @@ void FarPeer::taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) con
 }
 
 bool FarPeer::alive() {
-  if (lost_ || lanes_[0]->failed() || lanes_[1]->failed()) return false;
   const std::uint64_t now = now_ns();
+  if (lost_ || lanes_[0]->failed() || lanes_[1]->failed()) {
+    // What the rank sent before it went may still wait for the agent's callback thread.
+    std::uint64_t since = 0;
+    gone_since_ns_.compare_exchange_strong(since, now);
+    return now < gone_since_ns_ + grace_ns;
+  }
   std::uint64_t due = look_again_ns_.load(std::memory_order_relaxed);
   if (now < due || !look_again_ns_.compare_exchange_strong(due, now + look_interval_ns)) return true;
   const std::vector<PeerInfo> peers = station_->agent().peers();
   const auto found = std::ranges::find(peers, address_.agent, &PeerInfo::name);
   lost_ = found == peers.end() || found->lost;
-  return !lost_;
+  return true;  // the next look says so
 }
 
 }  // namespace headrace::collectives
