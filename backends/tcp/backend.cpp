@@ -64,6 +64,7 @@ Result<void> TcpBackend::start() {
 
 TcpBackend::~TcpBackend() {
   for (const auto& link : links()) link->disconnect();
+  context_.farewells.wait();  // it is the threads that say them
   for (const auto& thread : context_.threads) thread->stop();
   // One that came in meanwhile.
   for (const auto& link : links()) link->disconnect();

@@ -139,12 +139,14 @@ class Agent {
   HEADRACE_API Agent(Agent&&) noexcept;
   HEADRACE_API Agent& operator=(Agent&&) noexcept;
 
-  /// Cancels requests in flight and tells peers that the agent leaves. Calls that wait return canceled, later
-  /// ones invalid_argument. Memory, mappings and requests stay until their handles go.
+  /// Cancels requests in flight, lets the notifications leave that were accepted, and tells peers that the
+  /// agent leaves. Calls that wait return canceled, later ones invalid_argument. Memory, mappings and
+  /// requests stay until their handles go. The destructor does the same.
   ///   threads  at any time, beside any other call of this agent and of its requests; on the callback thread
   ///            too
-  ///   blocks   until calls on other threads have returned and the requests have ended, 5 s at most; a
-  ///            publish that the store does not answer takes up to 10 s
+  ///   blocks   until calls on other threads have returned and the requests have ended, 5 s at most; up to
+  ///            1 s for notifications that peers do not take, and up to 1 s more until they have read what is
+  ///            on its way; a publish that the store does not answer takes up to 10 s
   HEADRACE_API void close();
 
   [[nodiscard]] HEADRACE_API const std::string& name() const;
@@ -237,7 +239,8 @@ class Agent {
   /// Connects to a peer before the first request and waits until a link is ready.
   HEADRACE_API Result<void> connect(std::string_view peer, Timeout timeout = std::chrono::seconds(10),
                                     const std::vector<std::string>& backends = {});
-  /// Forgets a peer: cancels requests in flight with it, closes the links, drops its metadata.
+  /// Forgets a peer: cancels requests in flight with it, closes the links, drops its metadata. It waits for
+  /// nothing: notifications to the peer that have not left are dropped.
   HEADRACE_API Result<void> forget(std::string_view peer);
 
   // --- pages and requests
@@ -281,8 +284,9 @@ class Agent {
 
   // --- notifications
 
-  /// Sends one notification to a peer, without a request. One that is accepted is delivered, unless the peer
-  /// or the way to it is lost.
+  /// Sends one notification to a peer, without a request. One that is accepted is delivered, also if this
+  /// agent is closed then, unless the peer or every way to it is lost, or it takes nothing for a second while
+  /// this agent closes. What is not delivered is counted (notifications.dropped) and logged.
   ///   shapes  payload: up to 64 KiB
   ///   errors  would_block (the peer's program has to take some first, or the way there is full: retry),
   ///   not_found,

@@ -92,6 +92,8 @@ class BackendInstance {
   Result<std::string> query(const headrace_region_v1& region, std::uint64_t deadline_ns);
   Status post(void* request, const headrace_post_v1& args);
   Status notify(void* connection, std::uint32_t channel, std::string_view bytes);
+  /// How many accepted messages `disconnect` would lose.
+  [[nodiscard]] std::uint64_t unsent(void* connection) const;
   headrace_cost_v1 cost(const headrace_prepare_v1& args);
   /// With HEADRACE_CAPTURE alone, these four. Whether the stream is being captured: then the request lies in
   /// its graph.

@@ -94,32 +94,39 @@ void Notifications::messages_left(const std::shared_ptr<Link>& link,
   });
   const auto life = link->life();
   if (users.empty() || !life) return;
-  progress_.defer([this, life, link, users = std::move(users)] { send_again(life, *link, users); });
+  progress_.defer([this, life, link, users = std::move(users)]() mutable { send_again(life, *link, users); });
 }
 
-/// Messages that waited for a link which was lost before it was ready.
+/// They wait there for room, as all that is sent over that link, until it is lost, too.
 void Notifications::send_again(const std::shared_ptr<PeerLife>& life, const Link& lost,
-                               const std::vector<LinkQueue::Message>& messages) {
-  const Call call(calls_);
-  std::size_t dropped = 0;
-  for (const LinkQueue::Message& message : messages)
-    if (!call.admitted() || !send_over_another(life, lost.backend(), message.bytes)) ++dropped;
-  if (dropped == 0) return;
-  counters_.notifications_dropped.add(dropped);
-  log_.error("dropped {} notifications to peer {}: the link over {} was lost before it was ready, {}",
-             dropped, life->name, lost.backend().name(), lost.lost_text());
+                               std::vector<LinkQueue::Message>& messages) {
+  for (BackendInstance* backend : ways_to(*life)) {
+    if (backend == &lost.backend()) continue;
+    const auto link = another_link(life, *backend);
+    if (link && links_.adopt(link, messages)) return;
+  }
+  dropped(lost, life->name, messages.size());
 }
 
-bool Notifications::send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,
-                                      std::string_view bytes) {
-  for (BackendInstance* backend : ways_to(*life)) {
-    if (backend == &lost) continue;
-    const auto link = links_.to(life, *backend);
-    if (!link) continue;
-    const GatePass pass((*link)->gate());
-    if (pass && (*link)->send(HEADRACE_CHANNEL_USER, bytes).ok()) return true;
-  }
-  return false;
+/// An agent that closes makes none.
+std::shared_ptr<Link> Notifications::another_link(const std::shared_ptr<PeerLife>& life,
+                                                  BackendInstance& backend) {
+  const Call call(calls_);
+  if (!call.admitted()) return life->usable_link(backend);
+  const auto link = links_.to(life, backend);
+  return link ? *link : nullptr;
+}
+
+void Notifications::messages_cut_off(const std::shared_ptr<Link>& link, std::uint64_t count) {
+  const auto life = link->life();
+  dropped(*link, life ? life->name : "?", count);
+}
+
+void Notifications::dropped(const Link& link, std::string_view peer, std::uint64_t count) {
+  counters_.notifications_dropped.add(count);
+  const std::string why = link.lost_text();
+  log_.error("dropped {} notifications to peer {}: they had not left over {} when {}", count, peer,
+             link.backend().name(), why.empty() ? "this agent was closed" : "the link was lost, " + why);
 }
 
 // ------------------------------------------------------------------ receiving

@@ -51,15 +51,17 @@ class Notifications final : public LinkWatcher {
   void link_gone(const std::shared_ptr<Link>& link) override;
   /// They go over the next backend that carries messages.
   void messages_left(const std::shared_ptr<Link>& link, const std::vector<LinkQueue::Message>& left) override;
+  void messages_cut_off(const std::shared_ptr<Link>& link, std::uint64_t count) override;
 
  private:
   [[nodiscard]] std::vector<BackendInstance*> ways_to(const PeerLife& life) const;
   [[nodiscard]] Result<void> send_over_any(const std::shared_ptr<PeerLife>& life, std::string_view bytes);
   [[nodiscard]] Result<void> send_over(const PeerLife& life, Link& link, std::string_view bytes);
   void send_again(const std::shared_ptr<PeerLife>& life, const Link& lost,
-                  const std::vector<LinkQueue::Message>& messages);
-  bool send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,
-                         std::string_view bytes);
+                  std::vector<LinkQueue::Message>& messages);
+  [[nodiscard]] std::shared_ptr<Link> another_link(const std::shared_ptr<PeerLife>& life,
+                                                   BackendInstance& backend);
+  void dropped(const Link& link, std::string_view peer, std::uint64_t count);
   [[nodiscard]] bool arrived(const Inbox::Receipt& receipt);
   void tell(const Inbox::Due& due);
   void hand_over();

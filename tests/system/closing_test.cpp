@@ -114,6 +114,48 @@ TEST_P(ClosingOverBackend, calls_on_other_threads_end_with_canceled_or_invalid_a
   }
 }
 
+TEST_P(ClosingOverBackend, notifications_that_were_accepted_arrive_though_their_sender_closes_at_once) {
+  struct Case {
+    bool connected;
+    std::size_t count, bytes;
+  };
+  for (const auto& [connected, count, bytes] :
+       {Case{false, 3, 10}, Case{false, 100, 30'000}, Case{true, 100, 30'000}}) {
+    TwoAgents agents(GetParam());
+    agents.meet();
+    if (connected) must(agents.here.connect(agents.there.name(), patience));
+    const std::string filler(bytes, '.');
+    std::size_t accepted = 0;
+    while (accepted < count &&
+           agents.here.notify(agents.there.name(), std::to_string(accepted) + filler).ok())
+      ++accepted;
+    agents.here.close();
+    for (std::size_t i = 0; i < accepted; ++i)
+      ASSERT_EQ(must(agents.there.wait_notification(patience)).payload, std::to_string(i) + filler)
+          << "of " << accepted << (connected ? " over a link" : " before there was a link");
+  }
+}
+
+TEST_P(ClosingOverBackend, notifications_of_posts_that_are_done_arrive_though_their_sender_closes_at_once) {
+  TwoAgents agents(GetParam());
+  std::vector<std::byte> ours(64), theirs(64);
+  const Region mine = must(agents.here.register_memory({ours.data(), ours.size()}));
+  const Region far = must(agents.there.register_memory({theirs.data(), theirs.size()}));
+  agents.meet();
+  const UniformPages near{mine.id, 0, 64, 64, 1}, remote{far.id, 0, 64, 64, 1};
+  Request request = must(agents.here.write(agents.there.name(), near, remote));
+  ASSERT_TRUE(request.wait(patience).ok());
+  const std::string filler(60'000, '.');
+  std::size_t done = 0;
+  for (; done < 50; ++done) {
+    if (!request.post({.notification = std::to_string(done) + filler}).ok()) break;
+    ASSERT_TRUE(request.wait(patience).ok());
+  }
+  agents.here.close();
+  for (std::size_t i = 0; i < done; ++i)
+    ASSERT_EQ(must(agents.there.wait_notification(patience)).payload, std::to_string(i) + filler);
+}
+
 /// A port of this host on which connections wait for an accept that never comes.
 class SilentPort {
  public:
