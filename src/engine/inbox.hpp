@@ -111,6 +111,7 @@ class Inbox {
     Notification notification;
     Share* share = nullptr;
     std::size_t bytes = 0;
+    bool indexed = false;
     std::list<Entry>::iterator place;
   };
   /// The posts of one life of which a message has come.
@@ -121,12 +122,16 @@ class Inbox {
 
   Share& share_of(std::uint64_t link, const std::string& peer);
   void divide();
-  [[nodiscard]] std::optional<Due> due(Share& share) const;
+  [[nodiscard]] const wire::Credit* due(Share& share) const;
+  [[nodiscard]] Receipt receipt_of(Share& share) const;
   void keep(Share& share, std::size_t bytes, Notification notification);
+  void index_all();
   [[nodiscard]] Entry* oldest(const NotificationFilter& filter);
   [[nodiscard]] std::vector<Entry*> all(const NotificationFilter& filter);
+  [[nodiscard]] Taken take_all();
+  [[nodiscard]] Taken take_fitting(const NotificationFilter& filter);
   Notification move_out(Entry& entry);
-  [[nodiscard]] std::optional<Due> settle(Share& share);
+  [[nodiscard]] const wire::Credit* settle(Share& share);
   void drop_if_done(Share& share);
   bool seen(const MessageKey& key);
   void ring(const Notification& notification);
@@ -134,6 +139,7 @@ class Inbox {
   void quiet_if_empty();
 
   static constexpr std::size_t most_spare = 64;
+  static constexpr std::size_t most_fresh = 64;
 
   const InboxLimits limits_;
   const wire::Credit largest_share_;
@@ -141,9 +147,11 @@ class Inbox {
   wire::Credit room_of_one_;   // of each link's share at present
   std::list<Entry> messages_;  // oldest first
   std::list<Entry> spare_;     // a place for each message would be allocated anew otherwise
+  std::size_t fresh_ = 0;      // at most so many of the newest are not in the index
   std::uint64_t next_number_ = 0;
   std::unordered_map<std::string, Peer> peers_;
   std::unordered_map<std::uint64_t, Share> shares_;  // by link
+  Share* latest_share_ = nullptr;                    // most messages come over the link of the one before
   std::unordered_map<std::uint64_t, Seen> seen_;     // by life
   std::size_t bytes_ = 0;                            // that wait
   std::optional<EventFd> bell_;
