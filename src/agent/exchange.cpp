@@ -83,7 +83,7 @@ Result<void> Exchange::serve(const std::string& listen, const Options& core) {
 Exchange::~Exchange() { close(); }
 
 void Exchange::close() {
-  closing_.signal();
+  if (!engine_.calls().forked()) closing_.signal();  // the calls that wait are the parent's
   engine_.regions().on_changed({});
   // They end outside the lock, which their threads take.
   std::unique_ptr<metadata::Store::Watch> watch;

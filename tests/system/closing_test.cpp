@@ -3,6 +3,8 @@
 // invalid_argument.
 #include "two_agents.hpp"
 
+#include "support/child_ending.hpp"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -149,6 +151,20 @@ TEST(Closing, it_ends_fetches_and_sends_of_metadata_that_a_silent_server_holds_u
   EXPECT_EQ(fetched, Code::canceled);
   EXPECT_EQ(sent, Code::canceled);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, patience / 2);
+}
+
+TEST(Closing, a_forked_child_that_destroys_its_copy_ends_no_call_of_its_parent) {
+  Agent agent = must(Agent::open(unique_name("parent"), {{"shm"}, "", "", {}}));
+  const Agent server = must(Agent::open(unique_name("server"), {{"shm"}, "127.0.0.1:0", "", {}}));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    {
+      const Agent copy = std::move(agent);
+    }
+    ::_exit(0);
+  }
+  EXPECT_TRUE(ends_well(child));
+  must(agent.fetch_metadata(server.listen_address(), patience));
 }
 
 }  // namespace
