@@ -181,6 +181,39 @@ static void messages_and_lists_cross(headrace_agent* left, headrace_agent* right
   headrace_bytes_free(json);
 }
 
+static void check_note(headrace_regions* regions, const void* note, uint64_t size) {
+  SIZED(headrace_region, region);
+  CHECK(headrace_regions_get(regions, headrace_regions_count(regions) - 1, &region, fresh()) == 0);
+  CHECK(region.note_size == size && memcmp(region.note, note, size) == 0 && region.note[size] == 0);
+  headrace_regions_free(regions);
+}
+
+static void a_note_goes_with_its_size(headrace_agent* left, headrace_agent* right) {
+  static unsigned char memory[page_bytes];
+  SIZED(headrace_memory, range);
+  range.address = memory;
+  range.length = sizeof memory;
+  SIZED(headrace_register_options, options);
+  options.name = "noted";
+  options.note = "a\0b";
+  for (options.note_size = 0; options.note_size <= 3; options.note_size += 3) {
+    const uint64_t size = options.note_size == 0 ? 1 : 3; /* up to the first zero, or all */
+    uint32_t region = 0;
+    CHECK(headrace_agent_register(right, &range, 1, &options, &region, fresh()) == 0);
+    meet(left, right);
+    headrace_regions* regions = NULL;
+    CHECK(headrace_agent_regions(right, &regions, fresh()) == 0);
+    check_note(regions, options.note, size);
+    CHECK(headrace_agent_peer_region(left, "right", "noted", &regions, fresh()) == 0);
+    check_note(regions, options.note, size);
+    CHECK(headrace_agent_deregister(right, &region, 1, ten_seconds, fresh()) == 0);
+  }
+  options.note = NULL;
+  uint32_t region = 0;
+  CHECK(headrace_agent_register(right, &range, 1, &options, &region, fresh()) == invalid_argument);
+  CHECK(strcmp(text(), "note is NULL") == 0);
+}
+
 static void reached(void* context) { atomic_fetch_add((atomic_int*)context, 1); }
 
 static void a_counter_counts_posts_after_their_bytes(headrace_agent* left, headrace_agent* right) {
@@ -464,6 +497,7 @@ int main(void) {
   a_read_moves_the_pages_that_its_indices_name(left, right);
   every_form_of_pages_says_the_same(left);
   messages_and_lists_cross(left, right);
+  a_note_goes_with_its_size(left, right);
   a_counter_counts_posts_after_their_bytes(left, right);
   metadata_travels_by_socket(left, right);
   errors_have_code_sentence_and_page(left);

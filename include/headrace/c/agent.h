@@ -85,10 +85,11 @@ typedef struct headrace_memory {
 typedef struct headrace_register_options {
   size_t struct_size;
   const char* name;            /* unique in the agent; NULL: unnamed */
-  const char* note;            /* travels with the metadata, up to 64 KiB; may be NULL */
+  const char* note;            /* bytes that travel with the metadata, up to 64 KiB; may be NULL */
   const char* const* backends; /* names, then NULL; NULL: every backend that takes the kind */
   void* keep;                  /* with `drop`: drop(keep) is called once the regions are deregistered */
   void (*drop)(void* keep);    /* may be NULL */
+  uint64_t note_size;          /* of `note`, which may have zeros then; 0: it ends with its first zero */
 } headrace_register_options;
 
 /* Registers `count` ranges, all or none, and writes their ids to regions[0 .. count - 1]. With more than one
@@ -123,9 +124,10 @@ typedef struct headrace_region {
   uint64_t address; /* the owner's; 0 for files and objects */
   uint64_t length;
   const char* name;
-  const char* note;
+  const char* note; /* `note_size` bytes, and a zero behind them */
   int32_t read_only;
   int32_t reserved;
+  uint64_t note_size;
 } headrace_region;
 /* The regions of this agent, or of a peer. Free with headrace_regions_free. */
 HEADRACE_C_API int32_t headrace_agent_regions(const headrace_agent* agent, headrace_regions** regions,
