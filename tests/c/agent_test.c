@@ -390,6 +390,8 @@ static void null_may_be_freed_and_asked(void) {
   headrace_notifications_free(NULL);
   headrace_counter_free(NULL);
   headrace_counter_word_free(NULL);
+  headrace_completion_queue_free(NULL);
+  headrace_notification_watch_free(NULL);
   CHECK(headrace_counter_value(NULL) == 0 && headrace_counter_word_address(NULL) == NULL);
   headrace_error_free(NULL);
   headrace_bytes_free(NULL);
