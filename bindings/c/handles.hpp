@@ -6,6 +6,9 @@
 #include <headrace/c/types.h>
 #include <headrace/request.hpp>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -54,6 +57,20 @@ std::int32_t guarded(headrace_error** out, Work&& work) noexcept {
 
 inline Error wrong(std::string text) { return Error{Code::invalid_argument, std::move(text), no_page}; }
 inline Error missing(const char* what) { return wrong(std::string(what) + " is NULL"); }
+
+/// The process that made a handle. A forked child shares the eventfd of the handle's copy with its parent: it
+/// must not drain it.
+class HomeProcess {
+ public:
+  [[nodiscard]] Result<void> is_here(const char* what) const {
+    if (::getpid() == id_) return {};
+    return wrong(std::string(what) +
+                 " belongs to the parent process: make one in this process, after the fork");
+  }
+
+ private:
+  pid_t id_ = ::getpid();
+};
 
 /// Checks a pointer that a function cannot do without.
 inline Result<void> given(const void* handle, const char* what) {

@@ -32,7 +32,9 @@ Result<RegisterOptions> register_options_of(const headrace_register_options* giv
   HEADRACE_C_TRY(whole(given, "options"));
   if (given->drop != nullptr) options.keep_alive = context_of(given->keep, given->drop);
   options.name = text_or_empty(given->name);
-  options.note = text_or_empty(given->note);
+  if (given->note == nullptr && given->note_size > 0) return missing("note");
+  options.note =
+      given->note_size > 0 ? std::string(given->note, given->note_size) : text_or_empty(given->note);
   options.backends = names_in(given->backends);
   return options;
 }
@@ -163,6 +165,7 @@ std::int32_t headrace_regions_get(const headrace_regions* regions, std::uint64_t
     region->note = found.note.c_str();
     region->read_only = found.writable ? 0 : 1;
     region->reserved = 0;
+    region->note_size = found.note.size();
     return {};
   });
 }

@@ -134,7 +134,8 @@ class Agent {
   ///   errors  invalid_argument (name, option), backend_failed (a backend in `options.backends` does not
   ///           load: why)
   static HEADRACE_API Result<Agent> open(std::string name, AgentOptions options = {});
-  /// Closes the agent, and frees memory from `allocate`.
+  /// Closes the agent, frees memory from `allocate`, and removes what it published from the store, if that
+  /// answers within 2 s.
   HEADRACE_API ~Agent();
   HEADRACE_API Agent(Agent&&) noexcept;
   HEADRACE_API Agent& operator=(Agent&&) noexcept;
@@ -143,8 +144,7 @@ class Agent {
   /// ones invalid_argument. Memory, mappings and requests stay until their handles go.
   ///   threads  at any time, beside any other call of this agent and of its requests; on the callback thread
   ///            too
-  ///   blocks   until calls on other threads have returned and the requests have ended, 5 s at most; a
-  ///            publish that the store does not answer takes up to 10 s
+  ///   blocks   until calls on other threads have returned and the requests have ended, 5 s at most
   HEADRACE_API void close();
 
   [[nodiscard]] HEADRACE_API const std::string& name() const;

@@ -83,7 +83,10 @@ Result<void> Exchange::serve(const std::string& listen, const Options& core) {
 Exchange::~Exchange() { close(); }
 
 void Exchange::close() {
-  closing_.signal();
+  if (!engine_.calls().forked()) {  // the calls that wait are the parent's
+    closing_.signal();
+    if (store_) store_->cancel_calls();
+  }
   engine_.regions().on_changed({});
   // They end outside the lock, which their threads take.
   std::unique_ptr<metadata::Store::Watch> watch;
@@ -146,10 +149,18 @@ Result<void> Exchange::need_store() const {
                     engine_.name());
 }
 
+/// What the store returned. A call that the close has ended says so.
+template <class T>
+Result<T> Exchange::from_store(Result<T> answer) const {
+  if (answer.code() == Code::canceled) return engine_.calls().closed_meanwhile();
+  return answer;
+}
+
 Result<void> Exchange::publish(const ExportOptions& options, const std::string& label) {
   HEADRACE_TRY_VOID(need_store());
   HEADRACE_TRY(bytes, export_bytes(options));
-  HEADRACE_TRY_VOID(store_->publish(engine_.name(), label, bytes, ttl_, Deadline::after(store_patience)));
+  HEADRACE_TRY_VOID(
+      from_store(store_->publish(engine_.name(), label, bytes, ttl_, Deadline::after(store_patience))));
   {
     const std::lock_guard lock(mutex_);
     published_[label] = options;
@@ -170,7 +181,7 @@ void Exchange::publish_again() {
     if (!bytes)
       continue;  // it named regions that are gone: the entry stays, and peers learn it by the revocation
     if (auto done = store_->publish(engine_.name(), label, *bytes, ttl_, Deadline::after(store_patience));
-        !done) {
+        !done && done.code() != Code::canceled) {
       engine_.log_room().warn("could not renew what {} published: {}", engine_.name(), done.error().message);
     }
   }
@@ -187,13 +198,13 @@ Result<void> Exchange::unpublish() {
     return make_error(Code::not_found, "agent {} has published nothing: there is nothing to remove",
                       engine_.name());
   for (const auto& [label, options] : published)
-    HEADRACE_TRY_VOID(store_->remove(engine_.name(), label, Deadline::after(store_patience)));
+    HEADRACE_TRY_VOID(from_store(store_->remove(engine_.name(), label, Deadline::after(store_patience))));
   return {};
 }
 
 Result<ImportReport> Exchange::find(const std::string& peer, Deadline deadline, const std::string& label) {
   HEADRACE_TRY_VOID(need_store());
-  HEADRACE_TRY(bytes, store_->fetch(peer, label, deadline));
+  HEADRACE_TRY(bytes, from_store(store_->fetch(peer, label, deadline)));
   HEADRACE_TRY(report, import_bytes_of(peer, bytes));
   {
     const std::lock_guard lock(mutex_);
@@ -205,7 +216,7 @@ Result<ImportReport> Exchange::find(const std::string& peer, Deadline deadline, 
 
 Result<std::vector<std::string>> Exchange::list(Deadline deadline) {
   HEADRACE_TRY_VOID(need_store());
-  return store_->list(deadline);
+  return from_store(store_->list(deadline));
 }
 
 Result<void> Exchange::keep_watching() {

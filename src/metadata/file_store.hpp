@@ -29,6 +29,7 @@ class FileStore final : public Store {
   [[nodiscard]] static Result<std::unique_ptr<Store>> open(FileStoreOptions options, Logger& logger);
   ~FileStore() override;
 
+  void cancel_calls() noexcept override {}  // none waits but for the file system, which cannot be told
   Result<void> publish(std::string_view name, std::string_view label, std::string_view bytes,
                        std::chrono::nanoseconds ttl, Deadline deadline) override;
   Result<void> remove(std::string_view name, std::string_view label, Deadline deadline) override;

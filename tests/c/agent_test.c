@@ -1,74 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The C API of agents, compiled as C: two agents of this process, and what they refuse. */
-#include "check.h"
-
-#include <headrace/c/agent.h>
+#include "agents.h"
 
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { pages = 8, page_bytes = 4096 };
-enum { invalid_argument = 2, canceled = 6 }; /* codes of errors */
-
-#define SIZED(type, name)           \
-  type name;                        \
-  memset(&(name), 0, sizeof(name)); \
-  (name).struct_size = sizeof(name)
-
-static const int64_t ten_seconds = 10000000000;
-
-static headrace_agent* open_agent(const char* name) {
-  const char* backends[] = {"shm", "tcp", "posix", NULL};
-  SIZED(headrace_agent_options, options);
-  options.backends = backends;
-  options.listen = "127.0.0.1:0";
-  headrace_agent* agent = NULL;
-  CHECK(headrace_agent_open(name, &options, &agent, fresh()) == 0);
-  return agent;
-}
-
-static headrace_page_spec uniform(uint32_t region) {
-  SIZED(headrace_page_spec, spec);
-  spec.form = HEADRACE_PAGES_UNIFORM;
-  spec.region = region;
-  spec.page_bytes = page_bytes;
-  spec.count = pages;
-  return spec;
-}
-
-static headrace_page_list* prepare(headrace_agent* agent, const char* peer, uint32_t region) {
-  const headrace_page_spec spec = uniform(region);
-  headrace_page_list* list = NULL;
-  CHECK(headrace_agent_prepare(agent, peer, &spec, &list, fresh()) == 0);
-  CHECK(headrace_page_list_count(list) == pages && headrace_page_list_bytes(list) == pages * page_bytes);
-  return list;
-}
-
-static uint32_t register_bytes(headrace_agent* agent, void* memory, uint64_t length, const char* name) {
-  SIZED(headrace_memory, range);
-  range.address = memory;
-  range.length = length;
-  SIZED(headrace_register_options, options);
-  options.name = name;
-  options.note = "uint8";
-  uint32_t region = 0;
-  CHECK(headrace_agent_register(agent, &range, 1, &options, &region, fresh()) == 0);
-  return region;
-}
-
-static void meet(headrace_agent* agent, headrace_agent* peer) {
-  headrace_bytes* metadata = NULL;
-  CHECK(headrace_agent_export_metadata(peer, NULL, &metadata, fresh()) == 0);
-  SIZED(headrace_import_report, report);
-  CHECK(headrace_agent_import_metadata(agent, headrace_bytes_data(metadata), headrace_bytes_size(metadata),
-                                       &report, fresh()) == 0);
-  CHECK(strcmp(report.peer, headrace_agent_name(peer)) == 0);
-  CHECK(report.incarnation == headrace_agent_incarnation(peer) && report.restarted == 0);
-  headrace_bytes_free(metadata);
-}
 
 /* ---------------------------------------------------------------- what works */
 
@@ -241,6 +179,39 @@ static void messages_and_lists_cross(headrace_agent* left, headrace_agent* right
   CHECK(headrace_list_options(NULL, &json, fresh()) == 0);
   CHECK(strstr(headrace_bytes_data(json), "tcp.sockets") != NULL);
   headrace_bytes_free(json);
+}
+
+static void check_note(headrace_regions* regions, const void* note, uint64_t size) {
+  SIZED(headrace_region, region);
+  CHECK(headrace_regions_get(regions, headrace_regions_count(regions) - 1, &region, fresh()) == 0);
+  CHECK(region.note_size == size && memcmp(region.note, note, size) == 0 && region.note[size] == 0);
+  headrace_regions_free(regions);
+}
+
+static void a_note_goes_with_its_size(headrace_agent* left, headrace_agent* right) {
+  static unsigned char memory[page_bytes];
+  SIZED(headrace_memory, range);
+  range.address = memory;
+  range.length = sizeof memory;
+  SIZED(headrace_register_options, options);
+  options.name = "noted";
+  options.note = "a\0b";
+  for (options.note_size = 0; options.note_size <= 3; options.note_size += 3) {
+    const uint64_t size = options.note_size == 0 ? 1 : 3; /* up to the first zero, or all */
+    uint32_t region = 0;
+    CHECK(headrace_agent_register(right, &range, 1, &options, &region, fresh()) == 0);
+    meet(left, right);
+    headrace_regions* regions = NULL;
+    CHECK(headrace_agent_regions(right, &regions, fresh()) == 0);
+    check_note(regions, options.note, size);
+    CHECK(headrace_agent_peer_region(left, "right", "noted", &regions, fresh()) == 0);
+    check_note(regions, options.note, size);
+    CHECK(headrace_agent_deregister(right, &region, 1, ten_seconds, fresh()) == 0);
+  }
+  options.note = NULL;
+  uint32_t region = 0;
+  CHECK(headrace_agent_register(right, &range, 1, &options, &region, fresh()) == invalid_argument);
+  CHECK(strcmp(text(), "note is NULL") == 0);
 }
 
 static void reached(void* context) { atomic_fetch_add((atomic_int*)context, 1); }
@@ -419,6 +390,8 @@ static void null_may_be_freed_and_asked(void) {
   headrace_notifications_free(NULL);
   headrace_counter_free(NULL);
   headrace_counter_word_free(NULL);
+  headrace_completion_queue_free(NULL);
+  headrace_notification_watch_free(NULL);
   CHECK(headrace_counter_value(NULL) == 0 && headrace_counter_word_address(NULL) == NULL);
   headrace_error_free(NULL);
   headrace_bytes_free(NULL);
@@ -526,6 +499,7 @@ int main(void) {
   a_read_moves_the_pages_that_its_indices_name(left, right);
   every_form_of_pages_says_the_same(left);
   messages_and_lists_cross(left, right);
+  a_note_goes_with_its_size(left, right);
   a_counter_counts_posts_after_their_bytes(left, right);
   metadata_travels_by_socket(left, right);
   errors_have_code_sentence_and_page(left);
