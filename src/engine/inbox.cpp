@@ -139,14 +139,24 @@ Inbox::Receipt Inbox::put(std::uint64_t link, const MessageKey& key, std::size_t
                           Notification notification) {
   const std::lock_guard lock(mutex_);
   Share& share = share_of(link, notification.peer);
-  const wire::Credit& waiting = share.peer->waiting_in_all;
-  if (link != self && (waiting.messages >= flood(largest_share_.messages) ||
-                       waiting.bytes + bytes > flood(largest_share_.bytes)))
-    return {true, std::nullopt};
+  if (link != self && is_flood(share, bytes)) return {true, std::nullopt};
   share.came.messages += 1;
   share.came.bytes += bytes;
   if (!seen(key)) keep(share, bytes, std::move(notification));
   return receipt_of(share);
+}
+
+/// Too much of one peer; or of all together, if this link is beyond its credit. A peer that keeps to its
+/// credit can be a little beyond, so that alone is no flood.
+bool Inbox::is_flood(const Share& share, std::size_t bytes) const {
+  const wire::Credit& waiting = share.peer->waiting_in_all;
+  if (waiting.messages >= flood(largest_share_.messages) ||
+      waiting.bytes + bytes > flood(largest_share_.bytes))
+    return true;
+  const bool beyond =
+      share.came.messages >= share.told.messages || share.came.bytes + bytes > share.told.bytes;
+  return beyond && (messages_.size() >= flood(shares_.size() * room_of_one_.messages) ||
+                    bytes_ + bytes > flood(shares_.size() * room_of_one_.bytes));
 }
 
 Inbox::Receipt Inbox::put_nothing(std::uint64_t link, const std::string& peer, std::size_t bytes) {

@@ -124,6 +124,7 @@ class Inbox {
   void divide();
   [[nodiscard]] const wire::Credit* due(Share& share) const;
   [[nodiscard]] Receipt receipt_of(Share& share) const;
+  [[nodiscard]] bool is_flood(const Share& share, std::size_t bytes) const;
   void keep(Share& share, std::size_t bytes, Notification notification);
   void index_all();
   [[nodiscard]] Entry* oldest(const NotificationFilter& filter);
