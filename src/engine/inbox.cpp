@@ -308,17 +308,19 @@ Inbox::Taken Inbox::take_fitting(const NotificationFilter& filter) {
   return taken;
 }
 
-Inbox::TakenOne Inbox::take_one(const NotificationFilter& filter) {
+std::optional<Inbox::Due> Inbox::take_one(const NotificationFilter& filter,
+                                          std::optional<Notification>& taken) {
   if (empty()) return {};
   const std::lock_guard lock(mutex_);
   Entry* const entry = oldest(filter);
   if (entry == nullptr) return {};
   Share& share = *entry->share;
-  TakenOne taken{move_out(*entry), std::nullopt};
+  taken.emplace(move_out(*entry));
   const std::uint64_t link = share.link;
-  if (const auto* const told = settle(share)) taken.due = Due{link, *told};
+  const auto* const told = settle(share);
   quiet_if_empty();
-  return taken;
+  if (told == nullptr) return {};
+  return Due{link, *told};
 }
 
 // ------------------------------------------------------------------ descriptors

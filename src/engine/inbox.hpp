@@ -55,11 +55,6 @@ class Inbox {
     std::vector<Notification> notifications;
     std::vector<Due> dues;
   };
-  struct TakenOne {
-    std::optional<Notification> notification;
-    std::optional<Due> due;
-  };
-
   explicit Inbox(InboxLimits limits);
 
   /// A message that came over this link, `bytes` long on the wire. One that was seen before is taken for
@@ -68,7 +63,8 @@ class Inbox {
   /// The same of what has no meaning: it takes room no longer.
   Receipt put_nothing(std::uint64_t link, const std::string& peer, std::size_t bytes);
   Taken take(const NotificationFilter& filter);
-  TakenOne take_one(const NotificationFilter& filter);
+  /// Takes the oldest into `taken`, if there is one.
+  std::optional<Due> take_one(const NotificationFilter& filter, std::optional<Notification>& taken);
   [[nodiscard]] bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
   /// Whether this agent may send to itself.
   [[nodiscard]] bool has_room() const;

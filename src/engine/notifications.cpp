@@ -185,9 +185,9 @@ std::vector<Notification> Notifications::take(const NotificationFilter& filter) 
 }
 
 std::optional<Notification> Notifications::take_one(const NotificationFilter& filter) {
-  Inbox::TakenOne taken = inbox_.take_one(filter);
-  if (taken.due) tell(*taken.due);
-  return std::move(taken.notification);
+  std::optional<Notification> taken;
+  if (const auto due = inbox_.take_one(filter, taken)) tell(*due);
+  return taken;
 }
 
 /// Gives what waits to the caller's function, if there is one, on the callback thread.
