@@ -59,6 +59,7 @@ Result<void> TcpBackend::start() {
   }
   HEADRACE_TRY(listener, Listener::open(context_, *this));
   listener_ = std::move(listener);
+  ports_ = listener_->ports();
   return {};
 }
 
@@ -77,6 +78,7 @@ headrace_info_v1 TcpBackend::info() {
   info.local_kinds = context_.gpus_in_sight ? memory_kinds : HEADRACE_KIND_BIT(HEADRACE_DRAM);
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = max_message_bytes;
+  info.ports = ports_.c_str();
   return info;
 }
 

@@ -101,6 +101,10 @@ void bind_agent_values(nb::module_& module) {
       .def_ro("mapping", &BackendInfo::mapping, "Whether Agent.map can use it.")
       .def_ro("query", &BackendInfo::query, "Whether Agent.query can ask it.")
       .def_prop_ro(
+          "ports", [](const BackendInfo& self) { return to_strs(self.ports); },
+          nb::sig("def ports(self) -> list[str]"),
+          "In Agent.backends: the addresses on which this agent's instance listens, as in \"[::]:40213\".")
+      .def_prop_ro(
           "options", [](const BackendInfo& self) { return to_list(self.options); },
           nb::sig("def options(self) -> list[OptionInfo]"), "The options of the backend.")
       .def("__repr__", [](const BackendInfo& self) {

@@ -87,17 +87,36 @@ Result<void> offer_header(Agent& agent, std::span<const std::byte> header) {
   return {};
 }
 
+/// The addresses at which pullers get the bytes over tcp.
+std::vector<std::string> data_ports(const Agent& agent) {
+  for (const BackendInfo& backend : agent.backends())
+    if (backend.name == "tcp") return backend.ports;
+  return {};
+}
+
+bool is_beyond_this_host(const ServeArguments& wanted) {
+  return !wanted.store.empty() ||
+         !(wanted.listen.starts_with("127.") || wanted.listen.starts_with("[::1]:") ||
+           wanted.listen.starts_with("localhost:"));
+}
+
 void announce(const ServeArguments& wanted, const Agent& agent, const formats::TensorFile& file) {
   const std::string address = agent.listen_address();
   if (wanted.json) {
-    const nlohmann::ordered_json line{
-        {"address", address},    {"name", agent.name()},
-        {"file", wanted.file},   {"tensors", file.tensors().size()},
-        {"bytes", file.bytes()}, {"memory", wanted.load ? "allocated" : "mapped"}};
+    const nlohmann::ordered_json line{{"address", address},
+                                      {"name", agent.name()},
+                                      {"file", wanted.file},
+                                      {"tensors", file.tensors().size()},
+                                      {"bytes", file.bytes()},
+                                      {"memory", wanted.load ? "allocated" : "mapped"},
+                                      {"data_ports", data_ports(agent)}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    fmt::print("serving {} tensor{}, {} at {}; stop with Ctrl-C\n", file.tensors().size(),
-               file.tensors().size() == 1 ? "" : "s", amount_text(file.bytes()), address);
+    const std::vector<std::string> ports =
+        is_beyond_this_host(wanted) ? data_ports(agent) : std::vector<std::string>();
+    fmt::print("serving {} tensor{}, {} at {}{}{}; stop with Ctrl-C\n", file.tensors().size(),
+               file.tensors().size() == 1 ? "" : "s", amount_text(file.bytes()), address,
+               ports.empty() ? "" : ", data port ", fmt::join(ports, " and "));
   }
   std::fflush(stdout);
 }
@@ -119,10 +138,9 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   options.listen = wanted.listen;
   options.store = wanted.store;
   options.options = invocation.options;
-  // Peers that use a store may be on any host. So with a store the data port is restricted only by an
-  // explicit
-  // --listen.
-  if (wanted.store.empty() || wanted.listen != default_listen)
+  // With a store and no --listen the data port is on every interface: pullers may be on any host. Without
+  // both the agent keeps it on loopback.
+  if (wanted.listen != default_listen)
     HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.backends, options.options));
   HEADRACE_CLI_TRY(
       agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
@@ -174,9 +192,9 @@ void add_serve(const Command& app, Invocation& invocation) {
       .one_value_a_time();
   serve_command.add_flag("--json", wanted->json, "Print the line as JSON");
   serve_command.footer(
-      "Prints one line with the address to pull from when all tensors are registered. Do not write to the "
-      "file while it\n"
-      "is served.\n"
+      "Prints one line with the address to pull from when all tensors are registered, and with the data "
+      "port\n"
+      "if other hosts reach it. Do not write to the file while it is served.\n"
       "Examples:\n"
       "  headrace serve model.safetensors\n"
       "  headrace serve model.safetensors --load                     from shared memory: the fastest on one "

@@ -15,7 +15,8 @@ struct AgentOptions {
   /// on this machine.
   std::vector<std::string> backends = {};
   /// "host:port" of the socket that answers metadata queries. Port 0: the system picks a port, which
-  /// Agent::listen_address() returns. Empty: the agent does not listen.
+  /// Agent::listen_address() returns. Empty: the agent does not listen. With an address of loopback and
+  /// without a store the data port of `tcp` is on loopback, too, unless the option tcp.listen is set.
   std::string listen = {};
   /// "etcd://host:port[,host:port...][/namespace]", "file:///folder" or "memory:NAME". Empty: HEADRACE_STORE;
   /// if that is empty too, the agent has no store.
@@ -107,6 +108,8 @@ struct BackendInfo {
   bool local = false, remote = false, notifications = false, mapping = false;
   bool query = false;  ///< Agent::query can use it
   std::vector<OptionInfo> options;
+  /// In Agent::backends: the addresses on which this agent's instance listens, as in "[::]:40213".
+  std::vector<std::string> ports = {};
 };
 
 /// Lists every plugin on the search path, loaded or refused. Needs no agent. The test backend `fake` is

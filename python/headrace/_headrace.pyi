@@ -957,6 +957,12 @@ class BackendInfo:
         """Whether Agent.query can ask it."""
 
     @property
+    def ports(self) -> list[str]:
+        """
+        In Agent.backends: the addresses on which this agent's instance listens, as in "[::]:40213".
+        """
+
+    @property
     def options(self) -> list[OptionInfo]:
         """The options of the backend."""
 
@@ -988,7 +994,8 @@ class Agent:
         name: its name for peers, 1 to 255 bytes.
         backends: the backends to open; None: all that load on this machine.
         listen: "host:port" for metadata queries; port 0 picks a free one (see listen_address);
-        empty: do not listen.
+        empty: do not listen. On loopback and without a store, tcp's data port is on loopback,
+        too, unless the option tcp.listen is set.
         store: "etcd://host:port[,host:port...][/namespace]", "file:///folder" or
         "memory:NAME"; empty: the one of HEADRACE_STORE, or none.
         options: values of options by name, {"tcp.sockets": 4}; they override the environment.

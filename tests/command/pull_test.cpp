@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -134,6 +137,29 @@ TEST_F(CliPull, TheServerPrintsOneLineWithItsAddress) {
       testing::MatchesRegex("serving 4 tensors, 1\\.0 MB at 127\\.0\\.0\\.1:[0-9]+; stop with Ctrl-C"));
   server.signal(SIGTERM);
   EXPECT_EQ(server.wait(), 0) << server.err;
+}
+
+TEST_F(CliPull, ADataPortThatOtherHostsReachIsPrintedAndSaid) {
+  const std::string model = make_model(1, 1000);
+  const std::string store = "file://" + (folder_ / "store").string();
+  fs::create_directory(folder_ / "store");
+  for (const std::vector<std::string>& way :
+       {std::vector<std::string>{"--store", store}, std::vector<std::string>{"--listen", "0.0.0.0:0"}}) {
+    std::vector<std::string> arguments{"serve", model, "--backend", "tcp"};
+    arguments.insert(arguments.end(), way.begin(), way.end());
+    Command server(arguments);
+    const std::string line = server.first_line();
+    const std::size_t at = line.find(", data port ");
+    ASSERT_NE(at, std::string::npos) << line << server.err;
+    const std::string port = line.substr(at + 12, line.find(';') - at - 12);
+    server.signal(SIGTERM);
+    EXPECT_EQ(server.wait(), 0);
+    EXPECT_THAT(server.err, HasSubstr("tcp " + port)) << "the warning names it";
+  }
+  Command local({"serve", model, "--json", "--backend", "tcp"});
+  const Json ports = Json::parse(local.first_line()).at("data_ports");
+  ASSERT_EQ(ports.size(), 1U);
+  EXPECT_THAT(ports[0].get<std::string>(), testing::StartsWith("127.0.0.1:"));
 }
 
 TEST_F(CliPull, PatternsSelectTensorsAndTheMetadataIsKept) {

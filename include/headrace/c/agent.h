@@ -41,7 +41,8 @@ typedef struct headrace_callback {
 typedef struct headrace_agent_options {
   size_t struct_size;
   const char* const* backends; /* names, then NULL; NULL: every backend that loads here */
-  const char* listen;          /* "host:port" of the metadata socket; NULL: the agent does not listen */
+  const char* listen;          /* "host:port" of the metadata socket; NULL: the agent does not listen.
+                                  On loopback without a store: so is tcp's data port, as its default */
   const char* store;           /* "etcd://host:port", "file:///folder", "memory:NAME"; NULL: HEADRACE_STORE */
   const char* const* options;  /* name, value, name, value, ..., NULL; or NULL */
 } headrace_agent_options;
@@ -484,7 +485,7 @@ HEADRACE_C_API void headrace_counter_free(headrace_counter* counter);
 /* ------------------------------------------------------------------ backends, options, telemetry */
 
 /* The backends of this agent as a JSON array of objects: name, version, path, loaded, refusal, kinds, local,
- * remote, notifications, mapping, query, options. */
+ * remote, notifications, mapping, query, ports, options. */
 HEADRACE_C_API int32_t headrace_agent_backends(const headrace_agent* agent, headrace_bytes** json,
                                                headrace_error** error);
 /* Opens one more backend. `options`: name, value, ..., NULL; or NULL. */
