@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 namespace headrace::cli {
 namespace {
@@ -131,6 +132,8 @@ int run(int argc, char** argv) {
       complain(fmt::format("--log: {}", set.error().message));
       return exit_usage;
     }
+    // For agents, which set the level of HEADRACE_LOG when they open, and for the processes of `demo`.
+    ::setenv("HEADRACE_LOG", log.c_str(), 1);
   }
 
   return run_action(invocation.action);

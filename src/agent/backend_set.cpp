@@ -85,6 +85,26 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   return set;
 }
 
+/// A level is for a part of the library or for a backend.
+Result<void> BackendSet::check_log_rooms(std::string_view spec) const {
+  constexpr std::array<std::string_view, 5> parts{"agent", "engine", "metadata", "model", "plugins"};
+  for (const std::string_view part : split_list(spec)) {
+    const std::size_t equals = part.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view room = trim(part.substr(0, equals));
+    if (std::ranges::find(parts, room) != parts.end()) continue;
+    if (plugins_->find(std::string(room)).table != nullptr) continue;
+    const std::string backend = nearest_backend(room);
+    std::vector<std::string_view> rooms(parts.begin(), parts.end());
+    rooms.emplace_back(backend);
+    return make_error(
+        Code::invalid_argument,
+        "option log: \"{}\" in \"{}\" is no room: did you mean {}? Rooms are {} and the backends", room, spec,
+        nearest_name(room, rooms), fmt::join(parts, ", "));
+  }
+  return {};
+}
+
 std::vector<OptionRow> BackendSet::rows(const headrace_backend_v1& table) const {
   std::vector<OptionRow> rows;
   const char* row = reinterpret_cast<const char*>(table.options);

@@ -139,6 +139,27 @@ TEST_F(CliPull, TheServerPrintsOneLineWithItsAddress) {
   EXPECT_EQ(server.wait(), 0) << server.err;
 }
 
+TEST_F(CliPull, TheLogHasTheLevelOfTheCommandLineOrOfTheEnvironment) {
+  const std::string file = make_model(1, 1000);
+  const auto said = [&](const std::string& before) {
+    Command server({"-c", before + " serve \"$1\" --listen 0.0.0.0:0 --backend tcp", HEADRACE_COMMAND, file},
+                   "/bin/sh");
+    server.first_line();
+    server.signal(SIGTERM);
+    server.wait();
+    return server.err;
+  };
+  const auto warning = HasSubstr("without a secret");
+  const auto opened = HasSubstr("is open: backends tcp");
+  EXPECT_THAT(said("exec \"$0\""), testing::AllOf(warning, Not(opened)));
+  EXPECT_THAT(said("exec \"$0\" --log off"), IsEmpty());
+  EXPECT_THAT(said("exec \"$0\" --log warn"), testing::AllOf(warning, Not(opened)));
+  EXPECT_THAT(said("exec \"$0\" --log info"), testing::AllOf(warning, opened));
+  EXPECT_THAT(said("HEADRACE_LOG=off exec \"$0\""), IsEmpty());
+  EXPECT_THAT(said("HEADRACE_LOG=info exec \"$0\""), testing::AllOf(warning, opened));
+  EXPECT_THAT(said("HEADRACE_LOG=info exec \"$0\" --log off"), IsEmpty()) << "the command line wins";
+}
+
 TEST_F(CliPull, ADataPortThatOtherHostsReachIsPrintedAndSaid) {
   const std::string model = make_model(1, 1000);
   const std::string store = "file://" + (folder_ / "store").string();

@@ -100,6 +100,13 @@ TEST(CliUsage, TheCommandPluginsRefusesAnOptionThatAnAgentRefuses) {
   }
 }
 
+TEST(CliUsage, ALogLevelForARoomThatDoesNotExistIsRefused) {
+  const Outcome outcome = run_command({"plugins", "--log", "warn,tpc=debug"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("\"tpc\" in \"warn,tpc=debug\" is no room: did you mean tcp?"));
+  EXPECT_EQ(run_command({"plugins", "--log", "warn,tcp=debug,engine=off,local=info"}).code, 0);
+}
+
 TEST(CliUsage, AClosedOutputPipeIsNoError) {
   Command command({"plugins"});
   command.close_output();
