@@ -5,6 +5,7 @@
 
 #include "agent/agent_impl.hpp"
 #include "agent/core_options.hpp"
+#include "agent/unknown_variables.hpp"
 #include "base/names.hpp"
 #include "base/unix_socket.hpp"
 #include "base/utf8.hpp"
@@ -115,6 +116,14 @@ std::vector<OpenPort> open_ports(const engine::Engine& engine, const Exchange& e
   return ports;
 }
 
+/// The options of the agent and of its backends.
+std::vector<OptionTable> option_tables(const engine::Engine& engine, BackendSet& set) {
+  std::vector<OptionTable> tables{{"", {core_options.begin(), core_options.end()}}};
+  for (const engine::BackendInstance* instance : engine.backends().all())
+    tables.push_back({instance->name(), set.rows(instance->table())});
+  return tables;
+}
+
 /// What the log says of an agent that is open.
 void tell_opened(const Agent::Impl& agent) {
   const Log log(Logger::process_default(), "agent");
@@ -125,6 +134,7 @@ void tell_opened(const Agent::Impl& agent) {
   for (const OpenPort& port : ports) listening.push_back(port.what + " " + port.address);
   log.info("agent {} is open: backends {}; ports {}", agent.engine->name(), fmt::join(backends, ", "),
            listening.empty() ? "none" : fmt::format("{}", fmt::join(listening, ", ")));
+  warn_of_unknown_variables(log, option_tables(*agent.engine, *agent.set));
   warn_of_open_ports(log, agent.set->meeting(), agent.set->secret(), ports);
 }
 
