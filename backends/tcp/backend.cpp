@@ -60,6 +60,8 @@ Result<void> TcpBackend::start() {
   HEADRACE_TRY(listener, Listener::open(context_, *this));
   listener_ = std::move(listener);
   ports_ = listener_->ports();
+  for (const char* const counter : {"handshakes_dropped", "handshakes_refused", "links_lost"})
+    context_.host.count(counter, 0);  // a reader finds them from the start
   return {};
 }
 

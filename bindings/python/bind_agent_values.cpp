@@ -40,7 +40,8 @@ void bind_agent_values(nb::module_& module) {
       .def_ro("lost", &PeerInfo::lost, "Whether it died, left or cannot be reached.")
       .def_prop_ro(
           "backends", [](const PeerInfo& self) { return to_strs(self.backends); },
-          nb::sig("def backends(self) -> list[str]"), "The backends that both agents have.")
+          nb::sig("def backends(self) -> list[str]"),
+          "The backends that both agents have, and those that have a link.")
       .def_prop_ro(
           "detail", [](const PeerInfo& self) { return to_str(self.detail); },
           "Why it was lost, or the state of each backend.")

@@ -52,7 +52,8 @@ std::string own_name() { return fmt::format("pull-{}-{:08x}", ::getpid(), std::r
 /// The error of a transfer, with the peer, and with what to do next.
 Error in_transfer(Error error, const std::string& peer, const PullArguments& wanted) {
   const bool kept = error.code != Code::corrupt;
-  return fail(error.code, "pulling from {} at {}: {}{}", peer, wanted.address, error.message,
+  const std::string place = wanted.store.empty() ? " at " + wanted.address : "";
+  return fail(error.code, "pulling from {}{}: {}{}", peer, place, error.message,
               kept ? ". Complete tensors are kept: run the same command again to continue" : "");
 }
 

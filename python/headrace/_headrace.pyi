@@ -870,7 +870,7 @@ class PeerInfo:
 
     @property
     def backends(self) -> list[str]:
-        """The backends that both agents have."""
+        """The backends that both agents have, and those that have a link."""
 
     @property
     def detail(self) -> str:
@@ -1124,7 +1124,8 @@ class Agent:
         """
         Imports the result of a peer's export_metadata.
 
-        The connection information must come first; parts and updates may come in any order after it.
+        Whole exports and parts come in any order; an update needs the version that it starts from, and
+        a request needs the connection information, which any of them may have.
         Errors: Corrupt (the text says where), InvalidArgument (metadata of this agent; another
         protocol version).
         """
@@ -1184,7 +1185,11 @@ class Agent:
         """
 
     def peers(self) -> list[PeerInfo]:
-        """The peers whose metadata has been imported."""
+        """
+        The peers whose metadata this agent has, and those that have connected to it.
+
+        A peer stays until it is forgotten: `lost` says that it died or left, `detail` why.
+        """
 
     def peer_regions(self, peer: str) -> list[Region]:
         """
