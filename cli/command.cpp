@@ -54,6 +54,8 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
     const std::string name = word.substr(0, word.find('='));
     if (name.starts_with("--") && name.size() > 2)
       return fmt::format("`{}` has no option {}{}", path, name, hint(name, option_names(*command)));
+    if (name == "export" && command == &app)
+      return "there is no command `headrace export`: `python -m headrace.export` makes packages of models";
     if (!name.starts_with("-") && !commands.empty())
       return fmt::format("there is no command `{} {}`{}", path, name, hint(name, commands));
   }

@@ -64,6 +64,7 @@ TEST(CliUsage, AWrongWordIsNamedWithTheNearestRightOne) {
            {{}, "name a command: demo, serve, pull, "},
            {{"bench"}, "name a command: pages"},
            {{"doctr"}, "no command `headrace doctr`: did you mean doctor?"},
+           {{"export", "mlp.py:build"}, "no command `headrace export`: `python -m headrace.export` makes"},
            {{"bench", "page"}, "no command `headrace bench page`: did you mean pages?"},
            {{"bench", "pages", "--pages", "4K"},
             "`headrace bench pages` has no option --pages: did you mean --page?"},
