@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -28,6 +29,10 @@ constexpr std::size_t longest_region_name = 255;
 constexpr std::size_t longest_agent_name = 255;
 // With --load smaller tensors stay in the mapped file: each allocation takes a file descriptor.
 constexpr std::uint64_t least_allocated = 64 * 1024;
+
+// The agent's own, those that it leaves to its process (reserved_descriptors), and some for each puller.
+constexpr std::uint64_t enough_descriptors = 128;
+constexpr std::uint64_t large_file = 1 << 30;  // whose checksums take seconds
 
 constexpr const char* default_listen = "127.0.0.1:0";
 
@@ -121,6 +126,24 @@ void announce(const ServeArguments& wanted, const Agent& agent, const formats::T
   std::fflush(stdout);
 }
 
+/// Says once that another agent has taken this one's entry in the store: pullers find that one from now on.
+Result<void> watch_entry(Agent& agent, const std::string& store) {
+  const auto said = std::make_shared<bool>(false);
+  return agent.watch_namespace(
+      [said, store, name = agent.name(), mine = agent.incarnation()](const PeerEvent& event) {
+        if (*said || event.peer != name || event.kind == PeerEvent::Kind::left) return;
+        const auto listed = list_namespace(store, std::chrono::seconds(10));
+        if (!listed) return;
+        const auto entry = std::ranges::find(*listed, name, &PeerInfo::name);
+        if (entry == listed->end() || entry->incarnation == 0 || entry->incarnation == mine) return;
+        *said = true;
+        complain(
+            fmt::format("another agent has published itself as {} in {}: pullers find that one now; give "
+                        "one of the two another --name",
+                        name, store));
+      });
+}
+
 Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   // Blocked before other threads start, so that only the sigwait below receives these signals.
   sigset_t ending;
@@ -129,6 +152,11 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   ::sigaddset(&ending, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   raise_descriptor_limit();
+  if (const std::uint64_t limit = descriptor_limit(); limit < enough_descriptors)
+    complain(fmt::format(
+        "this process may open {} files, and {} are needed for some pullers at once: raise the limit "
+        "(ulimit -n {}), or pullers are refused",
+        limit, enough_descriptors, enough_descriptors));
 
   HEADRACE_CLI_TRY(file, formats::TensorFile::open(wanted.file));
   if (file.tensors().empty())
@@ -145,6 +173,8 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(
       agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
 
+  if (file.bytes() >= large_file && ::isatty(STDERR_FILENO) == 0)  // a terminal gets the bar
+    complain(fmt::format("reading {}, {}, before it is served", wanted.file, amount_text(file.bytes())));
   ProgressBar bar("reading", file.bytes());
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < file.tensors().size(); ++i) {
@@ -157,7 +187,10 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   bar.clear();
   agent.on_notification([](const Notification&) {});  // drop them: nothing here takes them from the queue
   HEADRACE_CLI_CHECK(offer_header(agent, file.header()));
-  if (!wanted.store.empty()) HEADRACE_CLI_CHECK(agent.publish());
+  if (!wanted.store.empty()) {
+    HEADRACE_CLI_CHECK(agent.publish());
+    HEADRACE_CLI_CHECK(watch_entry(agent, wanted.store));
+  }
   announce(wanted, agent, file);
 
   int signal = 0;
@@ -185,7 +218,10 @@ void add_serve(const Command& app, Invocation& invocation) {
       "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: the fastest");
   serve_command.add_flag("--map", wanted->map, "Serve the tensors from the mapped file: the default")
       .excludes(load);
-  serve_command.add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")
+  serve_command
+      .add_option("--store", wanted->store,
+                  "Publish in a store too, as in etcd://host:port; of two servers under one\n"
+                  "--name the later one is found")
       .type_name("URL");
   serve_command.add_option("--backend", wanted->backends, "Only this backend; repeatable")
       .type_name("NAME")

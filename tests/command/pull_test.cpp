@@ -458,6 +458,41 @@ TEST_F(CliPull, AServerIsFoundByNameInAStore) {
   EXPECT_TRUE(read_file(output()) == read_file(folder_ / "model.safetensors"));
 }
 
+TEST_F(CliPull, AServerThatMayOpenFewFilesSaysSo) {
+  const std::string model = make_model(1, 1000);
+  Command server({"-c", "ulimit -n 60 && exec \"$0\" serve \"$1\" --backend tcp", HEADRACE_COMMAND, model},
+                 "/bin/sh");
+  server.first_line();
+  server.signal(SIGTERM);
+  server.wait();
+  EXPECT_THAT(server.err, HasSubstr("this process may open 60 files")) << server.out;
+}
+
+TEST_F(CliPull, APullThatWaitsSaysSo) {
+  const int silent = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof place;
+  ASSERT_EQ(::bind(silent, reinterpret_cast<sockaddr*>(&place), length), 0);
+  ASSERT_EQ(::listen(silent, 1), 0);
+  ASSERT_EQ(::getsockname(silent, reinterpret_cast<sockaddr*>(&place), &length), 0);
+  Command pull({"pull", "127.0.0.1:" + std::to_string(ntohs(place.sin_port)), "--list"});
+  EXPECT_TRUE(pull.complains("waiting, for 30 s at most (--timeout)")) << pull.err;
+  ::close(silent);
+}
+
+TEST_F(CliPull, AServerWhoseNameAnotherTakesSaysSo) {
+  const std::string model = make_model(1, 1000), store = "file://" + (folder_ / "store").string();
+  fs::create_directory(folder_ / "store");
+  Command first({"serve", model, "--json", "--name", "granary", "--store", store});
+  serve(first);
+  Command second({"serve", model, "--json", "--name", "granary", "--store", store});
+  serve(second);
+  EXPECT_TRUE(first.complains("another agent has published itself as granary")) << first.err;
+  EXPECT_THAT(second.err, Not(HasSubstr("another agent")));
+}
+
 TEST_F(CliPull, FilesThatAreNoTensorFilesAreRefused) {
   std::ofstream(folder_ / "bad.safetensors") << "certainly not a header";
   std::ofstream(folder_ / "bad.npz") << "certainly not an archive";
