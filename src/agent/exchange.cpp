@@ -4,23 +4,8 @@
 #include "agent/agent_impl.hpp"
 #include "agent/core_options.hpp"
 
-#include <atomic>
-
 namespace headrace {
 namespace {
-
-/// Of the process: an agent of many says what is true of all.
-void warn_once(const Log& log, const std::string& listen) {
-  static std::atomic_flag said;
-  if (said.test_and_set()) return;
-  log.warn(
-      "listening for metadata on {} without a secret: everyone who reaches this host can take up any name "
-      "that "
-      "is not connected, and read and write registered memory; set auth_token or auth_token_file, or listen "
-      "on "
-      "127.0.0.1 (docs/security.md)",
-      listen);
-}
 
 constexpr auto store_patience = std::chrono::seconds(10);  // if the caller gave no deadline
 
@@ -42,7 +27,9 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
                                                  std::unique_ptr<metadata::Store> store, const Options& core,
                                                  const Secret& secret) {
   HEADRACE_TRY(ttl, core.duration("store_ttl"));
-  if (!listen.empty()) HEADRACE_TRY_VOID(secret.check_port("the metadata socket (listen)", listen));
+  if (!listen.empty())
+    HEADRACE_TRY_VOID(
+        secret.check_port("the metadata socket (listen)", listen, metadata_port(listen).setting));
   HEADRACE_TRY(closing, EventFd::create());
   std::unique_ptr<Exchange> exchange(
       new Exchange(engine, {engine.name(), engine.incarnation(), secret.token, {}}, ttl, std::move(closing)));
@@ -54,7 +41,6 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
 Result<void> Exchange::serve(const std::string& listen, const Options& core) {
   HEADRACE_TRY(handshake, core.duration("handshake_timeout"));
   HEADRACE_TRY(bytes, core.bytes("metadata_bytes"));
-  if (identity_.token.empty() && !is_loopback_only(listen)) warn_once(engine_.log_room(), listen);
   metadata::MetadataHandlers handlers;
   handlers.fetch = [this](const std::string& label, std::uint64_t since) -> Result<std::string> {
     if (!label.empty())

@@ -59,8 +59,7 @@ Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life,
 Result<void> Notifications::send_over(const PeerLife& life, Link& link, std::string_view bytes) {
   // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
   if (life.out_of_reach.load() && link.state() != LinkState::ready)
-    return make_error(Code::peer_lost, "{} (a new connection is being tried: send again once it is there)",
-                      life.detail_text());
+    return make_error(Code::peer_lost, "{} (another connection is tried meanwhile)", life.detail_text());
   const GatePass pass(link.gate());
   const Status status = pass ? link.send(HEADRACE_CHANNEL_USER, bytes) : Status{Code::peer_lost};
   if (status.ok()) {

@@ -372,6 +372,22 @@ def test_names_of_strangers_are_forgotten_when_they_are_gone(two):
     assert len(two.here.peers()) <= STRANGERS + 1
 
 
+def test_the_counters_of_refusals_are_there_from_the_start():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 6]
+    named = {row[4].strip("` ") for row in rows} - {"", "counter"}
+    assert {
+        "metadata.refused",
+        "links.refused",
+        "links.flooded",
+        "handshakes_dropped",
+        "counters.dropped",
+    } <= named
+    with headrace.Agent(unique("a"), ["shm", "tcp"]) as agent:
+        counters = agent.telemetry().counters
+        assert {name: counters.get(name) for name in named} == dict.fromkeys(named, 0)
+
+
 def test_connections_that_say_nothing_make_room_for_others(open_agents):
     two = open_agents
     host, port = tcp_address(two.here.export_metadata()).rsplit(":", 1)

@@ -43,7 +43,8 @@ typedef struct headrace_callback {
 typedef struct headrace_agent_options {
   size_t struct_size;
   const char* const* backends; /* names, then NULL; NULL: every backend that loads here */
-  const char* listen;          /* "host:port" of the metadata socket; NULL: the agent does not listen */
+  const char* listen;          /* "host:port" of the metadata socket; NULL: the agent does not listen.
+                                  On loopback without a store: so is tcp's data port, as its default */
   const char* store;           /* "etcd://host:port", "file:///folder", "memory:NAME"; NULL: HEADRACE_STORE */
   const char* const* options;  /* name, value, name, value, ..., NULL; or NULL */
 } headrace_agent_options;
@@ -330,7 +331,7 @@ typedef struct headrace_request_part {
 typedef struct headrace_request_options {
   size_t struct_size;
   const char* const* backends; /* names, then NULL; NULL: the best of all */
-  int64_t timeout_ns;          /* of each post; negative: none */
+  int64_t timeout_ns;          /* of each post; 0: it ends at once; negative: none */
 } headrace_request_options;
 
 /* Makes a request of one part, or of several parts to a peer each. `options` may be NULL. The request co-owns
@@ -357,7 +358,7 @@ typedef struct headrace_post_options {
   int32_t has_notification;
   int32_t has_stream; /* `stream` is a CUDA stream; NULL there: the default stream */
   void* stream;
-  int64_t timeout_ns;                   /* of this post; negative: the request's */
+  int64_t timeout_ns;                   /* of this post; 0: it ends at once; negative: the request's */
   const headrace_page_indices* indices; /* in a capture alone; else NULL */
   int32_t has_immediate;                /* the peer counts the post, or each replay: headrace_agent_counter */
   uint32_t immediate;
@@ -526,7 +527,7 @@ HEADRACE_C_API void headrace_counter_free(headrace_counter* counter);
 /* ------------------------------------------------------------------ backends, options, telemetry */
 
 /* The backends of this agent as a JSON array of objects: name, version, path, loaded, refusal, kinds, local,
- * remote, notifications, mapping, query, options. */
+ * remote, notifications, mapping, query, ports, options. */
 HEADRACE_C_API int32_t headrace_agent_backends(const headrace_agent* agent, headrace_bytes** json,
                                                headrace_error** error);
 /* Opens one more backend. `options`: name, value, ..., NULL; or NULL. */
@@ -542,6 +543,19 @@ HEADRACE_C_API int32_t headrace_list_backends(const char* const* options, headra
 /* Every option with its value: a JSON array of objects: name, default, value, unit, sentence, source. */
 HEADRACE_C_API int32_t headrace_list_options(const char* const* options, headrace_bytes** json,
                                              headrace_error** error);
+
+/* ------------------------------------------------------------------ first values */
+
+/* Structs whose zeros have a meaning that is rarely wanted: GPU 0, NUMA node 0, descriptor 0, "end at once".
+ * Begin with these, as in: headrace_post_options options = HEADRACE_POST_OPTIONS_INIT; */
+#define HEADRACE_MEMORY_INIT \
+  { .struct_size = sizeof(headrace_memory), .file_descriptor = -1 }
+#define HEADRACE_ALLOCATE_OPTIONS_INIT \
+  { .struct_size = sizeof(headrace_allocate_options), .numa_node = -1, .near_gpu = -1 }
+#define HEADRACE_REQUEST_OPTIONS_INIT \
+  { .struct_size = sizeof(headrace_request_options), .timeout_ns = -1 }
+#define HEADRACE_POST_OPTIONS_INIT \
+  { .struct_size = sizeof(headrace_post_options), .timeout_ns = -1 }
 
 #ifdef __cplusplus
 }
