@@ -29,11 +29,21 @@ async def ended(request: Request) -> None:
         await _completion(request)
     except asyncio.CancelledError:
         request.cancel()
-        # Canceling takes at most a second. After it the memory is quiet: code that canceled the task relies
-        # on that.
-        await _completion(request)
+        await _quiet(request)
         raise
     request.wait(0)
+
+
+async def _quiet(request: Request) -> None:
+    """Waits until a canceled request has ended, which takes at most a second.
+
+    Further cancels of the task do not end this wait: code that canceled it relies on quiet memory.
+    """
+    while True:
+        try:
+            return await _completion(request)
+        except asyncio.CancelledError:
+            continue
 
 
 async def _completion(request: Request) -> None:

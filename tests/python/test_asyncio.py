@@ -172,11 +172,14 @@ class Scripted:
         self.tell()
 
 
-def test_a_canceled_task_cancels_its_request_and_ends_after_the_request(monkeypatch):
+@pytest.fixture
+def scripted_queue(monkeypatch):
     if not hasattr(os, "eventfd"):
         pytest.skip("this Python has no os.eventfd")
     monkeypatch.setattr(_asyncio, "CompletionQueue", ScriptedQueue)
 
+
+def test_a_canceled_task_cancels_its_request_and_ends_after_the_request(scripted_queue):
     async def main():
         request = Scripted()
         task = asyncio.create_task(_asyncio.ended(request))
@@ -192,6 +195,23 @@ def test_a_canceled_task_cancels_its_request_and_ends_after_the_request(monkeypa
         with pytest.raises(asyncio.CancelledError):
             await task
         assert request.calls == ["cancel"]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_canceled_again_and_again_ends_after_its_request(scripted_queue):
+    async def main():
+        request = Scripted()
+        task = asyncio.create_task(_asyncio.ended(request))
+        await asyncio.sleep(0)
+        for _ in range(5):
+            task.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert request.calls == ["cancel"] and not task.done()
+        request.end("canceled")
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     asyncio.run(main())
 
