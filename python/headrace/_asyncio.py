@@ -116,12 +116,13 @@ async def notifications(agent: Agent, peer: str, prefix: bytes) -> AsyncIterator
     closing = os.dup(agent._closing_fd())
     try:
         while not agent.closed:
-            watch.drain()
-            came = agent.take_notifications(peer, prefix)
-            for notification in came:
+            # One at a time: an iteration that ends early leaves the others to the next.
+            notification = agent._take_notification(peer, prefix)
+            if notification is not None:
                 yield notification
-            if not came:
+            else:
                 await _any_readable(loop, [watch.fileno(), closing])
+                watch.drain()
     except InvalidArgument:
         if not agent.closed:  # another thread closed the agent during the poll: the iteration ends
             raise

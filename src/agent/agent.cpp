@@ -430,11 +430,25 @@ Result<void> Agent::notify(std::string_view peer, std::string_view payload) {
   return impl_->engine->notifications().send(peer, payload);
 }
 
-std::vector<Notification> Agent::take_notifications(const NotificationFilter& filter) {
-  engine::Engine& engine = *impl_->engine;
-  if (!engine.usable()) return {};
+namespace {
+
+/// Runs progress once if no notification has arrived.
+Result<void> look_for_notifications(engine::Engine& engine) {
+  HEADRACE_TRY_VOID(engine.usable());
   if (engine.notifications().inbox().empty()) (void)engine.progress().poll();
-  return engine.notifications().take(filter);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Notification>> Agent::take_notifications(const NotificationFilter& filter) {
+  HEADRACE_TRY_VOID(look_for_notifications(*impl_->engine));
+  return impl_->engine->notifications().take(filter);
+}
+
+Result<std::optional<Notification>> Agent::take_notification(const NotificationFilter& filter) {
+  HEADRACE_TRY_VOID(look_for_notifications(*impl_->engine));
+  return impl_->engine->notifications().take_one(filter);
 }
 
 Result<Notification> Agent::wait_notification(Timeout timeout, const NotificationFilter& filter) {
@@ -470,7 +484,10 @@ Result<NotificationWatch> Agent::watch_notifications(const NotificationFilter& f
   return NotificationWatch(std::move(watch), fd);
 }
 
-Result<int> Agent::notification_fd() { return impl_->engine->notifications().inbox().descriptor(); }
+Result<int> Agent::notification_fd() {
+  HEADRACE_TRY_VOID(impl_->engine->usable());
+  return impl_->engine->notifications().inbox().descriptor();
+}
 
 // --- backends and telemetry
 
