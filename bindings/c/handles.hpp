@@ -15,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,6 +98,17 @@ template <class Struct>
 const Struct* element(const Struct* first, std::uint64_t index) {
   if (!whole(first, "")) return first;
   return reinterpret_cast<const Struct*>(reinterpret_cast<const char*>(first) + index * first->struct_size);
+}
+
+/// The caller's array. A count that no process has memory for is a mistake; reading there would crash.
+template <class T>
+Result<std::span<const T>> array_in(const T* first, std::uint64_t count, const char* what) {
+  constexpr std::uint64_t addresses = 1ULL << 48;
+  if (first == nullptr && count > 0) return missing(what);
+  if (count > addresses / sizeof(T))
+    return wrong(std::string(what) + ": " + std::to_string(count) +
+                 " are more than a process has memory for: check the count");
+  return std::span(first, static_cast<std::size_t>(count));
 }
 
 inline std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }

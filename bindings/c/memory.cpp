@@ -105,8 +105,10 @@ std::int32_t headrace_agent_deregister(headrace_agent* agent, const std::uint32_
   return guarded(error, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(agent, "agent"));
     HEADRACE_C_TRY(given(regions, "regions"));
+    auto numbers = array_in(regions, count, "regions");
+    if (!numbers) return std::move(numbers).error();
     std::vector<headrace::RegionId> ids;
-    for (std::uint64_t i = 0; i < count; ++i) ids.push_back({regions[i]});
+    for (const std::uint32_t number : *numbers) ids.push_back({number});
     return agent->agent.deregister(ids, timeout_of(timeout_ns));
   });
 }

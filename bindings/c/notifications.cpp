@@ -21,8 +21,9 @@ std::int32_t headrace_agent_take_notifications(headrace_agent* agent, const char
   return guarded(error, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(agent, "agent"));
     HEADRACE_C_TRY(given(notifications, "notifications"));
-    *notifications = new headrace_notifications{
-        agent->agent.take_notifications({text_or_empty(peer), text_or_empty(prefix)})};
+    auto taken = agent->agent.take_notifications({text_or_empty(peer), text_or_empty(prefix)});
+    if (!taken) return std::move(taken).error();
+    *notifications = new headrace_notifications{std::move(*taken)};
     return {};
   });
 }

@@ -292,14 +292,17 @@ class Agent {
   ///           not_found, peer_lost
   HEADRACE_API Result<void> notify(std::string_view peer, std::string_view payload);
   /// Takes the notifications that have arrived and fit the filter, oldest first. Runs progress once if none
-  /// has arrived.
-  HEADRACE_API std::vector<Notification> take_notifications(const NotificationFilter& filter = {});
+  /// has arrived. errors: invalid_argument (the agent is closed)
+  HEADRACE_API Result<std::vector<Notification>> take_notifications(const NotificationFilter& filter = {});
+  /// The same for the oldest of them alone; nullopt: none has arrived.
+  HEADRACE_API Result<std::optional<Notification>> take_notification(const NotificationFilter& filter = {});
   /// Waits for the next notification that fits. errors: timed_out
   HEADRACE_API Result<Notification> wait_notification(Timeout timeout = forever,
                                                       const NotificationFilter& filter = {});
   /// Passes each notification to `taken` on the callback thread instead of keeping it. {} ends that.
   HEADRACE_API void on_notification(std::function<void(Notification)> taken);
-  /// A descriptor that is readable while notifications wait. It belongs to the agent: do not close it.
+  /// A descriptor that is readable while notifications wait, and from the close of the agent on. It belongs
+  /// to the agent: do not close it. errors: invalid_argument (the agent is closed), exhausted
   HEADRACE_API Result<int> notification_fd();
   /// The same for those that fit a filter.
   ///   errors  invalid_argument (the agent is closed), exhausted

@@ -1347,6 +1347,11 @@ class Agent:
         peer, prefix: as in take_notifications; other notifications are not taken.
         """
 
+    def _take_notification(self, peer: str, prefix: bytes) -> tuple[str, bytes] | None:
+        """
+        The oldest of take_notifications alone; None: none has arrived. For headrace._asyncio.
+        """
+
     def _watch_notifications(self, peer: str, prefix: bytes) -> _NotificationWatch:
         """Watches for notifications that pass the filter; for headrace._asyncio."""
 

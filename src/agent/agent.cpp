@@ -41,7 +41,7 @@ Result<void> check_port(const Secret& secret, const std::string& backend,
 
 Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const engine::FoundBackend& found,
                           const std::map<std::string, std::string>& options) {
-  if (found.table == nullptr) return Error{Code::backend_failed, found.refusal};
+  if (found.table == nullptr) return Error{found.code, found.refusal};
   HEADRACE_TRY(resolved, set.resolve(*found.table, options));
   HEADRACE_TRY_VOID(check_port(set.secret(), found.name, resolved));
   return engine.add_backend(found, settings_of(resolved, found.name));
@@ -63,7 +63,8 @@ Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::v
     }
     return open_local(engine, set);
   }
-  for (const engine::FoundBackend& found : set.plugins().find_all()) {
+  HEADRACE_TRY(all, set.plugins().find_all());
+  for (const engine::FoundBackend& found : all) {
     if (found.table == nullptr || found.name == engine::local_backend || found.name == engine::model_backend)
       continue;  // the test backend: only by name
     if (auto opened = open_backend(engine, set, found, {}); !opened) {
@@ -464,11 +465,25 @@ Result<void> Agent::notify(std::string_view peer, std::string_view payload) {
   return impl_->engine->notifications().send(peer, payload);
 }
 
-std::vector<Notification> Agent::take_notifications(const NotificationFilter& filter) {
-  engine::Engine& engine = *impl_->engine;
-  if (!engine.usable()) return {};
+namespace {
+
+/// Runs progress once if no notification has arrived.
+Result<void> look_for_notifications(engine::Engine& engine) {
+  HEADRACE_TRY_VOID(engine.usable());
   if (engine.notifications().inbox().empty()) (void)engine.progress().poll();
-  return engine.notifications().take(filter);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Notification>> Agent::take_notifications(const NotificationFilter& filter) {
+  HEADRACE_TRY_VOID(look_for_notifications(*impl_->engine));
+  return impl_->engine->notifications().take(filter);
+}
+
+Result<std::optional<Notification>> Agent::take_notification(const NotificationFilter& filter) {
+  HEADRACE_TRY_VOID(look_for_notifications(*impl_->engine));
+  return impl_->engine->notifications().take_one(filter);
 }
 
 Result<Notification> Agent::wait_notification(Timeout timeout, const NotificationFilter& filter) {
@@ -504,7 +519,10 @@ Result<NotificationWatch> Agent::watch_notifications(const NotificationFilter& f
   return NotificationWatch(std::move(watch), fd);
 }
 
-Result<int> Agent::notification_fd() { return impl_->engine->notifications().inbox().descriptor(); }
+Result<int> Agent::notification_fd() {
+  HEADRACE_TRY_VOID(impl_->engine->usable());
+  return impl_->engine->notifications().inbox().descriptor();
+}
 
 // --- backends and telemetry
 
@@ -577,7 +595,7 @@ Result<void> ask_instance(const engine::EngineSettings& settings, const BackendS
 Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::string>& options) {
   HEADRACE_TRY(set, BackendSet::open(options));
   HEADRACE_TRY(settings, engine_settings("doctor", set->core()));
-  const std::vector<engine::FoundBackend> all = set->plugins().find_all();
+  HEADRACE_TRY(all, set->plugins().find_all());
   HEADRACE_TRY_VOID(check_options(*set, all));
   // Without the folder no backend opens; the list of those found is returned all the same.
   auto folder = runtime_folder(set->core());
@@ -598,7 +616,7 @@ Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::
 
 Result<std::vector<OptionInfo>> list_options(const std::map<std::string, std::string>& options) {
   HEADRACE_TRY(set, BackendSet::open(options));
-  const std::vector<engine::FoundBackend> all = set->plugins().find_all();
+  HEADRACE_TRY(all, set->plugins().find_all());
   HEADRACE_TRY_VOID(check_options(*set, all));
   std::vector<OptionInfo> infos = option_infos(set->core(), "", {"auth_token"});
   for (const engine::FoundBackend& found : set->shown(all)) {

@@ -329,7 +329,7 @@ void Inbox::count_waiting() { waiting_.store(messages_.size(), std::memory_order
 
 void Inbox::quiet_if_empty() {
   count_waiting();
-  if (bell_ && messages_.empty()) bell_->drain();
+  if (bell_ && messages_.empty() && !closed_) bell_->drain();
 }
 
 void Inbox::ring(const Notification& notification) {
@@ -347,7 +347,7 @@ Result<int> Inbox::descriptor() {
     auto bell = EventFd::create();
     if (!bell) return std::move(bell).error();
     bell_.emplace(std::move(*bell));
-    if (!messages_.empty()) bell_->signal();
+    if (!messages_.empty() || closed_) bell_->signal();
   }
   return bell_->fd();
 }
@@ -357,12 +357,18 @@ Result<std::shared_ptr<const Inbox::Watch>> Inbox::watch(NotificationFilter filt
   auto watch = std::make_shared<const Watch>(std::move(filter), std::move(bell));
   const std::lock_guard lock(mutex_);
   if (oldest(watch->filter) != nullptr) watch->bell.signal();
+  if (watches_.size() == watches_.capacity()) {
+    std::erase_if(watches_, [](const auto& weak) { return weak.expired(); });
+    watches_.reserve(2 * watches_.size() + 8);  // the next look comes after as many new ones as there are
+  }
   watches_.push_back(watch);
   return watch;
 }
 
 void Inbox::close() {
   const std::lock_guard lock(mutex_);
+  closed_ = true;
+  if (bell_) bell_->signal();
   for (const auto& weak : watches_)
     if (const auto watch = weak.lock()) watch->bell.signal();
 }

@@ -69,7 +69,7 @@ class Inbox {
   /// Whether this agent may send to itself.
   [[nodiscard]] bool has_room() const;
 
-  /// Readable while messages wait.
+  /// Readable while messages wait, and from the close on.
   Result<int> descriptor();
   /// An eventfd that is signaled when a message arrives that passes the filter, and when one waits already.
   /// The watch ends with its last owner.
@@ -152,6 +152,7 @@ class Inbox {
   std::unordered_map<std::uint64_t, Seen> seen_;     // by life
   std::size_t bytes_ = 0;                            // that wait
   std::optional<EventFd> bell_;
+  bool closed_ = false;
   std::vector<std::weak_ptr<const Watch>> watches_;
   std::atomic<std::size_t> waiting_{0};
 };

@@ -493,6 +493,52 @@ static void an_agent_may_be_shut_beside_every_call_and_freed_later(void) {
   }
 }
 
+static void a_shut_agent_refuses_notifications_and_wakes_those_that_wait_for_them(void) {
+  headrace_agent* agent = open_agent("shut");
+  struct pollfd waiting = {-1, POLLIN, 0};
+  int32_t again = -1;
+  CHECK(headrace_agent_notification_fd(agent, &waiting.fd, fresh()) == 0);
+  CHECK(poll(&waiting, 1, 0) == 0);
+  headrace_agent_shut(agent);
+  CHECK(poll(&waiting, 1, 0) == 1);
+  headrace_notifications* taken = NULL;
+  CHECK(headrace_agent_take_notifications(agent, NULL, NULL, &taken, fresh()) == invalid_argument);
+  CHECK(taken == NULL && strstr(text(), "is closed") != NULL);
+  CHECK(headrace_agent_notification_fd(agent, &again, fresh()) == invalid_argument);
+  headrace_agent_close(agent);
+}
+
+static void a_count_beyond_all_memory_is_refused(headrace_agent* agent) {
+  static unsigned char memory[pages * page_bytes];
+  const uint64_t beyond = (uint64_t)1 << 62;
+  uint32_t region = register_bytes(agent, memory, sizeof memory, NULL);
+  CHECK(headrace_agent_deregister(agent, &region, beyond, ten_seconds, fresh()) == invalid_argument);
+  CHECK(strstr(text(), "check the count") != NULL);
+  SIZED(headrace_export_options, export);
+  export.regions = &region;
+  export.region_count = beyond;
+  headrace_bytes* bytes = NULL;
+  CHECK(headrace_agent_export_metadata(agent, &export, &bytes, fresh()) == invalid_argument);
+  headrace_page row = {0};
+  SIZED(headrace_page_spec, spec);
+  spec.form = HEADRACE_PAGES_ROWS;
+  spec.rows = &row;
+  spec.count = beyond;
+  headrace_page_list* pages_of = NULL;
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &pages_of, fresh()) == invalid_argument);
+  headrace_page_list* list = prepare(agent, NULL, region);
+  SIZED(headrace_request_part, part);
+  part.local = list;
+  part.remote = list;
+  part.local_index = &region;
+  part.remote_index = &region;
+  part.count = beyond;
+  headrace_request* request = NULL;
+  CHECK(headrace_agent_make_request(agent, 0, &part, 1, NULL, &request, fresh()) == invalid_argument);
+  headrace_page_list_free(list);
+  CHECK(headrace_agent_deregister(agent, &region, 1, ten_seconds, fresh()) == 0);
+}
+
 int main(void) {
   headrace_agent* left = open_agent("left");
   headrace_agent* right = open_agent("right");
@@ -506,11 +552,13 @@ int main(void) {
   structs_of_a_later_version_may_be_longer_in_arrays_too(left);
   a_refused_registration_drops_what_it_was_to_keep(left);
   a_request_needs_indices_on_both_sides(left);
+  a_count_beyond_all_memory_is_refused(left);
   null_may_be_freed_and_asked();
   headrace_agent_close(left);
   headrace_agent_close(right);
   a_request_may_be_freed_after_its_agent();
   an_agent_may_be_shut_beside_every_call_and_freed_later();
+  a_shut_agent_refuses_notifications_and_wakes_those_that_wait_for_them();
   (void)fresh();
   puts("the C API does what it says");
   return 0;

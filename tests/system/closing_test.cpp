@@ -6,6 +6,7 @@
 #include "support/child_ending.hpp"
 #include "support/silent_port.hpp"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -74,6 +75,19 @@ class ClosingOverBackend : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, ClosingOverBackend, ::testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend.param; });
+
+TEST(Closing, after_the_close_taking_notifications_is_invalid_and_the_descriptor_is_readable) {
+  Agent agent = must(Agent::open(unique_name("agent"), {{"shm"}, "", "", {}}));
+  const int fd = must(agent.notification_fd());
+  ASSERT_TRUE(agent.notify(agent.name(), "x").ok());
+  agent.close();
+  pollfd poll{fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&poll, 1, 0), 1);
+  EXPECT_EQ(agent.take_notifications().code(), Code::invalid_argument);
+  EXPECT_EQ(agent.take_notification().code(), Code::invalid_argument);
+  EXPECT_EQ(agent.notification_fd().code(), Code::invalid_argument);
+  EXPECT_EQ(::poll(&poll, 1, 0), 1) << "still";
+}
 
 /// Repeats the call until it fails, which it does once the agent is closed.
 Code last_code(const std::function<Code()>& call) {

@@ -476,7 +476,8 @@ typedef void (*headrace_notification_function)(void* context, const char* peer, 
 HEADRACE_C_API void headrace_agent_on_notification(headrace_agent* agent,
                                                    headrace_notification_function function,
                                                    headrace_callback callback);
-/* A descriptor that is readable while notifications wait. It belongs to the agent. */
+/* A descriptor that is readable while notifications wait, and once the agent is closed. It belongs to the
+ * agent. */
 HEADRACE_C_API int32_t headrace_agent_notification_fd(headrace_agent* agent, int32_t* descriptor,
                                                       headrace_error** error);
 

@@ -2,6 +2,7 @@
 #include "engine/inbox.hpp"
 
 #include "engine/send_credit.hpp"
+#include "tests/support/heap_in_use.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -168,6 +169,32 @@ TEST(Inbox, a_watch_is_signaled_for_what_passes_its_filter_alone) {
   watch->bell.drain();
   inbox.close();
   EXPECT_TRUE(readable(watch->bell.fd()));
+}
+
+TEST(Inbox, its_descriptor_stays_readable_after_the_close) {
+  Inbox inbox({});
+  const int fd = *inbox.descriptor();
+  (void)put(inbox, "x");
+  inbox.close();
+  (void)inbox.take({});
+  EXPECT_TRUE(readable(fd)) << "one that was there before";
+  Inbox other({});
+  other.close();
+  EXPECT_TRUE(readable(*other.descriptor()));
+}
+
+TEST(Inbox, watches_that_have_ended_take_no_memory_although_no_message_comes) {
+  Inbox inbox({});
+  const auto kept = *inbox.watch({});
+  const auto watch_often = [&] {
+    for (int i = 0; i < 10'000; ++i) (void)*inbox.watch({"a", "k"});
+  };
+  watch_often();
+  const std::size_t before = test::heap_in_use();
+  watch_often();
+  EXPECT_LT(test::heap_in_use(), before + 10'000) << "about 110 bytes each, if they are kept";
+  (void)put(inbox, "x");
+  EXPECT_TRUE(readable(kept->bell.fd()));
 }
 
 // ------------------------------------------------------------------ credit
