@@ -68,6 +68,7 @@ class TcpBackend final : public plugin::Backend<Handles>, private Admission {
   Context context_;
   Resolver resolver_;
   std::unique_ptr<Listener> listener_;
+  std::string ports_;  // for `info`
   mutable std::mutex mutex_;
   std::unordered_map<const Link*, std::shared_ptr<Link>> links_;
 };

@@ -62,6 +62,10 @@ class BackendInstance {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const headrace_info_v1& info() const { return info_; }
+  /// The addresses on which it listens, separated by commas; empty: none.
+  [[nodiscard]] std::string_view ports() const {
+    return info_.ports == nullptr ? std::string_view() : info_.ports;
+  }
   [[nodiscard]] bool can(headrace_ability_v1 ability) const { return (info_.abilities & ability) != 0; }
   [[nodiscard]] bool takes_local(int kind) const {
     return (info_.local_kinds & HEADRACE_KIND_BIT(kind)) != 0;

@@ -15,6 +15,7 @@ static_assert(wire::user_payload_bytes == max_notification_bytes);
 namespace {
 
 constexpr auto tell_again_after = std::chrono::milliseconds(1);  // if the way to the peer is full
+constexpr int taken_at_a_time = 64;                              // by one call of the caller's function
 
 }  // namespace
 
@@ -58,8 +59,7 @@ Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life,
 Result<void> Notifications::send_over(const PeerLife& life, Link& link, std::string_view bytes) {
   // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
   if (life.out_of_reach.load() && link.state() != LinkState::ready)
-    return make_error(Code::peer_lost, "{} (a new connection is being tried: send again once it is there)",
-                      life.detail_text());
+    return make_error(Code::peer_lost, "{} (another connection is tried meanwhile)", life.detail_text());
   const GatePass pass(link.gate());
   const Status status = pass ? link.send(HEADRACE_CHANNEL_USER, bytes) : Status{Code::peer_lost};
   if (status.ok()) {
@@ -150,6 +150,12 @@ void Notifications::received_from_self(std::string_view payload) {
   (void)arrived(inbox_.put(Inbox::self, {}, payload.size(), {self_.name, std::string(payload)}));
 }
 
+bool Notifications::held(const PeerLife& from, std::uint64_t link, std::string_view bytes) {
+  const bool kept = received(from, link, bytes);
+  if (!links_.find(link)) inbox_.link_gone(link);
+  return kept;
+}
+
 bool Notifications::arrived(const Inbox::Receipt& receipt) {
   if (receipt.flooded) return false;
   // Later, since this may be a backend's call.
@@ -185,24 +191,39 @@ std::vector<Notification> Notifications::take(const NotificationFilter& filter) 
 }
 
 std::optional<Notification> Notifications::take_one(const NotificationFilter& filter) {
-  Inbox::TakenOne taken = inbox_.take_one(filter);
-  if (taken.due) tell(*taken.due);
-  return std::move(taken.notification);
+  std::optional<Notification> taken;
+  if (const auto due = inbox_.take_one(filter, taken)) tell(*due);
+  return taken;
 }
 
 /// Gives what waits to the caller's function, if there is one, on the callback thread.
 void Notifications::hand_over() {
-  const std::lock_guard lock(taken_mutex_);
-  if (!taken_) return;
-  callbacks_.push([this, taken = taken_] {
-    for (Notification& n : take({})) taken(std::move(n));
-  });
+  const std::lock_guard lock(taker_mutex_);
+  if (taker_) queue(taker_);
+}
+
+void Notifications::queue(const std::shared_ptr<Taker>& taker) {
+  if (!taker->queued.exchange(true)) callbacks_.push([this, taker] { run(taker); });
+}
+
+/// Some at a time, so that other callbacks have their turn.
+void Notifications::run(const std::shared_ptr<Taker>& taker) {
+  taker->queued.store(false);  // before it looks: what comes from now on queues another call
+  for (int i = 0; i < taken_at_a_time; ++i) {
+    if (taker->ended.load()) return;
+    auto notification = take_one({});
+    if (!notification) return;
+    taker->taken(std::move(*notification));
+  }
+  queue(taker);
 }
 
 void Notifications::on_notification(std::function<void(Notification)> taken) {
   {
-    const std::lock_guard lock(taken_mutex_);
-    taken_ = std::move(taken);
+    const std::lock_guard lock(taker_mutex_);
+    if (taker_) taker_->ended.store(true);
+    taker_ = taken ? std::make_shared<Taker>() : nullptr;
+    if (taker_) taker_->taken = std::move(taken);
   }
   hand_over();
 }

@@ -12,7 +12,9 @@
 #include "engine/inbox.hpp"
 #include "engine/peers.hpp"
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string_view>
 
@@ -39,6 +41,8 @@ class Notifications final : public LinkWatcher {
   /// A message of a peer over this link, as the wire has it. Calls no backend. False: the peer has sent far
   /// more than it may.
   [[nodiscard]] bool received(const PeerLife& from, std::uint64_t link, std::string_view bytes);
+  /// The same of a message that was held for a time: its link may be gone.
+  bool held(const PeerLife& from, std::uint64_t link, std::string_view bytes);
   /// A notification from this agent to itself.
   void received_from_self(std::string_view payload);
   std::vector<Notification> take(const NotificationFilter& filter);
@@ -78,8 +82,17 @@ class Notifications final : public LinkWatcher {
   Inbox inbox_;
   OnceASecond says_dropped_;
 
-  std::mutex taken_mutex_;
-  std::function<void(Notification)> taken_;
+  /// The caller's function for what comes in.
+  struct Taker {
+    std::function<void(Notification)> taken;
+    std::atomic<bool> queued{false};  ///< a call is on its way: one takes all that waits by then
+    std::atomic<bool> ended{false};
+  };
+  void queue(const std::shared_ptr<Taker>& taker);
+  void run(const std::shared_ptr<Taker>& taker);
+
+  std::mutex taker_mutex_;
+  std::shared_ptr<Taker> taker_;
 };
 
 }  // namespace headrace::engine

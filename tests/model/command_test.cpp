@@ -199,6 +199,13 @@ TEST_F(ModelCommand, errors_are_printed_on_stderr_with_advice) {
   testing::write_file(folder_.path() + "/y.json", R"({"y": [1]})");
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "y=" + folder_.path() + "/y.json"}),
               HasSubstr("the model has no input y: it takes x"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", folder_.path() + "/y.json"}),
+              HasSubstr("the model has no input y: it takes x; --input NAME=FILE"))
+      << "the only tensor of the file has a name";
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", folder_.path() + "/y.json", "--option",
+                         "model.library=/nowhere.so"}),
+              HasSubstr("the model has no input y"))
+      << "said before torch is loaded";
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "nothing.npy"}), HasSubstr("nothing.npy"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "x.txt"}),
               HasSubstr("must end in .npy, .npz, .safetensors or .json"));

@@ -166,6 +166,36 @@ def test_many_clients_at_once_are_told(backend, clients):
         assert time.monotonic() - began < 5
 
 
+# Opens an agent with no free descriptor, with one, and so on.
+WITHOUT = """
+import os, resource, sys
+import headrace
+
+fd = os.open("/dev/null", os.O_RDONLY)
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+held = []
+try:
+    while True:
+        held.append(os.dup(fd))
+except OSError:
+    pass
+opened = []
+for free in range(60):
+    try:
+        headrace.Agent("agent", [sys.argv[1]], options={"log": "off"}).close()
+        opened.append(free)
+    except headrace.Exhausted as error:
+        assert not opened and "ulimit -n" in str(error), (free, opened, str(error))
+    os.close(held.pop())
+assert opened
+"""
+
+
+def test_an_agent_that_lacks_descriptors_says_so(backend, run_script):
+    code, _, errors = run_script(WITHOUT, backend)
+    assert code == 0, errors
+
+
 LOW = """
 import os, resource, sys
 import headrace

@@ -360,6 +360,13 @@ def test_where_it_goes_is_looked_at_before_anything_else(tmp_path, capsys):
     for output, expected in said.items():
         assert export.main(["no such file.py:f", "--output", str(tmp_path / output)]) == 1
         assert expected in capsys.readouterr().err
+    (tmp_path / "there.pt2").write_bytes(b"a package")
+    wanted = ["no such file.py:f", "--output", str(tmp_path / "there.pt2")]
+    assert export.main(wanted) == 1
+    assert "there.pt2 exists: --force replaces it" in capsys.readouterr().err
+    assert export.main([*wanted, "--force"]) == 1
+    assert "no such file.py" in capsys.readouterr().err
+    assert (tmp_path / "there.pt2").read_bytes() == b"a package"
     with pytest.raises(errors.InvalidArgument, match="must end in .pt2"):
         export.export_package(None, tmp_path / "x.onnx")
 

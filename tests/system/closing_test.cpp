@@ -3,9 +3,10 @@
 // invalid_argument.
 #include "two_agents.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include "support/child_ending.hpp"
+#include "support/silent_port.hpp"
+
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -74,6 +75,19 @@ class ClosingOverBackend : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, ClosingOverBackend, ::testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend.param; });
+
+TEST(Closing, after_the_close_taking_notifications_is_invalid_and_the_descriptor_is_readable) {
+  Agent agent = must(Agent::open(unique_name("agent"), {{"shm"}, "", "", {}}));
+  const int fd = must(agent.notification_fd());
+  ASSERT_TRUE(agent.notify(agent.name(), "x").ok());
+  agent.close();
+  pollfd poll{fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&poll, 1, 0), 1);
+  EXPECT_EQ(agent.take_notifications().code(), Code::invalid_argument);
+  EXPECT_EQ(agent.take_notification().code(), Code::invalid_argument);
+  EXPECT_EQ(agent.notification_fd().code(), Code::invalid_argument);
+  EXPECT_EQ(::poll(&poll, 1, 0), 1) << "still";
+}
 
 /// Repeats the call until it fails, which it does once the agent is closed.
 Code last_code(const std::function<Code()>& call) {
@@ -156,41 +170,66 @@ TEST_P(ClosingOverBackend, notifications_of_posts_that_are_done_arrive_though_th
     ASSERT_EQ(must(agents.there.wait_notification(patience)).payload, std::to_string(i) + filler);
 }
 
-/// A port of this host on which connections wait for an accept that never comes.
-class SilentPort {
- public:
-  SilentPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    EXPECT_EQ(::bind(socket_, reinterpret_cast<const sockaddr*>(&address_), sizeof address_), 0);
-    EXPECT_EQ(::listen(socket_, 8), 0);
-    socklen_t length = sizeof address_;
-    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address_), &length), 0);
-  }
-  ~SilentPort() { ::close(socket_); }
-  SilentPort(const SilentPort&) = delete;
-  SilentPort& operator=(const SilentPort&) = delete;
-  [[nodiscard]] std::string address() const {
-    return "127.0.0.1:" + std::to_string(ntohs(address_.sin_port));
-  }
-
- private:
-  int socket_;
-  sockaddr_in address_{AF_INET, 0, {htonl(INADDR_LOOPBACK)}, {}};
-};
-
 TEST(Closing, it_ends_fetches_and_sends_of_metadata_that_a_silent_server_holds_up) {
-  const SilentPort port;
+  SilentPort port;
   Agent agent = must(Agent::open(unique_name("closed"), {{"shm"}, "", "", {}}));
   Code fetched = Code::ok, sent = Code::ok;
   const auto begin = std::chrono::steady_clock::now();
   {
     const std::jthread fetching([&] { fetched = agent.fetch_metadata(port.address(), patience).code(); });
     const std::jthread sending([&] { sent = agent.send_metadata(port.address(), {}, patience).code(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(port.accepts(2));
     agent.close();
   }
   EXPECT_EQ(fetched, Code::canceled);
   EXPECT_EQ(sent, Code::canceled);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, patience / 2);
+}
+
+TEST(Closing, it_ends_calls_of_a_store_that_a_silent_server_holds_up_and_no_call_of_another_agent) {
+  SilentPort etcd;
+  const AgentOptions options{{"shm"}, "", "etcd://" + etcd.address() + "/closing", {}};
+  Agent agent = must(Agent::open(unique_name("closed"), options));
+  Agent other = must(Agent::open(unique_name("other"), options));  // of the same session
+  Code published = Code::ok, found = Code::ok, listed = Code::ok, found_by_other = Code::ok;
+  std::atomic<bool> other_waits{true};
+  std::jthread finding_by_other([&] {
+    found_by_other = other.find("nobody", patience).code();
+    other_waits = false;
+  });
+  must(agent.watch_namespace([](const PeerEvent&) {}));
+  std::chrono::steady_clock::time_point begin;
+  {
+    const std::jthread publishing([&] { published = agent.publish().code(); });
+    const std::jthread finding([&] { found = agent.find("nobody", patience).code(); });
+    const std::jthread listing([&] { listed = agent.list_namespace(patience).code(); });
+    EXPECT_TRUE(etcd.accepts(5)) << "one connection for each call, and one for the watch";
+    begin = std::chrono::steady_clock::now();
+    agent.close();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_EQ(published, Code::canceled);
+  EXPECT_EQ(found, Code::canceled);
+  EXPECT_EQ(listed, Code::canceled);
+  EXPECT_EQ(agent.publish().code(), Code::invalid_argument);
+  EXPECT_TRUE(other_waits);
+  other.close();
+  finding_by_other.join();
+  EXPECT_EQ(found_by_other, Code::canceled);
+}
+
+TEST(Closing, a_forked_child_that_destroys_its_copy_ends_no_call_of_its_parent) {
+  Agent agent = must(Agent::open(unique_name("parent"), {{"shm"}, "", "", {}}));
+  const Agent server = must(Agent::open(unique_name("server"), {{"shm"}, "127.0.0.1:0", "", {}}));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    {
+      const Agent copy = std::move(agent);
+    }
+    ::_exit(0);
+  }
+  EXPECT_TRUE(ends_well(child));
+  must(agent.fetch_metadata(server.listen_address(), patience));
 }
 
 }  // namespace

@@ -248,6 +248,9 @@ typedef struct headrace_info_v1 {
   uint32_t remote_kinds; /* ... and on the remote side */
   uint32_t reserved;
   uint64_t max_message_bytes; /* longest message that `notify` and `post` accept */
+  /* The addresses on which the instance listens, host:port separated by commas; NULL: none. The text lives as
+   * long as the instance. */
+  const char* ports;
 } headrace_info_v1;
 
 typedef struct headrace_connect_v1 {
