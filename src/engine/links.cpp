@@ -94,7 +94,7 @@ std::shared_ptr<Link> Links::accepted(const std::shared_ptr<PeerLife>& life, Bac
   }
   (void)link->set_connection(connection);
   (void)link->set_ready();
-  life->out_of_reach.store(false);
+  life->out_of_reach.store(Code::ok);
   add(link, *life);
   ready(link);
   return link;
@@ -118,7 +118,7 @@ void Links::event(std::uint64_t token, headrace_link_event_v1 event, Status stat
   const auto link = find(token);
   if (!link) return;
   if (event != HEADRACE_LINK_READY) return lost_by_backend(link, status, text);
-  if (const auto life = link->life()) life->out_of_reach.store(false);
+  if (const auto life = link->life()) life->out_of_reach.store(Code::ok);
   log_.info("connected to peer {} over {}", peer_of(*link), link->backend().name());
   if (link->set_ready()) ready(link);
 }
@@ -174,7 +174,8 @@ void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, st
   if (const auto life = link->life()) {
     const std::unique_lock lock(life->mutex);
     life->detail = fmt::format("{}: {}", backend, text);
-    if (status.code == Code::peer_lost || status.code == Code::exhausted) life->out_of_reach.store(true);
+    if (status.code == Code::peer_lost || status.code == Code::exhausted)
+      life->out_of_reach.store(status.code);
   }
   lose(link, status, text);
 }

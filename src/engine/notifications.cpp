@@ -46,8 +46,7 @@ Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life,
   Code code = Code::peer_lost;
   for (BackendInstance* backend : ways_to(*life)) {
     const auto link = links_.to(life, *backend);
-    auto sent =
-        link ? send_over(*life, **link, bytes) : Result<void>(Error{Code::peer_lost, link.error().message});
+    auto sent = link ? send_over(*life, **link, bytes) : Result<void>(link.error());
     if (sent || sent.code() == Code::would_block) return sent;
     if (sent.code() != Code::peer_lost) code = sent.code();
     refusals += "\n  " + sent.error().message;
@@ -58,8 +57,8 @@ Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life,
 
 Result<void> Notifications::send_over(const PeerLife& life, Link& link, std::string_view bytes) {
   // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
-  if (life.out_of_reach.load() && link.state() != LinkState::ready)
-    return make_error(Code::peer_lost, "{} (another connection is tried meanwhile)", life.detail_text());
+  if (const Code why = life.out_of_reach.load(); why != Code::ok && link.state() != LinkState::ready)
+    return make_error(why, "{} (another connection is tried meanwhile)", life.detail_text());
   const GatePass pass(link.gate());
   const Status status = pass ? link.send(HEADRACE_CHANNEL_USER, bytes) : Status{Code::peer_lost};
   if (status.ok()) {
@@ -69,9 +68,9 @@ Result<void> Notifications::send_over(const PeerLife& life, Link& link, std::str
   if (status.code == Code::would_block)
     return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again",
                       life.name);
+  const Code code = status.code == Code::peer_lost ? link.lost_code() : status.code;
   const std::string why = link.lost_text();
-  return make_error(status.code, "{}: {}", link.backend().name(),
-                    why.empty() ? code_sentence(status.code) : why);
+  return make_error(code, "{}: {}", link.backend().name(), why.empty() ? code_sentence(code) : why);
 }
 
 /// The backends that carry messages, in the order in which they are tried.

@@ -118,7 +118,7 @@ TEST(CliDoctor, AMissingSecretIsSaidAndARequiredOneIsAskedFor) {
 
 TEST(CliDoctor, ASecretThatOtherUsersCanReadIsSaid) {
   const TemporaryFolder folder;
-  const std::string file = folder.path() / "secret";
+  const std::string file = folder.path() + "/secret";
   std::ofstream(file) << "open sesame\n";
   const auto state = [&] {
     const Outcome outcome = run_command({"doctor", "--json", "--option", "auth_token_file=" + file});

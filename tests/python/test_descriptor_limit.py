@@ -136,6 +136,8 @@ def test_a_hub_without_descriptors_says_so_to_each_client_at_once(backend, clien
                 client.agent.connect(hub.name, 30)
             with pytest.raises(headrace.Exhausted, match="ulimit -n"):
                 client.read()
+            with pytest.raises(headrace.Exhausted, match="ulimit -n"):
+                client.agent.notify(hub.name, b"anybody there?")
             with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*no file descriptors left.*ulimit -n"):
                 client.agent.fetch_metadata(hub.address)
         assert time.monotonic() - began < 5  # no timeout of a handshake has passed
