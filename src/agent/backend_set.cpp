@@ -174,8 +174,9 @@ Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& fo
 
 std::string BackendSet::nearest_backend(std::string_view name) const {
   const auto all = plugins_->find_all();
+  if (!all) return {};
   std::vector<std::string_view> names;
-  for (const engine::FoundBackend& found : all ? *all : std::vector<engine::FoundBackend>())
+  for (const engine::FoundBackend& found : *all)
     if (found.name != engine::model_backend) names.emplace_back(found.name);
   return std::string(nearest_name(name, names));
 }

@@ -51,7 +51,7 @@ TEST_F(PeersTest, a_peer_that_only_connected_is_listed_with_the_backend_of_its_l
   parts.links.event(token, HEADRACE_LINK_LOST, {Code::peer_lost}, "it died");
   const PeerInfo gone = parts.peers.list().front();
   EXPECT_TRUE(gone.lost);
-  EXPECT_EQ(gone.detail, "it died");
+  EXPECT_EQ(gone.detail, "first: it died");
   EXPECT_TRUE(gone.backends.empty());
 }
 
