@@ -73,9 +73,13 @@ TEST_F(ModelCommand, an_npy_file_is_the_only_input_or_the_only_output) {
   json x;
   for (int i = 0; i < 1024; ++i) x["anything"].push_back(i + 0.5);
   testing::write_file(in, x.dump());
-  const Outcome outcome = run_command({"infer", package_path("add"), "-i", in, "-o", out});
+  const Outcome unnamed = run_command({"infer", package_path("add"), "-i", in, "-o", out});
+  EXPECT_EQ(unnamed.code, 1) << "names of other files count";
+  EXPECT_THAT(unnamed.err, HasSubstr("the model has no input anything"));
+  const std::string named = "arg0_1=" + in;
+  const Outcome outcome = run_command({"infer", package_path("add"), "-i", named, "-o", out});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(run_command({"verify", package_path("add"), "-i", in, "-e", out}).code, 0);
+  EXPECT_EQ(run_command({"verify", package_path("add"), "-i", named, "-e", out}).code, 0);
   const Outcome wrong = run_command({"verify", package_path("add"), "-i", out, "-e", out, "--json"});
   EXPECT_EQ(wrong.code, 1);
   const json said = json::parse(wrong.out);
