@@ -17,6 +17,12 @@ namespace {
 constexpr auto tell_again_after = std::chrono::milliseconds(1);  // if the way to the peer is full
 constexpr int taken_at_a_time = 64;                              // by one call of the caller's function
 
+/// A link that cannot be made, whatever the reason, is a peer that is not there; or one that takes no more
+/// links.
+Error unreachable(const Error& error) {
+  return {error.code == Code::exhausted ? Code::exhausted : Code::peer_lost, error.message};
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ sending
@@ -46,7 +52,7 @@ Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life,
   Code code = Code::peer_lost;
   for (BackendInstance* backend : ways_to(*life)) {
     const auto link = links_.to(life, *backend);
-    auto sent = link ? send_over(*life, **link, bytes) : Result<void>(link.error());
+    auto sent = link ? send_over(*life, **link, bytes) : Result<void>(unreachable(link.error()));
     if (sent || sent.code() == Code::would_block) return sent;
     if (sent.code() != Code::peer_lost) code = sent.code();
     refusals += "\n  " + sent.error().message;

@@ -305,7 +305,7 @@ def test_the_package_runs_with_a_batch_of_one_and_writes_to_its_input(mixed):
 def test_a_package_that_differs_is_not_written(folder, tmp_path, capfd, compiled_once):
     package = tmp_path / "changing.pt2"
     package.write_text("the old one")
-    assert call(folder, "models.py:changing", package, "--verify", "--tolerance", "0.001") == 1
+    assert call(folder, "models.py:changing", package, "--force", "--verify", "--tolerance", "0.001") == 1
     out, err = capfd.readouterr()
     assert "largest difference 0.01" in out and "--tolerance" in err
     assert len(out.splitlines()) == 2 and all(line.endswith(": DIFFERS") for line in out.splitlines())
