@@ -17,8 +17,7 @@ namespace {
 constexpr auto tell_again_after = std::chrono::milliseconds(1);  // if the way to the peer is full
 constexpr int taken_at_a_time = 64;                              // by one call of the caller's function
 
-/// A link that cannot be made, whatever the reason, is a peer that is not there; or one that takes no more
-/// links.
+/// The error of `notify` where no link can be made: the peer is not there, or takes no more links.
 Error unreachable(const Error& error) {
   return {error.code == Code::exhausted ? Code::exhausted : Code::peer_lost, error.message};
 }
