@@ -14,6 +14,8 @@ import headrace
 from conftest import unique
 
 MODEST, RESERVED = 120, 32
+# A hub that has filled its limit while it held one for a moment, to refuse somebody, has that one left later.
+FEW_LEFT = r"(no|\d) file descriptors? left"
 
 # A hub in a process that may open few more descriptors. Each line is a number of files to hold open: at most
 # that many. It answers with how many it has, or with the number of its log lines.
@@ -132,13 +134,13 @@ def test_a_hub_without_descriptors_says_so_to_each_client_at_once(backend, clien
         began = time.monotonic()
         for _ in range(5):
             client = clients(hub)
-            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*no file descriptors left.*ulimit -n"):
+            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*{FEW_LEFT}.*ulimit -n"):
                 client.agent.connect(hub.name, 30)
             with pytest.raises(headrace.Exhausted, match="ulimit -n"):
                 client.read()
             with pytest.raises(headrace.Exhausted, match="ulimit -n"):
                 client.agent.notify(hub.name, b"anybody there?")
-            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*no file descriptors left.*ulimit -n"):
+            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*{FEW_LEFT}.*ulimit -n"):
                 client.agent.fetch_metadata(hub.address)
         assert time.monotonic() - began < 5  # no timeout of a handshake has passed
         first.read()
@@ -155,7 +157,7 @@ def test_many_clients_at_once_are_told(backend, clients):
         refused, began = [], time.monotonic()
 
         def read(client):
-            with pytest.raises(headrace.Exhausted, match="no file descriptors left"):
+            with pytest.raises(headrace.Exhausted, match=FEW_LEFT):
                 client.read()
             refused.append(client)
 
