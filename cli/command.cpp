@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 namespace headrace::cli {
 namespace {
@@ -53,6 +54,8 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
     const std::string name = word.substr(0, word.find('='));
     if (name.starts_with("--") && name.size() > 2)
       return fmt::format("`{}` has no option {}{}", path, name, hint(name, option_names(*command)));
+    if (name == "export" && command == &app)
+      return "there is no command `headrace export`: `python -m headrace.export` makes packages of models";
     if (!name.starts_with("-") && !commands.empty())
       return fmt::format("there is no command `{} {}`{}", path, name, hint(name, commands));
   }
@@ -131,6 +134,8 @@ int run(int argc, char** argv) {
       complain(fmt::format("--log: {}", set.error().message));
       return exit_usage;
     }
+    // For agents, which set the level of HEADRACE_LOG when they open, and for the processes of `demo`.
+    ::setenv("HEADRACE_LOG", log.c_str(), 1);
   }
 
   return run_action(invocation.action);

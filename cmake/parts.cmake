@@ -317,12 +317,15 @@ function(headrace_add_examples)
       set_tests_properties(example.${name} PROPERTIES LABELS example TIMEOUT 120)
     endif()
   endforeach()
-  # What the README says is done as it says, with a compiler that knows nothing of this build's sanitizers.
+  # What README.md and docs/building.md say is done as they say, with a compiler that knows nothing of this build's sanitizers.
   if((HEADRACE_TESTS OR BUILD_TESTING) AND NOT HEADRACE_SANITIZE)
     add_test(NAME example.readme
              COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -D BUILD=${PROJECT_BINARY_DIR} -D
                      FOLDER=${PROJECT_BINARY_DIR}/examples/readme -P ${PROJECT_SOURCE_DIR}/cmake/readme_program.cmake)
-    set_tests_properties(example.readme PROPERTIES LABELS example TIMEOUT 120)
+    add_test(NAME example.installed
+             COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -D BUILD=${PROJECT_BINARY_DIR} -D
+                     FOLDER=${PROJECT_BINARY_DIR}/examples/installed -P ${PROJECT_SOURCE_DIR}/cmake/installed_programs.cmake)
+    set_tests_properties(example.readme example.installed PROPERTIES LABELS example TIMEOUT 120)
   endif()
 endfunction()
 

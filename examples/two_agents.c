@@ -46,7 +46,9 @@ int main(void) {
 
   /* The reader: any memory that it has. */
   static unsigned char slots[4 * page_bytes];
-  headrace_memory range = {.struct_size = sizeof range, .address = slots, .length = sizeof slots};
+  headrace_memory range = HEADRACE_MEMORY_INIT;
+  range.address = slots;
+  range.length = sizeof slots;
   must(headrace_agent_register(decode, &range, 1, NULL, &mine, &error), "register");
 
   /* The metadata travels in any way that you like. */
@@ -70,11 +72,11 @@ int main(void) {
   headrace_request* request = NULL;
   must(headrace_agent_make_request(decode, HEADRACE_OPERATION_READ, &part, 1, NULL, &request, &error),
        "make a request");
-  headrace_post_options options = {.struct_size = sizeof options,
-                                   .notification = "took pages 7 and 3",
-                                   .notification_size = strlen("took pages 7 and 3"),
-                                   .has_notification = 1,
-                                   .timeout_ns = ten_seconds};
+  headrace_post_options options = HEADRACE_POST_OPTIONS_INIT;
+  options.notification = "took pages 7 and 3";
+  options.notification_size = strlen("took pages 7 and 3");
+  options.has_notification = 1;
+  options.timeout_ns = ten_seconds;
   must(headrace_request_post(request, &options, &error), "post");
   must(headrace_request_wait(request, ten_seconds, &error), "wait");
   if (slots[0] != 7 || slots[page_bytes] != 3) return 1;

@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from testing import connectors as servers
 from testing import gtest, python_files, store, timings
 from testing import tidy as tidy_files
 from testing.junit import count_junit
@@ -211,6 +212,7 @@ def pytest(
     *arguments: str,
     environment: dict[str, str] | None = None,
     wrapper: list[str] | None = None,
+    interpreter: Path = VENV_PYTHON,
 ) -> None:
     if not list((ROOT / "tests" / "python").glob("**/test_*.py")):
         stage.check(False, "pytest", "tests/python has no test_*.py")
@@ -219,7 +221,7 @@ def pytest(
     report.unlink(missing_ok=True)
     # The name of a Unix socket has room for 107 bytes, and tests make theirs below this folder.
     base = tempfile.mkdtemp(prefix="hr-")
-    command = [*(wrapper or []), str(VENV_PYTHON), "-m", "pytest", "-q", f"--junitxml={report}"]
+    command = [*(wrapper or []), str(interpreter), "-m", "pytest", "-q", f"--junitxml={report}"]
     command += [f"--basetemp={base}/t", *arguments]
     begin = time.monotonic()
     print(f"  pytest {' '.join(arguments)}", flush=True)
@@ -609,6 +611,13 @@ def soaks_python(runner: Runner, stage: Stage) -> None:
         pytest(runner, stage, "-m", "slow and not (" + " or ".join(LABELS[1:]) + ")")
 
 
+def connectors(runner: Runner, stage: Stage) -> None:
+    """Runs the connector classes of inference servers, where pip can install them."""
+    ready = stage.check(runner.venv_ready or install_wheel(runner, stage), "pip install .")
+    if ready and servers.prepare(runner, stage, VENV_PYTHON):
+        pytest(runner, stage, "tests/connectors", interpreter=servers.PYTHON)
+
+
 def rocm(runner: Runner, stage: Stage) -> None:
     """Compiles the model runner for ROCm's torch; tools/check_rocm.py names the limits of this check."""
     stage.check(
@@ -638,6 +647,7 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "tsan-python": ("Python tests in which threads share agents, under the thread sanitizer", tsan_python),
     "wheel-all": ("the package with kernels for all kinds of GPU", wheel_all),
     "soaks-python": ("the Python tests that take minutes", soaks_python),
+    "connectors": ("connector classes of vLLM, SGLang and LMCache on the drop-in for NIXL", connectors),
     "rocm": ("compile the model runner as for ROCm's torch, neither linked nor run", rocm),
 }
 # What stages can do before their turn, in the order of the stages: see Runner.begin_ahead.
@@ -653,7 +663,7 @@ AHEAD: dict[str, Callable[[Runner, Stage], object]] = {
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 LONG = [
     "setup", "sources", "dev-all", "tsan-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python",
-    "wheel-all", "rocm", "tidy-all",
+    "wheel-all", "connectors", "rocm", "tidy-all",
 ]  # fmt: skip
 
 LONG_RESULTS = BUILD / "long"

@@ -75,6 +75,8 @@ Status CudaIpcBackend::notify(Link& link, std::uint32_t channel, std::string_vie
   return link.notify(channel, bytes);
 }
 
+std::uint64_t CudaIpcBackend::unsent(Link& link) { return link.unsent(); }
+
 // ------------------------------------------------------------------ regions
 
 Result<Region*> CudaIpcBackend::register_region(const headrace_region_v1& args) {

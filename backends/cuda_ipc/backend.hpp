@@ -48,6 +48,7 @@ class CudaIpcBackend final : public plugin::Backend<Handles> {
   void cancel(Request& request) override;
   void release(Request& request) override;
   Status notify(Link& link, std::uint32_t channel, std::string_view bytes) override;
+  std::uint64_t unsent(Link& link) override;
 
   std::uint32_t progress() override;
   [[nodiscard]] int descriptor() override;

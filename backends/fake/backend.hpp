@@ -63,6 +63,7 @@ class FakeBackend final : public plugin::Backend<Handles> {
   Status notify(Link& link, std::uint32_t channel, std::string_view bytes) override {
     return messages_.notify(link, channel, bytes);
   }
+  std::uint64_t unsent(Link& link) override { return messages_.unsent(link); }
 
   std::uint32_t progress() override { return here_.worker.progress(); }
   [[nodiscard]] int descriptor() override { return here_.worker.descriptor(); }

@@ -42,6 +42,11 @@ Status Messages::notify(LinkEnd& link, std::uint32_t channel, std::string_view b
   return {};
 }
 
+std::uint64_t Messages::unsent(const LinkEnd& link) const {
+  const Lock lock(here_.network.mutex);
+  return link.undelivered;
+}
+
 void Messages::send(LinkEnd& from, Message message, const Mishap& mishap, std::uint64_t now) {
   Event event;
   event.kind = Event::Kind::message;

@@ -20,6 +20,7 @@ class Messages {
   // Without the lock.
 
   Status notify(LinkEnd& link, std::uint32_t channel, std::string_view bytes);
+  [[nodiscard]] std::uint64_t unsent(const LinkEnd& link) const;
 
   // With the lock held. `now` is the host's clock, read before.
 

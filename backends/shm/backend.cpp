@@ -44,6 +44,8 @@ Status ShmBackend::notify(Link& link, std::uint32_t channel, std::string_view by
   return link.notify(channel, bytes);
 }
 
+std::uint64_t ShmBackend::unsent(Link& link) { return link.unsent(); }
+
 // ------------------------------------------------------------------ regions
 
 Result<LocalRegion*> ShmBackend::register_region(const headrace_region_v1& region) {

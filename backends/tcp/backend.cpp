@@ -59,11 +59,15 @@ Result<void> TcpBackend::start() {
   }
   HEADRACE_TRY(listener, Listener::open(context_, *this));
   listener_ = std::move(listener);
+  ports_ = listener_->ports();
+  for (const char* const counter : {"handshakes_dropped", "handshakes_refused", "links_lost"})
+    context_.host.count(counter, 0);  // a reader finds them from the start
   return {};
 }
 
 TcpBackend::~TcpBackend() {
   for (const auto& link : links()) link->disconnect();
+  context_.farewells.wait();  // it is the threads that say them
   for (const auto& thread : context_.threads) thread->stop();
   // One that came in meanwhile.
   for (const auto& link : links()) link->disconnect();
@@ -77,6 +81,7 @@ headrace_info_v1 TcpBackend::info() {
   info.local_kinds = context_.gpus_in_sight ? memory_kinds : HEADRACE_KIND_BIT(HEADRACE_DRAM);
   info.remote_kinds = memory_kinds;
   info.max_message_bytes = max_message_bytes;
+  info.ports = ports_.c_str();
   return info;
 }
 

@@ -54,6 +54,7 @@ class TcpBackend final : public plugin::Backend<Handles>, private Admission {
   void release(Request& request) override;
 
   Status notify(Link& link, std::uint32_t channel, std::string_view bytes) override;
+  std::uint64_t unsent(Link& link) override { return link.unsent(); }
 
   headrace_cost_v1 cost(const headrace_prepare_v1& args) override;
 
@@ -67,6 +68,7 @@ class TcpBackend final : public plugin::Backend<Handles>, private Admission {
   Context context_;
   Resolver resolver_;
   std::unique_ptr<Listener> listener_;
+  std::string ports_;  // for `info`
   mutable std::mutex mutex_;
   std::unordered_map<const Link*, std::shared_ptr<Link>> links_;
 };

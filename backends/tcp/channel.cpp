@@ -103,14 +103,15 @@ void Channel::close(bool farewell) {
   const std::scoped_lock both(receiver_.mutex(), sender_.mutex());
   UniqueFd& fd = state_.fd;
   if (!fd) return;
-  const bool told = farewell && sender_.say_farewell();
+  auto words = farewell ? sender_.farewell() : std::nullopt;
   sender_.stop();
   receiver_.stop();
   state_.thread.forget(*this, fd.get());
-  state_.context.calls->forget(fd.get());
-  if (told) {
-    close_lingering(state_.thread, std::move(fd), state_.context);
+  if (words) {
+    close_lingering(state_.thread, std::move(fd), state_.context, state_.context.farewells.begin(),
+                    *std::move(words));
   } else {
+    state_.context.calls->forget(fd.get());
     abort_connection(std::move(fd));
   }
   sender_.release();

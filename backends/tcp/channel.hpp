@@ -53,8 +53,8 @@ class Channel final : public Watched {
   void detach(const Region& region);
   /// Whether the peer has closed the socket.
   [[nodiscard]] bool closed_by_peer() { return receiver_.closed_by_peer(); }
-  /// No memory is touched after it; with `farewell` the peer is told, if it can be done at once. The socket
-  /// is closed.
+  /// No memory is touched after it. With `farewell` the peer is told, behind all that it has still to hear;
+  /// else the socket is reset.
   void close(bool farewell);
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/tcp/io_thread.hpp"
+#include "backends/tcp/lingering_close.hpp"
 #include "backends/tcp/regions.hpp"
 #include "backends/tcp/settings.hpp"
 #include "backends/tcp/socket_calls.hpp"
@@ -36,6 +37,7 @@ struct Context {
   DescriptorReserve descriptors;
   Regions regions;
   wire::Hmac hmac;
+  Farewells farewells;
   std::atomic<unsigned> next_thread{0};
   std::vector<std::unique_ptr<IoThread>> threads;  // last: they stop before the rest goes
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/frame_writer.hpp"
 
+#include "memory/faultless_copy.hpp"
+
 #include <algorithm>
 #include <cerrno>
+#include <span>
 
 namespace headrace::tcp {
 namespace {
@@ -106,6 +109,17 @@ void FrameWriter::detach(const std::byte* begin, std::size_t length) {
     kept_.push_back(std::make_unique<std::string>(reinterpret_cast<const char*>(from), piece.iov_len));
     piece.iov_base = kept_.back()->data();
   }
+}
+
+bool FrameWriter::move_to(std::string& bytes) {
+  const std::span<const iovec> rest = std::span(pieces_).subspan(next_);
+  const std::size_t before = bytes.size();
+  std::size_t more = 0;
+  for (const iovec& piece : rest) more += piece.iov_len;
+  bytes.resize(before + more);
+  const bool there = gather_unless_it_faults(bytes.data() + before, rest);
+  clear();
+  return there;
 }
 
 void FrameWriter::clear() {

@@ -61,6 +61,8 @@ class FrameWriter {
 
   /// Copies what it still has to send from [begin, begin + length), so that the memory may go away.
   void detach(const std::byte* begin, std::size_t length);
+  /// Appends what it still has to send to `bytes`, and forgets it. False: some of that memory is not there.
+  [[nodiscard]] bool move_to(std::string& bytes);
   void clear();
 
  private:

@@ -8,7 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 
 namespace headrace::tcp {
 namespace {
@@ -128,6 +130,33 @@ TEST_F(Goodbye, answers_a_socket_that_is_not_wanted_and_the_link_goes_on) {
   EXPECT_EQ(twice.hear().type, FrameType::goodbye);
   settle();
   EXPECT_FALSE(link.lost());
+}
+
+TEST_F(Goodbye, comes_behind_messages_for_which_the_socket_has_no_room_yet) {
+  test::Settings small = one_thread;
+  small["socket_buffer"] = "64KiB";
+  open(small);
+  std::size_t sent = 0;
+  while (link.notify(HEADRACE_CHANNEL_USER, std::string(60'000, 'm')).ok()) ++sent;
+  ASSERT_GT(sent, 10U);
+  link.disconnect();
+  std::jthread ending([&] { instance->destroy(); });
+  std::size_t heard = 0;
+  for (FrameHeader header = first->hear(); header.type != FrameType::goodbye; header = first->hear())
+    heard += header.type == FrameType::message ? 1 : 0;
+  EXPECT_EQ(heard, sent);
+  first.reset();  // a peer that has heard the goodbye closes
+  second.reset();
+}
+
+TEST_F(Goodbye, waits_a_second_for_a_peer_that_does_not_read) {
+  open(one_thread);
+  while (link.notify(HEADRACE_CHANNEL_USER, std::string(60'000, 'm')).ok()) {
+  }
+  link.disconnect();
+  const auto begin = std::chrono::steady_clock::now();
+  instance->destroy();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
 }
 
 }  // namespace

@@ -133,7 +133,8 @@ void Greeting::finish(Result<void> result) {
     context_.calls->forget(fd_.get());
     // The peer may be reading why.
     if (handshake_.state() == wire::Handshake::State::refused) {
-      close_lingering(thread_, std::move(fd_), context_, std::move(held_));
+      close_lingering(thread_, std::move(fd_), context_, std::move(held_),
+                      {.until_ns = context_.host.now_ns() + farewell_patience_ns});
     } else {
       fd_.reset();
     }

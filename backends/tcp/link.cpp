@@ -173,6 +173,11 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) {
   return {};
 }
 
+std::uint64_t Link::unsent() const {
+  const std::scoped_lock lock(mutex_);
+  return outbox_.unsent();
+}
+
 void Link::detach(const Region& region) {
   for (const auto& channel : channels()) channel->detach(region);
 }

@@ -43,6 +43,8 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   bool poll(RemoteRequest& request);
   void cancel(RemoteRequest& request);
   Status notify(std::uint32_t channel, std::string_view bytes);
+  /// Messages that are in no batch of the first socket. What is in one leaves, also after `disconnect`.
+  [[nodiscard]] std::uint64_t unsent() const;
   void disconnect();
   /// Keeps the peer out of a region that is going away.
   void detach(const Region& region);

@@ -79,6 +79,12 @@ Result<void> Listener::listen() {
   return {};
 }
 
+std::string Listener::ports() const {
+  std::vector<std::string> all;
+  for (const auto& door : doors_) all.push_back(door->address.text());
+  return fmt::format("{}", fmt::join(all, ","));
+}
+
 Result<void> Listener::advertise() {
   info_.host = this_host();
   const auto add = [&](TcpAddress address) {

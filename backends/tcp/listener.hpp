@@ -32,6 +32,8 @@ class Listener {
   ~Listener();
 
   [[nodiscard]] const ConnectionInfo& info() const { return info_; }
+  /// The addresses of all its sockets, separated by commas.
+  [[nodiscard]] std::string ports() const;
 
  private:
   class Door;

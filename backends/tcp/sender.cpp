@@ -83,6 +83,7 @@ Sender::Next Sender::send_batch(HostCalls& calls, Driver driver) {
   }
   if (step.result == FrameWriter::Flushed::blocked) {
     blocked_ = true;
+    blocked_ns_ = state_.context.host.now_ns();
     listen_for(events_ | EPOLLOUT);
     return Next::over;
   }
@@ -298,19 +299,28 @@ void Sender::detach(const Region& region) {
   batch_.writer.detach(region.base, region.length);
 }
 
-bool Sender::say_farewell() {
-  if (!sending_ || blocked_ || state_.retired.load() || mid_frame()) return false;
-  const auto flushed = [this] {
-    return batch_.writer.flush(*state_.context.calls, state_.fd.get()).result == FrameWriter::Flushed::all;
-  };
-  if (!batch_.writer.empty() && !flushed()) return false;
-  {
-    const std::scoped_lock lock(state_.link->mutex_);
+std::optional<LastWords> Sender::farewell() {
+  if (!sending_ || state_.retired.load()) return std::nullopt;
+  LastWords words;
+  words.until_ns = (blocked_ ? blocked_ns_ : state_.context.host.now_ns()) + farewell_patience_ns;
+  if (!batch_.writer.move_to(words.bytes)) return std::nullopt;
+  // Of a frame whose rest is with a GPU no more comes, and no other frame can follow it.
+  if (!mid_frame() && !put_last_words(words.bytes)) return std::nullopt;
+  return words;
+}
+
+bool Sender::put_last_words(std::string& words) {
+  const std::scoped_lock lock(state_.link->mutex_);
+  const bool has_messages = state_.link->channels_[0].get() == &state_.channel;  // else it is not wanted
+  bool all = true;
+  do {
     put_control();
-    put_messages();
-    if (batch_.writer.fits(frame_header_bytes)) batch_.put_empty(FrameType::goodbye);
-  }
-  return flushed();
+    if (has_messages) put_messages();
+    all = batch_.writer.empty();
+    if (!batch_.writer.move_to(words)) return false;
+  } while (!all);
+  if (batch_.writer.fits(frame_header_bytes)) batch_.put_empty(FrameType::goodbye);
+  return batch_.writer.move_to(words);
 }
 
 void Sender::release() {

@@ -5,9 +5,12 @@
 #include "backends/tcp/batch.hpp"
 #include "backends/tcp/channel_state.hpp"
 #include "backends/tcp/gpu_sender.hpp"
+#include "backends/tcp/lingering_close.hpp"
 
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 
 namespace headrace::tcp {
 
@@ -29,13 +32,15 @@ class Sender {
   void detach(const Region& region);
 
   // With the lock held, while the socket closes.
-  /// Sends what is ready of messages, and a goodbye, if the socket takes it at once.
-  bool say_farewell();
+  /// What is still to be said: the rest of the batch, messages, and a goodbye. None: nothing more can be
+  /// said.
+  [[nodiscard]] std::optional<LastWords> farewell();
   void stop() { sending_ = false; }
   /// Lets go of all memory.
   void release();
 
  private:
+  [[nodiscard]] bool put_last_words(std::string& words);
   enum class Next { more, over };
   Next send_batch(HostCalls& calls, Driver driver);
   void failed(HostCalls& calls, int error);
@@ -64,6 +69,7 @@ class Sender {
   bool started_ = false;            // false: the link does not know the socket, which takes a goodbye at most
   bool sending_ = true;             // false: closed
   bool blocked_ = false;            // the socket is full
+  std::uint64_t blocked_ns_ = 0;    // since when, if it is
   std::atomic<bool> deaf_{false};   // epoll does not listen for what comes: there is no room for it
   std::unique_ptr<GpuSender> gpu_;  // null: nothing has gone out of a GPU's memory
 

@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::array<headrace_option_v1, 18> table{{
     {"listen", "", "list",
-     "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port", 0, 0},
+     "addresses to listen on, host:port; empty: every interface, IPv6 and IPv4, on a free port, but loopback "
+     "where the agent listens for metadata on loopback and has no store",
+     0, 0},
     {"advertise", "", "list",
      "addresses that peers are told to connect to, host or host:port (default: the listening port); empty: "
      "those of all interfaces",

@@ -6,6 +6,7 @@
 
 #include <headrace/c/agent.h>
 #include <headrace/agent.hpp>
+#include <headrace/completion_queue.hpp>
 
 struct headrace_agent {
   headrace::Agent agent;
@@ -38,6 +39,16 @@ struct headrace_counter {
 
 struct headrace_counter_word {
   headrace::CounterWord word;
+};
+
+struct headrace_completion_queue {
+  headrace::CompletionQueue queue;
+  headrace::c::HomeProcess home = {};
+};
+
+struct headrace_notification_watch {
+  headrace::NotificationWatch watch;
+  headrace::c::HomeProcess home = {};
 };
 
 namespace headrace::c {

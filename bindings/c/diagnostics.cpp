@@ -22,7 +22,8 @@ Json described(const BackendInfo& backend) {
       {"name", backend.name},       {"version", backend.version}, {"path", backend.path},
       {"loaded", backend.loaded},   {"refusal", backend.refusal}, {"kinds", kinds},
       {"local", backend.local},     {"remote", backend.remote},   {"notifications", backend.notifications},
-      {"mapping", backend.mapping}, {"query", backend.query},     {"options", options}};
+      {"mapping", backend.mapping}, {"query", backend.query},     {"ports", backend.ports},
+      {"options", options}};
 }
 
 /// Values of options come from the environment, so not all of them are UTF-8.

@@ -6,12 +6,16 @@
 #include <headrace/c/types.h>
 #include <headrace/request.hpp>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,6 +59,20 @@ std::int32_t guarded(headrace_error** out, Work&& work) noexcept {
 inline Error wrong(std::string text) { return Error{Code::invalid_argument, std::move(text), no_page}; }
 inline Error missing(const char* what) { return wrong(std::string(what) + " is NULL"); }
 
+/// The process that made a handle. A forked child shares the eventfd of the handle's copy with its parent: it
+/// must not drain it.
+class HomeProcess {
+ public:
+  [[nodiscard]] Result<void> is_here(const char* what) const {
+    if (::getpid() == id_) return {};
+    return wrong(std::string(what) +
+                 " belongs to the parent process: make one in this process, after the fork");
+  }
+
+ private:
+  pid_t id_ = ::getpid();
+};
+
 /// Checks a pointer that a function cannot do without.
 inline Result<void> given(const void* handle, const char* what) {
   return handle == nullptr ? Result<void>(missing(what)) : Result<void>();
@@ -80,6 +98,17 @@ template <class Struct>
 const Struct* element(const Struct* first, std::uint64_t index) {
   if (!whole(first, "")) return first;
   return reinterpret_cast<const Struct*>(reinterpret_cast<const char*>(first) + index * first->struct_size);
+}
+
+/// The caller's array. A count that no process has memory for is a mistake; reading there would crash.
+template <class T>
+Result<std::span<const T>> array_in(const T* first, std::uint64_t count, const char* what) {
+  constexpr std::uint64_t addresses = 1ULL << 48;
+  if (first == nullptr && count > 0) return missing(what);
+  if (count > addresses / sizeof(T))
+    return wrong(std::string(what) + ": " + std::to_string(count) +
+                 " are more than a process has memory for: check the count");
+  return std::span(first, static_cast<std::size_t>(count));
 }
 
 inline std::string text_or_empty(const char* text) { return text == nullptr ? std::string() : text; }

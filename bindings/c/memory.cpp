@@ -32,7 +32,9 @@ Result<RegisterOptions> register_options_of(const headrace_register_options* giv
   HEADRACE_C_TRY(whole(given, "options"));
   if (given->drop != nullptr) options.keep_alive = context_of(given->keep, given->drop);
   options.name = text_or_empty(given->name);
-  options.note = text_or_empty(given->note);
+  if (given->note == nullptr && given->note_size > 0) return missing("note");
+  options.note =
+      given->note_size > 0 ? std::string(given->note, given->note_size) : text_or_empty(given->note);
   options.backends = names_in(given->backends);
   return options;
 }
@@ -103,8 +105,10 @@ std::int32_t headrace_agent_deregister(headrace_agent* agent, const std::uint32_
   return guarded(error, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(agent, "agent"));
     HEADRACE_C_TRY(given(regions, "regions"));
+    auto numbers = array_in(regions, count, "regions");
+    if (!numbers) return std::move(numbers).error();
     std::vector<headrace::RegionId> ids;
-    for (std::uint64_t i = 0; i < count; ++i) ids.push_back({regions[i]});
+    for (const std::uint32_t number : *numbers) ids.push_back({number});
     return agent->agent.deregister(ids, timeout_of(timeout_ns));
   });
 }
@@ -163,6 +167,7 @@ std::int32_t headrace_regions_get(const headrace_regions* regions, std::uint64_t
     region->note = found.note.c_str();
     region->read_only = found.writable ? 0 : 1;
     region->reserved = 0;
+    region->note_size = found.note.size();
     return {};
   });
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 
 namespace headrace::c {
 
@@ -14,9 +13,9 @@ Result<ExportOptions> export_options_of(const headrace_export_options* given) {
   ExportOptions options;
   if (given == nullptr) return options;
   HEADRACE_C_TRY(whole(given, "options"));
-  if (given->regions == nullptr && given->region_count > 0) return missing("regions");
-  for (const std::uint32_t id : std::span(given->regions, given->region_count))
-    options.regions.push_back({id});
+  auto regions = array_in(given->regions, given->region_count, "regions");
+  if (!regions) return std::move(regions).error();
+  for (const std::uint32_t id : *regions) options.regions.push_back({id});
   options.regions_none = given->no_regions != 0;
   options.connection_info = given->no_connection_info == 0;
   options.since_version = given->since_version;

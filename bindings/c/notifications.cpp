@@ -21,8 +21,9 @@ std::int32_t headrace_agent_take_notifications(headrace_agent* agent, const char
   return guarded(error, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(agent, "agent"));
     HEADRACE_C_TRY(given(notifications, "notifications"));
-    *notifications = new headrace_notifications{
-        agent->agent.take_notifications({text_or_empty(peer), text_or_empty(prefix)})};
+    auto taken = agent->agent.take_notifications({text_or_empty(peer), text_or_empty(prefix)});
+    if (!taken) return std::move(taken).error();
+    *notifications = new headrace_notifications{std::move(*taken)};
     return {};
   });
 }
@@ -88,3 +89,34 @@ std::int32_t headrace_agent_notification_fd(headrace_agent* agent, std::int32_t*
     return {};
   });
 }
+
+std::int32_t headrace_agent_watch_notifications(headrace_agent* agent, const char* peer, const char* prefix,
+                                                headrace_notification_watch** watch, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(agent, "agent"));
+    HEADRACE_C_TRY(given(watch, "watch"));
+    return make_handle(watch, agent->agent.watch_notifications({text_or_empty(peer), text_or_empty(prefix)}));
+  });
+}
+
+std::int32_t headrace_notification_watch_fd(const headrace_notification_watch* watch,
+                                            std::int32_t* descriptor, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(watch, "watch"));
+    HEADRACE_C_TRY(given(descriptor, "descriptor"));
+    HEADRACE_C_TRY(watch->home.is_here("the watch"));
+    *descriptor = watch->watch.fd();
+    return {};
+  });
+}
+
+std::int32_t headrace_notification_watch_drain(headrace_notification_watch* watch, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(watch, "watch"));
+    HEADRACE_C_TRY(watch->home.is_here("the watch"));
+    watch->watch.drain();
+    return {};
+  });
+}
+
+void headrace_notification_watch_free(headrace_notification_watch* watch) { delete watch; }

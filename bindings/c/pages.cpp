@@ -35,8 +35,8 @@ RegionPages columns_of(const headrace_page_spec& spec) {
 }
 
 template <class Row>
-std::span<const Row> rows_of(const headrace_page_spec& spec) {
-  return {static_cast<const Row*>(spec.rows), static_cast<std::size_t>(spec.count)};
+Result<std::span<const Row>> rows_of(const headrace_page_spec& spec) {
+  return array_in(static_cast<const Row*>(spec.rows), spec.count, "rows");
 }
 
 Result<PageSpec> spec_of(const headrace_page_spec& given) {
@@ -45,13 +45,14 @@ Result<PageSpec> spec_of(const headrace_page_spec& given) {
   const auto with_view = [&](const auto& pages) {
     return *view ? PageSpec(pages, *std::move(*view)) : PageSpec(pages);
   };
-  const bool by_rows = given.form == HEADRACE_PAGES_ROWS || given.form == HEADRACE_PAGES_ADDRESSES;
-  if (by_rows && given.rows == nullptr && given.count > 0) return missing("rows");
+  const auto with_rows = [&](const auto& rows) -> Result<PageSpec> {
+    return rows ? Result<PageSpec>(with_view(*rows)) : rows.error();
+  };
   switch (given.form) {
     case HEADRACE_PAGES_ROWS:
-      return with_view(rows_of<Page>(given));
+      return with_rows(rows_of<Page>(given));
     case HEADRACE_PAGES_ADDRESSES:
-      return with_view(rows_of<AddressPage>(given));
+      return with_rows(rows_of<AddressPage>(given));
     case HEADRACE_PAGES_UNIFORM:
       return with_view(uniform_of(given));
     case HEADRACE_PAGES_COLUMNS:

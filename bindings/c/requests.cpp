@@ -4,19 +4,19 @@
 
 #include <nlohmann/json.hpp>
 
-#include <span>
-
 namespace headrace::c {
 
 Result<PageIndices> indices_of(const headrace_page_indices* given) {
   HEADRACE_C_TRY(whole(given, "indices"));
   PageIndices indices;
   const auto side = [&](const std::uint32_t* first) {
-    return first == nullptr ? std::span<const std::uint32_t>()
-                            : std::span(first, static_cast<std::size_t>(given->count));
+    return array_in(first, first == nullptr ? 0 : given->count, "indices");
   };
-  indices.local = side(given->local);
-  indices.remote = side(given->remote);
+  const auto local = side(given->local), remote = side(given->remote);
+  if (!local) return local.error();
+  if (!remote) return remote.error();
+  indices.local = *local;
+  indices.remote = *remote;
   indices.kind = static_cast<MemoryKind>(given->kind);
   indices.part = given->part;
   return indices;
@@ -31,8 +31,12 @@ Result<RequestPart> part_of(const headrace_request_part* given) {
   if (given->local_index == nullptr && given->remote_index == nullptr) return part;
   if (given->local_index == nullptr || given->remote_index == nullptr)
     return wrong("indices are given for one side: give them for both, or for none");
-  part.local_index = std::span(given->local_index, static_cast<std::size_t>(given->count));
-  part.remote_index = std::span(given->remote_index, static_cast<std::size_t>(given->count));
+  const auto local = array_in(given->local_index, given->count, "local_index");
+  const auto remote = array_in(given->remote_index, given->count, "remote_index");
+  if (!local) return local.error();
+  if (!remote) return remote.error();
+  part.local_index = *local;
+  part.remote_index = *remote;
   return part;
 }
 

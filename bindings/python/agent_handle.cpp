@@ -35,17 +35,19 @@ void PyAgent::close() {
   std::shared_ptr<headrace::Agent> agent = std::exchange(agent_, nullptr);
   if (!agent) return;
   open_agents().erase(this);
-  for (const auto& callback : {notification_callback, namespace_callback})
+  std::shared_ptr<Callable> callbacks[] = {std::exchange(notification_callback, nullptr),
+                                           std::exchange(namespace_callback, nullptr)};
+  for (const auto& callback : callbacks)
     if (callback) callback->dropped = true;
   if (closing_fd_ >= 0 && home_.is_here()) (void)::eventfd_write(closing_fd_, 1);
-  // Without the GIL: the close waits for the callback thread, which may need the GIL.
-  without_gil([&] {
-    if (home_.is_here()) agent->close();
-    home_.release(agent);
+  // Without the GIL: the close waits for the callback thread, which may need the GIL. Without `this`: a call
+  // on another thread may hold the last reference to this object, and returns when the agent is closed.
+  without_gil([&agent, home = home_] {
+    if (home.is_here()) agent->close();
+    home.release(agent);
     return true;
   });
-  notification_callback.reset();
-  namespace_callback.reset();
+  for (auto& callback : callbacks) callback.reset();
   free_laid_aside();
 }
 

@@ -85,7 +85,8 @@ void bind_agent_metadata(nb::class_<PyAgent>& agent) {
           },
           nb::arg("metadata"), nb::sig("def import_metadata(self, metadata: bytes) -> ImportReport"),
           "Imports the result of a peer's export_metadata.\n\n"
-          "The connection information must come first; parts and updates may come in any order after it.\n"
+          "Whole exports and parts come in any order; an update needs the version that it starts from, and\n"
+          "a request needs the connection information, which any of them may have.\n"
           "Errors: Corrupt (the text says where), InvalidArgument (metadata of this agent; another\n"
           "protocol version).")
       .def_prop_ro(
@@ -168,7 +169,9 @@ void bind_agent_metadata(nb::class_<PyAgent>& agent) {
       .def(
           "peers",
           [](PyAgent& self) { return to_list(self.call([](headrace::Agent& a) { return a.peers(); })); },
-          nb::sig("def peers(self) -> list[PeerInfo]"), "The peers whose metadata has been imported.")
+          nb::sig("def peers(self) -> list[PeerInfo]"),
+          "The peers whose metadata this agent has, and those that have connected to it.\n\n"
+          "A peer stays until it is forgotten: `lost` says that it died or left, `detail` why.")
       .def(
           "peer_regions", [](PyAgent& self, const std::string& peer) { return peer_regions(self, peer); },
           nb::arg("peer"), nb::sig("def peer_regions(self, peer: str) -> list[Region]"),

@@ -20,9 +20,16 @@ nb::list take_notifications(PyAgent& self, const std::string& peer, nb::handle p
   const NotificationFilter filter = to_filter(peer, prefix);
   nb::list list;
   for (const Notification& n :
-       self.call([&](headrace::Agent& agent) { return agent.take_notifications(filter); }))
+       self.ask([&](headrace::Agent& agent) { return agent.take_notifications(filter); }))
     list.append(to_tuple(n));
   return list;
+}
+
+std::optional<nb::tuple> take_notification(PyAgent& self, const std::string& peer, nb::handle prefix) {
+  const NotificationFilter filter = to_filter(peer, prefix);
+  const auto taken = self.ask([&](headrace::Agent& agent) { return agent.take_notification(filter); });
+  if (!taken) return std::nullopt;
+  return to_tuple(*taken);
 }
 
 nb::tuple wait_notification(PyAgent& self, const Seconds& timeout, const std::string& peer,
@@ -111,6 +118,9 @@ void bind_agent_notifications(nb::class_<PyAgent>& agent) {
           "An asynchronous iterator over notifications, as (peer, payload).\n\n"
           "It ends when the agent is closed.\n"
           "peer, prefix: as in take_notifications; other notifications are not taken.")
+      .def("_take_notification", &take_notification, nb::arg("peer"), nb::arg("prefix"),
+           nb::sig("def _take_notification(self, peer: str, prefix: bytes) -> tuple[str, bytes] | None"),
+           "The oldest of take_notifications alone; None: none has arrived. For headrace._asyncio.")
       .def(
           "_watch_notifications",
           [](PyAgent& self, const std::string& peer, nb::handle prefix) {

@@ -40,7 +40,8 @@ void bind_agent_values(nb::module_& module) {
       .def_ro("lost", &PeerInfo::lost, "Whether it died, left or cannot be reached.")
       .def_prop_ro(
           "backends", [](const PeerInfo& self) { return to_strs(self.backends); },
-          nb::sig("def backends(self) -> list[str]"), "The backends that both agents have.")
+          nb::sig("def backends(self) -> list[str]"),
+          "The backends that both agents have, and those that have a link.")
       .def_prop_ro(
           "detail", [](const PeerInfo& self) { return to_str(self.detail); },
           "Why it was lost, or the state of each backend.")
@@ -100,6 +101,10 @@ void bind_agent_values(nb::module_& module) {
       .def_ro("notifications", &BackendInfo::notifications, "Whether it carries notifications.")
       .def_ro("mapping", &BackendInfo::mapping, "Whether Agent.map can use it.")
       .def_ro("query", &BackendInfo::query, "Whether Agent.query can ask it.")
+      .def_prop_ro(
+          "ports", [](const BackendInfo& self) { return to_strs(self.ports); },
+          nb::sig("def ports(self) -> list[str]"),
+          "In Agent.backends: the addresses on which this agent's instance listens, as in \"[::]:40213\".")
       .def_prop_ro(
           "options", [](const BackendInfo& self) { return to_list(self.options); },
           nb::sig("def options(self) -> list[OptionInfo]"), "The options of the backend.")

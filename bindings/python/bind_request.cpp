@@ -23,13 +23,23 @@ const char* refusal(Code code) {
              "this): poll, then post again; before a capture post once without a stream";
     case Code::not_supported:
       return "not posted: this path does not support streams";
-    case Code::invalid_argument:
-      return "not posted: the request is in flight (wait for its end, or cancel it), the stream belongs to "
-             "another GPU, the request is captured in a graph (cancel it, or make another), or the agent is "
-             "closed or belongs to another process";
     default:
       return "";
   }
+}
+
+bool is_in_flight(RequestState state) {
+  return state == RequestState::posted || state == RequestState::canceling;
+}
+
+/// The error text of a post that its request does not take. `before`: the request's state before the post.
+const char* not_taken(RequestState before, RequestState now, const PostOptions& options) {
+  if (is_in_flight(before) || is_in_flight(now))
+    return "not posted: the request is in flight: wait for its end, or cancel it";
+  if (before == RequestState::captured || now == RequestState::captured)
+    return "not posted: the request lies in a CUDA graph: cancel it, or make another";
+  if (options.stream) return "not posted: the stream belongs to another GPU, or the agent is closed";
+  return "not posted: the agent is closed";
 }
 
 /// The name of a state. Each str is made once, because polling programs ask for it often.
@@ -166,20 +176,18 @@ PyRequest::~PyRequest() {
   free_laid_aside();
 }
 
-bool PyRequest::in_flight() const {
-  const RequestState state = request_->state();
-  return state == RequestState::posted || state == RequestState::canceling;
-}
+bool PyRequest::in_flight() const { return is_in_flight(request_->state()); }
 
 bool PyRequest::ended() const {
   const RequestState state = request_->state();
   return state == RequestState::done || state == RequestState::failed || state == RequestState::canceled;
 }
 
-Error PyRequest::error_of(Status status) const {
+/// `why`: the sentence if the request has none of its own.
+Error PyRequest::error_of(Status status, const char* why) const {
   Error error = request_->error();
   if (error.code == status.code) return error;  // the request has described the error itself
-  const std::string text = refusal(status.code);
+  const std::string text = why != nullptr ? why : refusal(status.code);
   const std::string whom =
       request_->peer().empty() ? "this agent itself" : "peer " + std::string(request_->peer());
   error =
@@ -210,16 +218,18 @@ void PyRequest::post(PostOptions& options, nb::handle local, nb::handle remote, 
 
 void PyRequest::post(const PostOptions& options) {
   check_home();
+  const RequestState before = request_->state();
   const Status status = without_gil([&] { return request_->post(options); });
-  if (!status.ok()) raise_refusal(status, options);
+  if (!status.ok()) raise_refusal(status, options, before);
 }
 
-void PyRequest::raise_refusal(Status status, const PostOptions& options) const {
+void PyRequest::raise_refusal(Status status, const PostOptions& options, RequestState before) const {
   const std::size_t bytes = options.notification ? options.notification->size() : 0;
   if (status.code == Code::invalid_argument && bytes > max_notification_bytes)
     raise_invalid("a notification of " + std::to_string(bytes) + " bytes: at most " +
                   std::to_string(max_notification_bytes) + " are allowed");
-  raise(error_of(status));
+  const bool is_not_taken = status.code == Code::invalid_argument;
+  raise(error_of(status, is_not_taken ? not_taken(before, request_->state(), options) : nullptr));
 }
 
 RequestState PyRequest::poll() {

@@ -26,7 +26,8 @@ class PyRequest {
   /// Posts with page numbers for a part; each of local and remote may be None.
   void post(PostOptions& options, nb::handle local, nb::handle remote, std::size_t part);
   /// Raises the error of a post that was refused with this status.
-  [[noreturn]] void raise_refusal(Status status, const PostOptions& options) const;
+  [[noreturn]] void raise_refusal(Status status, const PostOptions& options,
+                                  RequestState before = RequestState::prepared) const;
   RequestState poll();
   void wait(const Timeout& timeout);
   void cancel();
@@ -44,7 +45,7 @@ class PyRequest {
   [[nodiscard]] const std::shared_ptr<Callable>& callback() const { return done_; }
 
  private:
-  [[nodiscard]] Error error_of(Status status) const;
+  [[nodiscard]] Error error_of(Status status, const char* why = nullptr) const;
 
   HomeProcess home_;
   std::shared_ptr<headrace::Request> request_;  ///< shared: a callback checks whether it still exists

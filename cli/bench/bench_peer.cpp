@@ -80,7 +80,8 @@ class BenchPeer {
       if (spinning) {
         const auto give_up = std::chrono::steady_clock::now() + peer_patience;
         while (come.empty()) {
-          come = agent.take_notifications();
+          HEADRACE_CLI_TRY(taken, agent.take_notifications());
+          come = std::move(taken);
           if (come.empty() && std::chrono::steady_clock::now() > give_up)
             return fail(Code::timed_out, "no notification came within {} s", peer_patience.count());
         }

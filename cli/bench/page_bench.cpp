@@ -310,10 +310,11 @@ Result<NotificationSamples> PageBench::notifications(unsigned rounds, bool spinn
     HEADRACE_CLI_CHECK(agent.notify(peer_name_, message));
     std::string answer;
     if (spinning) {
-      for (std::vector<Notification> come; come.empty();) {
-        come = agent.take_notifications();
-        if (!come.empty())
-          answer = std::move(come.front().payload);
+      for (bool came = false; !came;) {
+        HEADRACE_CLI_TRY(come, agent.take_notification());
+        came = come.has_value();
+        if (came)
+          answer = std::move(come->payload);
         else if (Clock::now() - begin > patience)
           return fail(Code::timed_out, "notification {} was not answered within {} s", i, patience.count());
       }

@@ -5,7 +5,15 @@
 
 #include <sys/resource.h>
 
+#include <cstdint>
+
 namespace headrace::cli {
+
+/// How many files this process may open.
+inline std::uint64_t descriptor_limit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : UINT64_MAX;
+}
 
 inline void raise_descriptor_limit() {
   rlimit limit{};

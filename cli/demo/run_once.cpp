@@ -111,7 +111,8 @@ void print_table(const DemoOptions& options, const Generated& generated) {
                          options.front.page_tokens)});
   table.add({"before prefill ended", fmt::format("{:.0f} %", 100 * share_before_end(report)),
              "of these bytes had moved"});
-  table.add({"rate", fmt::format("{:.2f} GB/s", gigabytes_per_second(report)), "while pages were moving"});
+  table.add({"rate", amount_text(static_cast<std::uint64_t>(1e9 * gigabytes_per_second(report))) + "/s",
+             "while pages were moving"});
   table.add({"path", report.path,
              fmt::format("from the prefill worker's memory ({}) to the decode worker's ({})",
                          options.front.placement.prefill, decode_device(options, generated))});
@@ -134,11 +135,18 @@ Result<void> compare_with_one_process(const DemoOptions& options, const TextRequ
               here - alone.begin());
 }
 
+void say_start(const DemoOptions& options) {
+  const std::size_t workers = options.front.decode_workers;
+  std::fprintf(stderr, "starting a prefill worker, %zu decode worker%s%s\n", workers, workers == 1 ? "" : "s",
+               options.front.model.weights.empty() ? "" : " and a server for the model's weights");
+}
+
 Result<void> run_text(const DemoOptions& options, int stop) {
   TextRequest request;
   for (const char c : options.prompt) request.prompt.push_back(static_cast<unsigned char>(c));
   request.count = options.count;
   request.sampling = options.sampling;
+  if (!options.json) say_start(options);
   HEADRACE_CLI_TRY(front, Front::start(options.front, stop));
   const bool print = !options.json && options.has_text();
   if (print) print_now(options.prompt);

@@ -11,6 +11,7 @@
 #include <headrace/model.hpp>
 #include <headrace/version.hpp>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ std::vector<Finding> look_at_backends(const std::vector<BackendInfo>& backends) 
       finding.value =
           fmt::format("{}: {}; {}", backend.version, kinds_text(backend), abilities_text(backend));
     } else {
-      finding.state = State::worse;
+      finding.state = State::warning;
       finding.value = backend.loaded ? "loaded, but cannot be opened" : "refused";
       finding.advice = backend.refusal;
     }
@@ -87,14 +88,26 @@ Finding look_at_secret(const std::vector<OptionInfo>& options) {
     return at != options.end() ? at->value : std::string();
   };
   Finding finding{"secret", State::good, "set: peers prove that they know it", {}};
-  if (!value("auth_token").empty() || !value("auth_token_file").empty()) return finding;
+  if (!value("auth_token").empty()) return finding;
+  if (const std::string file = value("auth_token_file"); !file.empty()) {
+    struct stat entry {};
+    if (::stat(file.c_str(), &entry) != 0 || (entry.st_mode & 077) == 0) return finding;
+    finding.state = State::warning;
+    finding.value =
+        fmt::format("set, but other users can read {} (mode {:04o})", file, entry.st_mode & 07777);
+    finding.advice = fmt::format("chmod 600 {}", file);
+    return finding;
+  }
   finding.value = "none: every agent that reaches a port of ours is believed";
   const std::string listens = value("tcp.listen");
   if (listens.starts_with("127.") || listens.starts_with("localhost")) return finding;
-  finding.state = State::worse;
+  finding.state = State::warning;
+  finding.value +=
+      "; the data port of tcp is on every interface, except of agents that listen for metadata on loopback "
+      "and have no store";
   finding.advice =
       "on a network that others use, give all agents the same auth_token (HEADRACE_AUTH_TOKEN) or "
-      "auth_token_file; on one host, set tcp.listen=127.0.0.1:0";
+      "auth_token_file; on one host, set tcp.listen=127.0.0.1:0 (HEADRACE_TCP_LISTEN)";
   return finding;
 }
 

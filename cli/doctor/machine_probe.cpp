@@ -85,7 +85,7 @@ Finding descriptors() {
   Finding finding{
       "open files", State::good, fmt::format("{} (hard limit {})", limit.rlim_cur, limit.rlim_max), {}};
   if (limit.rlim_cur < 1024) {
-    finding.state = State::worse;
+    finding.state = State::warning;
     finding.advice =
         "each allocated region and each tcp socket takes one: raise the limit with ulimit -n 4096";
   }
@@ -143,7 +143,7 @@ Finding probe_attach() {
     case Attach::works:
       break;
     case Attach::forbidden:
-      finding.state = State::worse;
+      finding.state = State::warning;
       finding.value = fmt::format("forbidden between processes of one user; {}", setting);
       finding.advice =
           scope && *scope != "0"
@@ -153,7 +153,7 @@ Finding probe_attach() {
                 "process_vm_readv in the container's seccomp profile, or give the container CAP_SYS_PTRACE";
       break;
     case Attach::missing:
-      finding.state = State::worse;
+      finding.state = State::warning;
       finding.value = "this kernel is built without it (CONFIG_CROSS_MEMORY_ATTACH)";
       finding.advice = "use memory from `allocate`, which peers map";
       break;
@@ -207,7 +207,7 @@ Finding waiting() {
   if (owner)
     return {
         "process descriptors", State::good, "pidfd_open works: the death of a peer is noticed at once", {}};
-  return {"process descriptors", State::worse, fmt::format("pidfd_open: {}", system_text()),
+  return {"process descriptors", State::warning, fmt::format("pidfd_open: {}", system_text()),
           "only a peer's socket shows its death; allow pidfd_open in the container's seccomp profile, or use "
           "Linux 5.3 or newer"};
 }
@@ -225,7 +225,7 @@ Finding tcp() {
   ::getsockopt(probe.get(), IPPROTO_TCP, 13 /* TCP_CONGESTION */, current.data(), &length);
   const bool cubic = ::setsockopt(probe.get(), IPPROTO_TCP, 13, "cubic", 5) == 0;
   Finding finding{"TCP",
-                  cubic ? State::good : State::worse,
+                  cubic ? State::good : State::warning,
                   fmt::format("congestion control: {} by default, {} available, {} allowed", current.data(),
                               available, allowed),
                   {}};
@@ -273,8 +273,8 @@ std::string_view state_name(Finding::State state) {
       return "ok";
     case State::note:
       return "note";
-    case State::worse:
-      return "worse";
+    case State::warning:
+      return "warning";
     case State::bad:
       return "bad";
   }

@@ -12,10 +12,10 @@ namespace headrace::cli {
 
 struct Finding {
   enum class State {
-    good,   ///< works
-    note,   ///< information; nothing to do
-    worse,  ///< works, but slower or in part: `advice` says what to do
-    bad,    ///< does not work: `advice` says what to do
+    good,     ///< works
+    note,     ///< information; nothing to do
+    warning,  ///< works, but slower or in part: `advice` says what to do
+    bad,      ///< does not work: `advice` says what to do
   };
   std::string name;
   State state = State::note;
@@ -23,7 +23,7 @@ struct Finding {
   std::string advice;
 };
 
-/// "ok", "note", "worse", "bad".
+/// "ok", "note", "warning", "bad".
 [[nodiscard]] std::string_view state_name(Finding::State state);
 
 /// Runs all checks of the machine. It forks a child to test attach: call it while the process has one thread.

@@ -93,6 +93,7 @@ Result<void> infer(InferArguments wanted, const Invocation& invocation) {
   wanted.options.runners = wanted.threads;
   const IfTaken if_taken = wanted.force ? IfTaken::replace : IfTaken::keep;
   if (!wanted.output.empty()) HEADRACE_CLI_CHECK(check_output(wanted.output, if_taken));
+  HEADRACE_CLI_CHECK(check_input_names(wanted));
   HEADRACE_CLI_TRY(model, Model::open(wanted.path, wanted.options));
   HEADRACE_CLI_TRY(inputs, gather_inputs(model, wanted));
   const std::vector<TensorView> views = inputs.views();

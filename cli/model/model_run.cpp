@@ -80,7 +80,10 @@ using Given = std::map<std::string, Tensor>;
 Result<void> check_names(const Given& given, const std::vector<TensorSpec>& specs) {
   for (const auto& [name, tensor] : given)
     if (std::ranges::find(specs, name, &TensorSpec::name) == specs.end())
-      return fail(Code::invalid_argument, "the model has no input {}: it takes {}", name, names_of(specs));
+      return fail(Code::invalid_argument,
+                  "the model has no input {}: it takes {}; --input NAME=FILE gives the tensor of a file "
+                  "another name",
+                  name, names_of(specs));
   return {};
 }
 
@@ -99,8 +102,8 @@ Result<Given> read_given(const std::vector<std::string>& files, const std::vecto
     if (!name.empty() && tensors.size() != 1)
       return fail(Code::invalid_argument, "--input {}: {} holds {} tensors; with a name it must hold one",
                   text, path, tensors.size());
-    // The only tensor of a file is the only input of a model, under any name.
-    if (name.empty() && tensors.size() == 1 && specs.size() == 1) name = specs[0].name;
+    // A tensor in an .npy has no name of its own.
+    if (name.empty() && path.ends_with(".npy") && specs.size() == 1) name = specs[0].name;
     for (NamedTensor& one : tensors) {
       const std::string key = name.empty() ? one.name : name;
       if (!given.emplace(key, std::move(one.tensor)).second)
@@ -176,6 +179,14 @@ void add_model_arguments(const Command& command, ModelRequest& request) {
       .add_option("-i,--input", request.inputs,
                   "File with inputs by name: .npy, .npz, .safetensors or .json; repeatable")
       .type_name("[NAME=]FILE");
+}
+
+Result<void> check_input_names(const ModelRequest& request) {
+  if (request.inputs.empty()) return {};
+  HEADRACE_CLI_TRY(info, Model::inspect(request.path, request.options.model_name));
+  if (info.inputs.empty()) return {};
+  HEADRACE_CLI_TRY(given, read_given(request.inputs, info.inputs));
+  return check_names(given, info.inputs);
 }
 
 Result<ModelInputs> gather_inputs(Model& model, const ModelRequest& request) {

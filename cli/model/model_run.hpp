@@ -30,6 +30,11 @@ struct ModelRequest {
 /// Adds the arguments that infer and verify share.
 void add_model_arguments(const Command& command, ModelRequest& request);
 
+/// Checks the names of the inputs in the files, by the package's description: before the model is loaded,
+/// which takes long.
+///   errors  those of Model::inspect and of reading a file, invalid_argument (an input is not the model's)
+[[nodiscard]] Result<void> check_input_names(const ModelRequest& request);
+
 /// The inputs of one run, in the model's order and on its device; they own their memory.
 struct ModelInputs {
   std::vector<Tensor> tensors;

@@ -5,6 +5,7 @@
 #include "cli/common/descriptor_limit.hpp"
 #include "cli/common/number_option.hpp"
 #include "cli/common/output_file.hpp"
+#include "cli/common/quiet_notice.hpp"
 #include "cli/common/table.hpp"
 #include "cli/common/tcp_door.hpp"
 #include "cli/common/text.hpp"
@@ -18,9 +19,11 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <random>
 
 namespace headrace::cli {
@@ -52,7 +55,8 @@ std::string own_name() { return fmt::format("pull-{}-{:08x}", ::getpid(), std::r
 /// The error of a transfer, with the peer, and with what to do next.
 Error in_transfer(Error error, const std::string& peer, const PullArguments& wanted) {
   const bool kept = error.code != Code::corrupt;
-  return fail(error.code, "pulling from {} at {}: {}{}", peer, wanted.address, error.message,
+  const std::string place = wanted.store.empty() ? " at " + wanted.address : "";
+  return fail(error.code, "pulling from {}{}: {}{}", peer, place, error.message,
               kept ? ". Complete tensors are kept: run the same command again to continue" : "");
 }
 
@@ -99,7 +103,8 @@ Result<bool> is_there_already(const PullArguments& wanted, const PullPlan& plan)
 }
 
 void print_report(const PullArguments& wanted, const std::string& peer, const MoveReport& report) {
-  const double rate = report.seconds > 0 ? static_cast<double>(report.bytes) / report.seconds / 1e9 : 0;
+  const double rate =
+      report.transfer_seconds > 0 ? static_cast<double>(report.bytes) / report.transfer_seconds / 1e9 : 0;
   if (wanted.json) {
     nlohmann::ordered_json line{{"output", wanted.output},
                                 {"peer", peer},
@@ -143,6 +148,7 @@ void print_kept(const PullArguments& wanted, const std::string& peer, const Pull
 }
 
 Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
+  const auto begin = std::chrono::steady_clock::now();
   raise_descriptor_limit();
   formats::FileFormat format = formats::FileFormat::safetensors;
   if (!wanted.list) {
@@ -156,6 +162,11 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   // No peer connects to this process, so its tcp backend listens on loopback only.
   HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", options.backends, options.options));
   HEADRACE_CLI_TRY(agent, Agent::open(own_name(), std::move(options)));
+  std::optional<QuietNotice> notice(
+      std::in_place,
+      fmt::format("nothing has come from {} for some seconds: waiting, for {} s at most (--timeout)",
+                  wanted.address, wanted.timeout_seconds),
+      [](const std::string& sentence) { complain(sentence); });
   HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
                                                 : agent.find(wanted.address, wanted.patience()));
   const std::string& peer = import.peer;
@@ -189,11 +200,13 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
 
   Result<MoveReport> report = [&]() -> Result<MoveReport> {
     HEADRACE_CLI_TRY(mover, TensorMover::open(agent, peer, wanted.patience()));
-    return mover.move(plan, output);
+    return mover.move(plan, output, *notice);
   }();
+  notice.reset();
   if (!report) return in_transfer(std::move(report).error(), peer, wanted);
   plan.write_rest(output.bytes());
   HEADRACE_CLI_CHECK(output.finish(wanted.sync, wanted.force ? IfTaken::replace : IfTaken::keep));
+  report->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   print_report(wanted, peer, *report);
   return {};
 }
@@ -237,6 +250,7 @@ void add_pull(const Command& app, Invocation& invocation) {
       "Tensors are written to FILE.part, and each is compared with its checksum. FILE appears when all are "
       "there.\n"
       "A FILE that exists is not changed: if it has the wanted tensors, the pull succeeds, else it fails.\n"
+      "`seconds` is the time of the command, GB/s the rate while tensors moved.\n"
       "--json prints one object: output, peer, tensors, bytes, kept_tensors, kept_bytes, seconds, GB/s, "
       "path; with\n"
       "--list: peer, bytes, tensors (each: name, dtype, shape, bytes).\n"

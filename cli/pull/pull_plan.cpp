@@ -38,9 +38,9 @@ Error unknown_name(const std::string& name, const std::vector<std::string>& name
                 names.front());
   const std::vector<std::string> near = nearest(name, names);
   if (near.empty())
-    return fail(Code::not_found, "no tensor {} is served: there are {}, such as {}", name, names.size(),
-                names.front());
-  return fail(Code::not_found, "no tensor {} is served; similar names: {}", name, fmt::join(near, ", "));
+    return fail(Code::not_found, "no tensor \"{}\" is served: there are {}, such as \"{}\"", name,
+                names.size(), names.front());
+  return fail(Code::not_found, "no tensor \"{}\" is served; similar names: {}", name, fmt::join(near, ", "));
 }
 
 }  // namespace

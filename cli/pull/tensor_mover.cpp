@@ -137,9 +137,11 @@ class Arrivals {
 namespace {
 
 /// The tensors that the file lacks. Counts the others in the report.
-std::vector<std::size_t> missing_tensors(const PullPlan& plan, const OutputFile& output, MoveReport& report) {
+std::vector<std::size_t> missing_tensors(const PullPlan& plan, const OutputFile& output, MoveReport& report,
+                                         QuietNotice& notice) {
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < plan.tensors().size(); ++i) {
+    notice.progress();
     const ServedTensor& tensor = plan.tensors()[i];
     const auto noted = output.complete().find(i);
     // A noted tensor is compared again: the machine may have crashed before the disk had its bytes.
@@ -179,20 +181,20 @@ TensorMover::~TensorMover() {
   if (agent_ != nullptr) static_cast<void>(agent_->deregister(region_.id));
 }
 
-Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output) {
+Result<MoveReport> TensorMover::move(const PullPlan& plan, OutputFile& output, QuietNotice& notice) {
   MoveReport report;
-  const std::vector<std::size_t> missing = missing_tensors(plan, output, report);
+  const std::vector<std::size_t> missing = missing_tensors(plan, output, report, notice);
   Arrivals arrivals(plan, output);
   for (const std::size_t i : missing)
     if (plan.tensors()[i].info.bytes == 0) HEADRACE_CLI_CHECK(arrivals.settle(i));
   const std::vector<Piece> pieces = cut(plan, missing);
-  if (!pieces.empty()) HEADRACE_CLI_CHECK(bring(plan, pieces, arrivals, report));
+  if (!pieces.empty()) HEADRACE_CLI_CHECK(bring(plan, pieces, arrivals, report, notice));
   report.tensors = arrivals.tensors();
   return report;
 }
 
 Result<void> TensorMover::bring(const PullPlan& plan, std::span<const Piece> pieces, Arrivals& arrivals,
-                                MoveReport& report) {
+                                MoveReport& report, QuietNotice& notice) {
   const std::vector<Load> loads = group(pieces);
   std::vector<Page> here, there;
   for (const Load& load : loads) {
@@ -232,8 +234,9 @@ Result<void> TensorMover::bring(const PullPlan& plan, std::span<const Piece> pie
     HEADRACE_CLI_CHECK(
         arrivals.take(pieces.subspan(load.first, load.end - load.first), staging_.get() + load.staged_at));
     bar.show(report.kept_bytes + report.bytes);
+    notice.progress();
   }
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.transfer_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return {};
 }
 

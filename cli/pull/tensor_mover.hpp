@@ -11,6 +11,7 @@
 
 #include "cli/common/output_file.hpp"
 #include "cli/common/progress_bar.hpp"
+#include "cli/common/quiet_notice.hpp"
 #include "cli/pull/pull_plan.hpp"
 
 #include <memory>
@@ -21,7 +22,8 @@ namespace headrace::cli {
 struct MoveReport {
   std::uint64_t tensors = 0, bytes = 0;            ///< moved now
   std::uint64_t kept_tensors = 0, kept_bytes = 0;  ///< moved by an earlier process
-  double seconds = 0;                              ///< from the first post to the last tensor in the file
+  double seconds = 0;                              ///< of the whole command
+  double transfer_seconds = 0;                     ///< from the first post to the last tensor in the file
   std::set<std::string> paths;
   std::string explanation;
 };
@@ -40,7 +42,8 @@ class TensorMover {
   /// Reads all tensors of the plan that the file lacks, and notes each when it is complete.
   ///   errors  corrupt (wrong checksum; the text names the tensor), those of a request; notes of complete
   ///   tensors stay
-  Result<MoveReport> move(const PullPlan& plan, OutputFile& output);
+  /// Tells `notice` whenever something has arrived.
+  Result<MoveReport> move(const PullPlan& plan, OutputFile& output, QuietNotice& notice);
 
  private:
   TensorMover(Agent& agent, std::string peer, Region region, std::shared_ptr<std::byte> staging,
@@ -52,7 +55,7 @@ class TensorMover {
         patience_(patience) {}
 
   Result<void> bring(const PullPlan& plan, std::span<const Piece> pieces, Arrivals& arrivals,
-                     MoveReport& report);
+                     MoveReport& report, QuietNotice& notice);
   /// Waits for one request and adds it to the report.
   Result<void> finish(Request request, MoveReport& report) const;
 

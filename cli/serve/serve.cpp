@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -28,6 +29,10 @@ constexpr std::size_t longest_region_name = 255;
 constexpr std::size_t longest_agent_name = 255;
 // With --load smaller tensors stay in the mapped file: each allocation takes a file descriptor.
 constexpr std::uint64_t least_allocated = 64 * 1024;
+
+// The agent's own, those that it leaves to its process (reserved_descriptors), and some for each puller.
+constexpr std::uint64_t enough_descriptors = 128;
+constexpr std::uint64_t large_file = 1 << 30;  // whose checksums take seconds
 
 constexpr const char* default_listen = "127.0.0.1:0";
 
@@ -87,19 +92,56 @@ Result<void> offer_header(Agent& agent, std::span<const std::byte> header) {
   return {};
 }
 
+/// The addresses at which pullers get the bytes over tcp.
+std::vector<std::string> data_ports(const Agent& agent) {
+  for (const BackendInfo& backend : agent.backends())
+    if (backend.name == "tcp") return backend.ports;
+  return {};
+}
+
+bool is_beyond_this_host(const ServeArguments& wanted) {
+  return !wanted.store.empty() ||
+         !(wanted.listen.starts_with("127.") || wanted.listen.starts_with("[::1]:") ||
+           wanted.listen.starts_with("localhost:"));
+}
+
 void announce(const ServeArguments& wanted, const Agent& agent, const formats::TensorFile& file) {
   const std::string address = agent.listen_address();
   if (wanted.json) {
-    const nlohmann::ordered_json line{
-        {"address", address},    {"name", agent.name()},
-        {"file", wanted.file},   {"tensors", file.tensors().size()},
-        {"bytes", file.bytes()}, {"memory", wanted.load ? "allocated" : "mapped"}};
+    const nlohmann::ordered_json line{{"address", address},
+                                      {"name", agent.name()},
+                                      {"file", wanted.file},
+                                      {"tensors", file.tensors().size()},
+                                      {"bytes", file.bytes()},
+                                      {"memory", wanted.load ? "allocated" : "mapped"},
+                                      {"data_ports", data_ports(agent)}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
-    fmt::print("serving {} tensor{}, {} at {}; stop with Ctrl-C\n", file.tensors().size(),
-               file.tensors().size() == 1 ? "" : "s", amount_text(file.bytes()), address);
+    const std::vector<std::string> ports =
+        is_beyond_this_host(wanted) ? data_ports(agent) : std::vector<std::string>();
+    fmt::print("serving {} tensor{}, {} at {}{}{}; stop with Ctrl-C\n", file.tensors().size(),
+               file.tensors().size() == 1 ? "" : "s", amount_text(file.bytes()), address,
+               ports.empty() ? "" : ", data port ", fmt::join(ports, " and "));
   }
   std::fflush(stdout);
+}
+
+/// Says once that another agent has taken this one's entry in the store: pullers find that one from now on.
+Result<void> watch_entry(Agent& agent, const std::string& store) {
+  const auto said = std::make_shared<bool>(false);
+  return agent.watch_namespace(
+      [said, store, name = agent.name(), mine = agent.incarnation()](const PeerEvent& event) {
+        if (*said || event.peer != name || event.kind == PeerEvent::Kind::left) return;
+        const auto listed = list_namespace(store, std::chrono::seconds(10));
+        if (!listed) return;
+        const auto entry = std::ranges::find(*listed, name, &PeerInfo::name);
+        if (entry == listed->end() || entry->incarnation == 0 || entry->incarnation == mine) return;
+        *said = true;
+        complain(
+            fmt::format("another agent has published itself as {} in {}: pullers find that one now; give "
+                        "one of the two another --name",
+                        name, store));
+      });
 }
 
 Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
@@ -110,6 +152,11 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   ::sigaddset(&ending, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   raise_descriptor_limit();
+  if (const std::uint64_t limit = descriptor_limit(); limit < enough_descriptors)
+    complain(fmt::format(
+        "this process may open {} files, and {} are needed for some pullers at once: raise the limit "
+        "(ulimit -n {}), or pullers are refused",
+        limit, enough_descriptors, enough_descriptors));
 
   HEADRACE_CLI_TRY(file, formats::TensorFile::open(wanted.file));
   if (file.tensors().empty())
@@ -119,14 +166,15 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   options.listen = wanted.listen;
   options.store = wanted.store;
   options.options = invocation.options;
-  // Peers that use a store may be on any host. So with a store the data port is restricted only by an
-  // explicit
-  // --listen.
-  if (wanted.store.empty() || wanted.listen != default_listen)
+  // With a store and no --listen the data port is on every interface: pullers may be on any host. Without
+  // both the agent keeps it on loopback.
+  if (wanted.listen != default_listen)
     HEADRACE_CLI_CHECK(keep_tcp_door_at(wanted.listen, options.backends, options.options));
   HEADRACE_CLI_TRY(
       agent, Agent::open(wanted.name.empty() ? default_name(wanted.file) : wanted.name, std::move(options)));
 
+  if (file.bytes() >= large_file && ::isatty(STDERR_FILENO) == 0)  // a terminal gets the bar
+    complain(fmt::format("reading {}, {}, before it is served", wanted.file, amount_text(file.bytes())));
   ProgressBar bar("reading", file.bytes());
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < file.tensors().size(); ++i) {
@@ -139,7 +187,10 @@ Result<void> serve(const ServeArguments& wanted, const Invocation& invocation) {
   bar.clear();
   agent.on_notification([](const Notification&) {});  // drop them: nothing here takes them from the queue
   HEADRACE_CLI_CHECK(offer_header(agent, file.header()));
-  if (!wanted.store.empty()) HEADRACE_CLI_CHECK(agent.publish());
+  if (!wanted.store.empty()) {
+    HEADRACE_CLI_CHECK(agent.publish());
+    HEADRACE_CLI_CHECK(watch_entry(agent, wanted.store));
+  }
   announce(wanted, agent, file);
 
   int signal = 0;
@@ -167,16 +218,19 @@ void add_serve(const Command& app, Invocation& invocation) {
       "--load", wanted->load, "Copy the tensors into memory that pullers on this host map: the fastest");
   serve_command.add_flag("--map", wanted->map, "Serve the tensors from the mapped file: the default")
       .excludes(load);
-  serve_command.add_option("--store", wanted->store, "Publish in a store too, as in etcd://host:port")
+  serve_command
+      .add_option("--store", wanted->store,
+                  "Publish in a store too, as in etcd://host:port; of two servers under one\n"
+                  "--name the later one is found")
       .type_name("URL");
   serve_command.add_option("--backend", wanted->backends, "Only this backend; repeatable")
       .type_name("NAME")
       .one_value_a_time();
   serve_command.add_flag("--json", wanted->json, "Print the line as JSON");
   serve_command.footer(
-      "Prints one line with the address to pull from when all tensors are registered. Do not write to the "
-      "file while it\n"
-      "is served.\n"
+      "Prints one line with the address to pull from when all tensors are registered, and with the data "
+      "port\n"
+      "if other hosts reach it. Do not write to the file while it is served.\n"
       "Examples:\n"
       "  headrace serve model.safetensors\n"
       "  headrace serve model.safetensors --load                     from shared memory: the fastest on one "

@@ -86,6 +86,7 @@ std::vector<std::string> not_compared(const std::vector<NamedTensor>& expected, 
 Result<void> verify(VerifyArguments wanted, const Invocation& invocation) {
   wanted.options.options = invocation.options;
   HEADRACE_CLI_TRY(expected, read_tensors(wanted.expected));
+  HEADRACE_CLI_CHECK(check_input_names(wanted));
   HEADRACE_CLI_TRY(model, Model::open(wanted.path, wanted.options));
   HEADRACE_CLI_TRY(inputs, gather_inputs(model, wanted));
   HEADRACE_CLI_TRY(made, model.run(inputs.views()));

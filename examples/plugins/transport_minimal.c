@@ -960,6 +960,16 @@ static headrace_status_v1 notify(void* instance, void* connection, uint32_t chan
   return status_of(code);
 }
 
+static uint64_t unsent(void* instance, void* connection) {
+  Instance* self = instance;
+  Link* link = connection;
+  pthread_mutex_lock(&self->mutex);
+  uint64_t waiting = link->out_at < link->out_end; /* frames that have begun count as one */
+  for (const Text* text = link->texts; text != NULL; text = text->next) ++waiting;
+  pthread_mutex_unlock(&self->mutex);
+  return waiting;
+}
+
 static int32_t cost(void* instance, const headrace_prepare_v1* args, headrace_cost_v1* out) {
   headrace_cost_v1 all = {out->struct_size, 50000, 1000, 5e8, 1, "constant"};
   memcpy(out, &all, out->struct_size < sizeof all ? out->struct_size : sizeof all);
@@ -995,6 +1005,7 @@ static const headrace_backend_v1 table = {
     .progress = progress,
     .descriptor = descriptor,
     .cost = cost,
+    .unsent = unsent,
 };
 
 __attribute__((visibility("default"))) const headrace_backend_v1* headrace_backend_v1_table(void) {

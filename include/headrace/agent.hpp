@@ -15,7 +15,8 @@ struct AgentOptions {
   /// on this machine.
   std::vector<std::string> backends = {};
   /// "host:port" of the socket that answers metadata queries. Port 0: the system picks a port, which
-  /// Agent::listen_address() returns. Empty: the agent does not listen.
+  /// Agent::listen_address() returns. Empty: the agent does not listen. With an address of loopback and
+  /// without a store the data port of `tcp` is on loopback, too, unless the option tcp.listen is set.
   std::string listen = {};
   /// "etcd://host:port[,host:port...][/namespace]", "file:///folder" or "memory:NAME". Empty: HEADRACE_STORE;
   /// if that is empty too, the agent has no store.
@@ -52,8 +53,8 @@ struct PeerInfo {
   std::uint64_t version = 0;
   std::uint64_t regions = 0;
   bool connected = false;
-  bool lost = false;
-  std::vector<std::string> backends;  ///< that both agents have
+  bool lost = false;                  ///< it died, left or cannot be reached
+  std::vector<std::string> backends;  ///< those that both agents have, and those that have a link
   std::string detail;                 ///< why the peer was lost, or a sentence from each backend
 };
 
@@ -107,6 +108,8 @@ struct BackendInfo {
   bool local = false, remote = false, notifications = false, mapping = false;
   bool query = false;  ///< Agent::query can use it
   std::vector<OptionInfo> options;
+  /// In Agent::backends: the addresses on which this agent's instance listens, as in "[::]:40213".
+  std::vector<std::string> ports = {};
 };
 
 /// Lists every plugin on the search path, loaded or refused. Needs no agent. The test backend `fake` is
@@ -134,17 +137,20 @@ class Agent {
   ///   errors  invalid_argument (name, option), backend_failed (a backend in `options.backends` does not
   ///           load: why)
   static HEADRACE_API Result<Agent> open(std::string name, AgentOptions options = {});
-  /// Closes the agent, and frees memory from `allocate`.
+  /// Closes the agent, frees memory from `allocate`, and removes what it published from the store, if that
+  /// answers within 2 s.
   HEADRACE_API ~Agent();
   HEADRACE_API Agent(Agent&&) noexcept;
   HEADRACE_API Agent& operator=(Agent&&) noexcept;
 
-  /// Cancels requests in flight and tells peers that the agent leaves. Calls that wait return canceled, later
-  /// ones invalid_argument. Memory, mappings and requests stay until their handles go.
+  /// Cancels requests in flight, lets the notifications leave that were accepted, and tells peers that the
+  /// agent leaves. Calls that wait return canceled, later ones invalid_argument. Memory, mappings and
+  /// requests stay until their handles go. The destructor does the same.
   ///   threads  at any time, beside any other call of this agent and of its requests; on the callback thread
   ///            too
-  ///   blocks   until calls on other threads have returned and the requests have ended, 5 s at most; a
-  ///            publish that the store does not answer takes up to 10 s
+  ///   blocks   until calls on other threads have returned and the requests have ended, 5 s at most; up to
+  ///            1 s for notifications that peers do not take, and up to 1 s more until they have read what is
+  ///            on its way
   HEADRACE_API void close();
 
   [[nodiscard]] HEADRACE_API const std::string& name() const;
@@ -200,8 +206,9 @@ class Agent {
   HEADRACE_API Result<std::string> export_metadata(const ExportOptions& options = {}) const;
   /// Increases with every registration change.
   [[nodiscard]] HEADRACE_API std::uint64_t metadata_version() const;
-  /// Imports what a peer's export_metadata returned: everything, a part, or an update. The connection
-  /// information comes first; the rest may follow in any order.
+  /// Imports what a peer's export_metadata returned: everything, a part, or an update. Whole exports and
+  /// parts come in any order; an update needs the version that it starts from, and a request needs the
+  /// connection information, which any of them may have.
   ///   errors  corrupt (at which byte), invalid_argument (this agent's own metadata; another protocol
   ///           version)
   HEADRACE_API Result<ImportReport> import_metadata(std::string_view bytes);
@@ -228,7 +235,8 @@ class Agent {
   /// watch; {} ends it.
   HEADRACE_API Result<void> watch_namespace(std::function<void(const PeerEvent&)> event);
 
-  /// The peers whose metadata this agent has imported.
+  /// The peers whose metadata this agent has, and those that have connected to it, until they are forgotten.
+  /// A peer that died stays in the list: `lost` is set, and `detail` says why.
   [[nodiscard]] HEADRACE_API std::vector<PeerInfo> peers() const;
   /// The regions of a peer. errors: not_found (no such peer)
   HEADRACE_API Result<std::vector<Region>> peer_regions(std::string_view peer) const;
@@ -237,14 +245,14 @@ class Agent {
   /// Connects to a peer before the first request and waits until a link is ready.
   HEADRACE_API Result<void> connect(std::string_view peer, Timeout timeout = std::chrono::seconds(10),
                                     const std::vector<std::string>& backends = {});
-  /// Forgets a peer: cancels requests in flight with it, closes the links, drops its metadata.
+  /// Forgets a peer: cancels requests in flight with it, closes the links, drops its metadata. It waits for
+  /// nothing: notifications to the peer that have not left are dropped.
   HEADRACE_API Result<void> forget(std::string_view peer);
 
   // --- pages and requests
 
   /// Prepares pages of this agent's regions.
-  ///   errors  invalid_argument (no pages; a page of zero length: its index; a view that is not possible:
-  ///   why; a
+  ///   errors  invalid_argument (no pages; a page of zero length: its index; a view that cannot be: why; a
   ///           length that differs from the view's), not_found (a page is not registered: its index)
   HEADRACE_API Result<PageList> prepare(const PageSpec& pages);
   /// Prepares pages of a peer's regions. With this agent's own name: the remote list of a move inside the
@@ -255,10 +263,10 @@ class Agent {
   /// Makes a request that moves pages between this agent and one peer, or several peers with a part for each:
   /// one post, one deadline, one completion.
   ///   shapes  in each part the same number of pages on both sides, page i of the same length; views of the
-  ///   same shape errors  invalid_argument (counts or lengths differ: the index; shapes of views differ; no
-  ///   part; two parts of
-  ///           one peer), not_found (revoked), not_supported (no common path: what each backend said); of
-  ///           several parts with the part's number
+  ///           same shape
+  ///   errors  invalid_argument (counts or lengths differ: the index; shapes of views differ; no part; two
+  ///           parts of one peer), not_found (revoked), not_supported (no common path: what each backend
+  ///           said); of several parts with the part's number
   HEADRACE_API Result<Request> make_request(Op op, std::span<const RequestPart> parts,
                                             const RequestOptions& options = {});
   Result<Request> make_request(Op op, const RequestPart& part, const RequestOptions& options = {}) {
@@ -281,22 +289,25 @@ class Agent {
 
   // --- notifications
 
-  /// Sends one notification to a peer, without a request. One that is accepted is delivered, unless the peer
-  /// or the way to it is lost.
+  /// Sends one notification to a peer, without a request. One that is accepted is delivered, also if this
+  /// agent is closed then, unless the peer or every way to it is lost, or it takes nothing for a second while
+  /// this agent closes. What is not delivered is counted (notifications.dropped) and logged.
   ///   shapes  payload: up to 64 KiB
   ///   errors  would_block (the peer's program has to take some first, or the way there is full: retry),
-  ///   not_found,
-  ///           peer_lost
+  ///           not_found, peer_lost
   HEADRACE_API Result<void> notify(std::string_view peer, std::string_view payload);
   /// Takes the notifications that have arrived and fit the filter, oldest first. Runs progress once if none
-  /// has arrived.
-  HEADRACE_API std::vector<Notification> take_notifications(const NotificationFilter& filter = {});
+  /// has arrived. errors: invalid_argument (the agent is closed)
+  HEADRACE_API Result<std::vector<Notification>> take_notifications(const NotificationFilter& filter = {});
+  /// The same for the oldest of them alone; nullopt: none has arrived.
+  HEADRACE_API Result<std::optional<Notification>> take_notification(const NotificationFilter& filter = {});
   /// Waits for the next notification that fits. errors: timed_out
   HEADRACE_API Result<Notification> wait_notification(Timeout timeout = forever,
                                                       const NotificationFilter& filter = {});
   /// Passes each notification to `taken` on the callback thread instead of keeping it. {} ends that.
   HEADRACE_API void on_notification(std::function<void(Notification)> taken);
-  /// A descriptor that is readable while notifications wait. It belongs to the agent: do not close it.
+  /// A descriptor that is readable while notifications wait, and from the close of the agent on. It belongs
+  /// to the agent: do not close it. errors: invalid_argument (the agent is closed), exhausted
   HEADRACE_API Result<int> notification_fd();
   /// The same for those that fit a filter.
   ///   errors  invalid_argument (the agent is closed), exhausted

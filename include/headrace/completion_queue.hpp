@@ -4,8 +4,10 @@
 
 #include <headrace/request.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace headrace {
@@ -28,7 +30,10 @@ class CompletionQueue {
   HEADRACE_API void add(const Request& request, std::uint64_t number) const;
   /// Returns the numbers in the order of their completions, and removes them.
   [[nodiscard]] HEADRACE_API std::vector<std::uint64_t> take() const;
-  /// An eventfd that is readable while the queue has numbers. It belongs to the queue: `take` drains it.
+  /// The same, as many as `room` has room for. Returns how many. The others stay.
+  [[nodiscard]] HEADRACE_API std::size_t take(std::span<std::uint64_t> room) const;
+  /// An eventfd that is readable while the queue has numbers. It belongs to the queue: the `take` that leaves
+  /// none drains it.
   [[nodiscard]] HEADRACE_API int event_fd() const noexcept;
 
  private:

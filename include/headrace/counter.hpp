@@ -61,7 +61,7 @@ class Counter {
   /// agent is closed first.
   HEADRACE_API void on_reached(std::uint64_t at_least, std::function<void()> reached) const;
   /// A new descriptor, the caller's to close. It becomes readable once the count is at least that, or the
-  /// agent is closed. It may be shared: do not read from it.
+  /// agent is closed. Do not read from it.
   ///   errors  invalid_argument (the agent is closed), exhausted (no descriptors)
   [[nodiscard]] HEADRACE_API Result<int> event_fd(std::uint64_t at_least) const;
   /// The count as a word in host memory, or in the memory of this GPU (its number in CUDA). The library

@@ -29,11 +29,21 @@ async def ended(request: Request) -> None:
         await _completion(request)
     except asyncio.CancelledError:
         request.cancel()
-        # Canceling takes at most a second. After it the memory is quiet: code that canceled the task relies
-        # on that.
-        await _completion(request)
+        await _quiet(request)
         raise
     request.wait(0)
+
+
+async def _quiet(request: Request) -> None:
+    """Waits until a canceled request has ended, which takes at most a second.
+
+    Further cancels of the task do not end this wait: code that canceled it relies on quiet memory.
+    """
+    while True:
+        try:
+            return await _completion(request)
+        except asyncio.CancelledError:
+            continue
 
 
 async def _completion(request: Request) -> None:
@@ -106,12 +116,13 @@ async def notifications(agent: Agent, peer: str, prefix: bytes) -> AsyncIterator
     closing = os.dup(agent._closing_fd())
     try:
         while not agent.closed:
-            watch.drain()
-            came = agent.take_notifications(peer, prefix)
-            for notification in came:
+            # One at a time: an iteration that ends early leaves the others to the next.
+            notification = agent._take_notification(peer, prefix)
+            if notification is not None:
                 yield notification
-            if not came:
+            else:
                 await _any_readable(loop, [watch.fileno(), closing])
+                watch.drain()
     except InvalidArgument:
         if not agent.closed:  # another thread closed the agent during the poll: the iteration ends
             raise

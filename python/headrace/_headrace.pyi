@@ -870,7 +870,7 @@ class PeerInfo:
 
     @property
     def backends(self) -> list[str]:
-        """The backends that both agents have."""
+        """The backends that both agents have, and those that have a link."""
 
     @property
     def detail(self) -> str:
@@ -957,6 +957,12 @@ class BackendInfo:
         """Whether Agent.query can ask it."""
 
     @property
+    def ports(self) -> list[str]:
+        """
+        In Agent.backends: the addresses on which this agent's instance listens, as in "[::]:40213".
+        """
+
+    @property
     def options(self) -> list[OptionInfo]:
         """The options of the backend."""
 
@@ -988,7 +994,8 @@ class Agent:
         name: its name for peers, 1 to 255 bytes.
         backends: the backends to open; None: all that load on this machine.
         listen: "host:port" for metadata queries; port 0 picks a free one (see listen_address);
-        empty: do not listen.
+        empty: do not listen. On loopback and without a store, tcp's data port is on loopback,
+        too, unless the option tcp.listen is set.
         store: "etcd://host:port[,host:port...][/namespace]", "file:///folder" or
         "memory:NAME"; empty: the one of HEADRACE_STORE, or none.
         options: values of options by name, {"tcp.sockets": 4}; they override the environment.
@@ -1117,7 +1124,8 @@ class Agent:
         """
         Imports the result of a peer's export_metadata.
 
-        The connection information must come first; parts and updates may come in any order after it.
+        Whole exports and parts come in any order; an update needs the version that it starts from, and
+        a request needs the connection information, which any of them may have.
         Errors: Corrupt (the text says where), InvalidArgument (metadata of this agent; another
         protocol version).
         """
@@ -1177,7 +1185,11 @@ class Agent:
         """
 
     def peers(self) -> list[PeerInfo]:
-        """The peers whose metadata has been imported."""
+        """
+        The peers whose metadata this agent has, and those that have connected to it.
+
+        A peer stays until it is forgotten: `lost` says that it died or left, `detail` why.
+        """
 
     def peer_regions(self, peer: str) -> list[Region]:
         """
@@ -1333,6 +1345,11 @@ class Agent:
 
         It ends when the agent is closed.
         peer, prefix: as in take_notifications; other notifications are not taken.
+        """
+
+    def _take_notification(self, peer: str, prefix: bytes) -> tuple[str, bytes] | None:
+        """
+        The oldest of take_notifications alone; None: none has arrived. For headrace._asyncio.
         """
 
     def _watch_notifications(self, peer: str, prefix: bytes) -> _NotificationWatch:

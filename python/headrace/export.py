@@ -188,6 +188,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="the package to write; its name ends in .pt2",
     )
+    parser.add_argument("--force", action="store_true", help="replace a package that exists")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
         "--verify", action="store_true", help="first compare with PyTorch, on the example and at other sizes"
@@ -210,7 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns its exit code."""
     options = _parse(arguments)
     try:
-        check_output(options.output)  # before the user's code runs: that may take long
+        check_output(options.output, options.force)  # before the user's code runs: that may take long
         require_torch()
         from .exporting.request import read_request
 

@@ -5,6 +5,7 @@
 
 #include "agent/agent_impl.hpp"
 #include "agent/core_options.hpp"
+#include "agent/unknown_variables.hpp"
 #include "base/names.hpp"
 #include "base/unix_socket.hpp"
 #include "base/utf8.hpp"
@@ -35,12 +36,12 @@ Result<void> check_port(const Secret& secret, const std::string& backend,
   };
   if (option("auth_token") == options.end() || option("listen") == options.end()) return {};
   return secret.check_port(fmt::format("backend {} (option {}.listen)", backend, backend),
-                           option("listen")->value);
+                           option("listen")->value, local_setting(backend));
 }
 
 Result<void> open_backend(engine::Engine& engine, const BackendSet& set, const engine::FoundBackend& found,
                           const std::map<std::string, std::string>& options) {
-  if (found.table == nullptr) return Error{Code::backend_failed, found.refusal};
+  if (found.table == nullptr) return Error{found.code, found.refusal};
   HEADRACE_TRY(resolved, set.resolve(*found.table, options));
   HEADRACE_TRY_VOID(check_port(set.secret(), found.name, resolved));
   return engine.add_backend(found, settings_of(resolved, found.name));
@@ -62,7 +63,8 @@ Result<void> open_backends(engine::Engine& engine, BackendSet& set, const std::v
     }
     return open_local(engine, set);
   }
-  for (const engine::FoundBackend& found : set.plugins().find_all()) {
+  HEADRACE_TRY(all, set.plugins().find_all());
+  for (const engine::FoundBackend& found : all) {
     if (found.table == nullptr || found.name == engine::local_backend || found.name == engine::model_backend)
       continue;  // the test backend: only by name
     if (auto opened = open_backend(engine, set, found, {}); !opened) {
@@ -106,6 +108,37 @@ Result<std::unique_ptr<metadata::Store>> store_at(const std::string& address, co
   return metadata::open_store(address, options, Logger::process_default());
 }
 
+/// Every port that the agent has opened.
+std::vector<OpenPort> open_ports(const engine::Engine& engine, const Exchange& exchange) {
+  std::vector<OpenPort> ports;
+  for (const engine::BackendInstance* instance : engine.backends().all())
+    std::ranges::move(data_ports(instance->name(), instance->ports()), std::back_inserter(ports));
+  if (!exchange.listen_address().empty()) ports.push_back(metadata_port(exchange.listen_address()));
+  return ports;
+}
+
+/// The options of the agent and of its backends.
+std::vector<OptionTable> option_tables(const engine::Engine& engine, BackendSet& set) {
+  std::vector<OptionTable> tables{{"", {core_options.begin(), core_options.end()}}};
+  for (const engine::BackendInstance* instance : engine.backends().all())
+    tables.push_back({instance->name(), set.rows(instance->table())});
+  return tables;
+}
+
+/// What the log says of an agent that is open.
+void tell_opened(const Agent::Impl& agent) {
+  const Log log(Logger::process_default(), "agent");
+  std::vector<std::string> backends, listening;
+  for (const engine::BackendInstance* instance : agent.engine->backends().all())
+    backends.push_back(instance->name());
+  const std::vector<OpenPort> ports = open_ports(*agent.engine, *agent.exchange);
+  for (const OpenPort& port : ports) listening.push_back(port.what + " " + port.address);
+  log.info("agent {} is open: backends {}; ports {}", agent.engine->name(), fmt::join(backends, ", "),
+           listening.empty() ? "none" : fmt::format("{}", fmt::join(listening, ", ")));
+  warn_of_unknown_variables(log, option_tables(*agent.engine, *agent.set));
+  warn_of_open_ports(log, agent.set->meeting(), agent.set->secret(), ports);
+}
+
 Result<std::string> runtime_folder(const Options& core) {
   HEADRACE_TRY(configured, core.text("runtime_dir"));
   return runtime_dir(configured, environment_variable("XDG_RUNTIME_DIR"));
@@ -138,18 +171,21 @@ Result<Agent> Agent::open(std::string name, AgentOptions options) {
   HEADRACE_TRY(engine, engine::Engine::open(std::move(settings), Logger::process_default()));
   auto impl = std::make_shared<Impl>(std::move(engine), std::move(set));
 
+  HEADRACE_TRY(by_default, impl->set->core().text("store"));
+  const std::string& store_address = options.store.empty() ? by_default : options.store;
+  impl->set->meet_at(Meeting::at(options.listen, store_address));
   HEADRACE_TRY(by_option, impl->set->core().list("backends"));
   const std::vector<std::string>& asked = options.backends.empty() ? by_option : options.backends;
   if (auto opened = open_backends(*impl->engine, *impl->set, asked); !opened)
     return std::move(opened).error().within(context);
   if (auto names = impl->set->check_names({}); !names) return std::move(names).error().within(context);
-  HEADRACE_TRY(by_default, impl->set->core().text("store"));
-  auto store = store_at(options.store.empty() ? by_default : options.store, impl->set->core());
+  auto store = store_at(store_address, impl->set->core());
   if (!store) return std::move(store).error().within(context);
   auto exchange = Exchange::open(*impl->engine, options.listen, std::move(*store), impl->set->core(),
                                  impl->set->secret());
   if (!exchange) return std::move(exchange).error().within(context);
   impl->exchange = std::move(*exchange);
+  tell_opened(*impl);
   return Agent(std::move(impl));
 }
 
@@ -429,11 +465,25 @@ Result<void> Agent::notify(std::string_view peer, std::string_view payload) {
   return impl_->engine->notifications().send(peer, payload);
 }
 
-std::vector<Notification> Agent::take_notifications(const NotificationFilter& filter) {
-  engine::Engine& engine = *impl_->engine;
-  if (!engine.usable()) return {};
+namespace {
+
+/// Runs progress once if no notification has arrived.
+Result<void> look_for_notifications(engine::Engine& engine) {
+  HEADRACE_TRY_VOID(engine.usable());
   if (engine.notifications().inbox().empty()) (void)engine.progress().poll();
-  return engine.notifications().take(filter);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Notification>> Agent::take_notifications(const NotificationFilter& filter) {
+  HEADRACE_TRY_VOID(look_for_notifications(*impl_->engine));
+  return impl_->engine->notifications().take(filter);
+}
+
+Result<std::optional<Notification>> Agent::take_notification(const NotificationFilter& filter) {
+  HEADRACE_TRY_VOID(look_for_notifications(*impl_->engine));
+  return impl_->engine->notifications().take_one(filter);
 }
 
 Result<Notification> Agent::wait_notification(Timeout timeout, const NotificationFilter& filter) {
@@ -469,7 +519,10 @@ Result<NotificationWatch> Agent::watch_notifications(const NotificationFilter& f
   return NotificationWatch(std::move(watch), fd);
 }
 
-Result<int> Agent::notification_fd() { return impl_->engine->notifications().inbox().descriptor(); }
+Result<int> Agent::notification_fd() {
+  HEADRACE_TRY_VOID(impl_->engine->usable());
+  return impl_->engine->notifications().inbox().descriptor();
+}
 
 // --- backends and telemetry
 
@@ -497,6 +550,7 @@ std::vector<BackendInfo> Agent::backends() const {
   for (const engine::BackendInstance* instance : impl_->engine->backends().all()) {
     BackendInfo info = impl_->set->describe(impl_->set->plugins().find(instance->name()));
     tell_abilities(*instance, info);
+    for (const OpenPort& port : data_ports(info.name, instance->ports())) info.ports.push_back(port.address);
     infos.push_back(std::move(info));
   }
   return infos;
@@ -507,6 +561,7 @@ Result<void> Agent::create_backend(const std::string& name,
   auto opened = open_backend(*impl_->engine, *impl_->set, impl_->set->plugins().find(name), options);
   if (!opened) return std::move(opened).error().within("create backend " + name);
   impl_->set->created_with(name, options);
+  tell_opened(*impl_);
   return {};
 }
 
@@ -540,7 +595,7 @@ Result<void> ask_instance(const engine::EngineSettings& settings, const BackendS
 Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::string>& options) {
   HEADRACE_TRY(set, BackendSet::open(options));
   HEADRACE_TRY(settings, engine_settings("doctor", set->core()));
-  const std::vector<engine::FoundBackend> all = set->plugins().find_all();
+  HEADRACE_TRY(all, set->plugins().find_all());
   HEADRACE_TRY_VOID(check_options(*set, all));
   // Without the folder no backend opens; the list of those found is returned all the same.
   auto folder = runtime_folder(set->core());
@@ -561,7 +616,7 @@ Result<std::vector<BackendInfo>> list_backends(const std::map<std::string, std::
 
 Result<std::vector<OptionInfo>> list_options(const std::map<std::string, std::string>& options) {
   HEADRACE_TRY(set, BackendSet::open(options));
-  const std::vector<engine::FoundBackend> all = set->plugins().find_all();
+  HEADRACE_TRY(all, set->plugins().find_all());
   HEADRACE_TRY_VOID(check_options(*set, all));
   std::vector<OptionInfo> infos = option_infos(set->core(), "", {"auth_token"});
   for (const engine::FoundBackend& found : set->shown(all)) {

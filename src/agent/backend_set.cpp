@@ -6,6 +6,7 @@
 #include "local/backend.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace headrace {
@@ -80,7 +81,28 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   set->plugins_ =
       std::make_unique<engine::PluginHost>(std::move(paths), Log(Logger::process_default(), "plugins"));
   set->plugins_->link_in(plugin::table<local::LocalBackend>());
+  HEADRACE_TRY_VOID(set->check_log_rooms(log));
   return set;
+}
+
+/// A level is for a part of the library or for a backend.
+Result<void> BackendSet::check_log_rooms(std::string_view spec) const {
+  constexpr std::array<std::string_view, 5> parts{"agent", "engine", "metadata", "model", "plugins"};
+  for (const std::string_view part : split_list(spec)) {
+    const std::size_t equals = part.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view room = trim(part.substr(0, equals));
+    if (std::ranges::find(parts, room) != parts.end()) continue;
+    if (plugins_->find(std::string(room)).table != nullptr) continue;
+    const std::string backend = nearest_backend(room);
+    std::vector<std::string_view> rooms(parts.begin(), parts.end());
+    rooms.emplace_back(backend);
+    return make_error(
+        Code::invalid_argument,
+        "option log: \"{}\" in \"{}\" is no room: did you mean {}? Rooms are {} and the backends", room, spec,
+        nearest_name(room, rooms), fmt::join(parts, ", "));
+  }
+  return {};
 }
 
 std::vector<OptionRow> BackendSet::rows(const headrace_backend_v1& table) const {
@@ -106,17 +128,21 @@ Result<std::vector<OptionInfo>> BackendSet::resolve(const headrace_backend_v1& t
   sources.scope = table.name;
   const std::vector<OptionRow> table_rows = rows(table);
   auto options = Options::resolve(table_rows, sources);
-  if (options && options->value("auth_token")) {
-    if (options->value("auth_token")->origin != OptionOrigin::standard)
-      return make_error(Code::invalid_argument,
-                        "option {}.auth_token: an agent has one secret for all its ports: set auth_token or "
-                        "auth_token_file instead",
-                        table.name);
-    sources.given["auth_token"] = secret_.token;
-    options = Options::resolve(table_rows, sources);
-  }
   if (!options) return std::move(options).error().within(std::string("options of backend ") + table.name);
-  return option_infos(*options, std::string(table.name) + ".", {});
+  const std::string prefix = std::string(table.name) + ".";
+  std::vector<OptionInfo> infos = option_infos(*options, prefix, {});
+  const auto token = std::ranges::find(infos, prefix + "auth_token", &OptionInfo::name);
+  if (token == infos.end()) return infos;
+  if (token->source != "default")
+    return make_error(Code::invalid_argument,
+                      "option {}: an agent has one secret for all its ports: set auth_token or "
+                      "auth_token_file instead",
+                      token->name);
+  token->value = secret_.token;
+  if (const auto listen = std::ranges::find(infos, prefix + "listen", &OptionInfo::name);
+      listen != infos.end())
+    listen->value = meeting_.data_port(*listen);
+  return infos;
 }
 
 void BackendSet::created_with(const std::string& backend, const std::map<std::string, std::string>& options) {
@@ -147,9 +173,10 @@ Result<void> BackendSet::check_names(const std::vector<engine::FoundBackend>& fo
 }
 
 std::string BackendSet::nearest_backend(std::string_view name) const {
-  const std::vector<engine::FoundBackend> all = plugins_->find_all();
+  const auto all = plugins_->find_all();
+  if (!all) return {};
   std::vector<std::string_view> names;
-  for (const engine::FoundBackend& found : all)
+  for (const engine::FoundBackend& found : *all)
     if (found.name != engine::model_backend) names.emplace_back(found.name);
   return std::string(nearest_name(name, names));
 }

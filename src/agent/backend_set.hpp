@@ -5,6 +5,7 @@
 
 #include <headrace/agent.hpp>
 
+#include "agent/ports.hpp"
 #include "agent/secret.hpp"
 #include "base/options.hpp"
 #include "engine/plugin_host.hpp"
@@ -26,14 +27,17 @@ class BackendSet {
  public:
   /// Resolves the agent's own options and finds the plugin folders.
   static Result<std::unique_ptr<BackendSet>> open(const std::map<std::string, std::string>& options);
+  /// Before the first backend opens.
+  void meet_at(Meeting meeting) { meeting_ = std::move(meeting); }
+  [[nodiscard]] const Meeting& meeting() const { return meeting_; }
 
   [[nodiscard]] const Options& core() const { return *core_; }
   [[nodiscard]] const Secret& secret() const { return secret_; }
   engine::PluginHost& plugins() { return *plugins_; }
   /// The rows of a backend's table, as OptionRow.
   std::vector<OptionRow> rows(const headrace_backend_v1& table) const;
-  /// Resolves every row; a backend with the row auth_token gets the agent's secret. Values in `more` win over
-  /// those that the caller gave at open.
+  /// Resolves every row. A backend with the row auth_token gets the agent's secret, and its data port is
+  /// where `Meeting::data_port` says. Values in `more` win over those that the caller gave at open.
   Result<std::vector<OptionInfo>> resolve(const headrace_backend_v1& table,
                                           const std::map<std::string, std::string>& more = {}) const;
   /// A backend was opened later with these options: from now on they count as the caller's.
@@ -46,11 +50,13 @@ class BackendSet {
  private:
   BackendSet() = default;
   [[nodiscard]] std::string nearest_backend(std::string_view name) const;
+  [[nodiscard]] Result<void> check_log_rooms(std::string_view spec) const;
 
   mutable std::mutex given_mutex_;
   OptionSplit given_;
   std::optional<Options> core_;
   Secret secret_;
+  Meeting meeting_;
   std::unique_ptr<engine::PluginHost> plugins_;
 };
 

@@ -16,6 +16,7 @@ void CompletionQueue::add(const Request& request, std::uint64_t number) const {
 }
 
 std::vector<std::uint64_t> CompletionQueue::take() const { return numbers_->take(); }
+std::size_t CompletionQueue::take(std::span<std::uint64_t> room) const { return numbers_->take(room); }
 int CompletionQueue::event_fd() const noexcept { return numbers_->event_fd(); }
 
 }  // namespace headrace

@@ -14,7 +14,7 @@ Status Counter::wait(std::uint64_t at_least, Timeout timeout) const {
 void Counter::on_reached(std::uint64_t at_least, std::function<void()> reached) const {
   all_->on_reached(*count_, at_least, std::move(reached));
 }
-Result<int> Counter::event_fd(std::uint64_t at_least) const { return all_->event_fd(*count_, at_least); }
+Result<int> Counter::event_fd(std::uint64_t at_least) const { return all_->event_fd(count_, at_least); }
 
 Result<CounterWord> Counter::word(std::optional<int> device) const {
   if (!device) return CounterWord(count_, reinterpret_cast<std::uintptr_t>(&count_->word()), {});

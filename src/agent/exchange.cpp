@@ -4,23 +4,8 @@
 #include "agent/agent_impl.hpp"
 #include "agent/core_options.hpp"
 
-#include <atomic>
-
 namespace headrace {
 namespace {
-
-/// Of the process: an agent of many says what is true of all.
-void warn_once(const Log& log, const std::string& listen) {
-  static std::atomic_flag said;
-  if (said.test_and_set()) return;
-  log.warn(
-      "listening for metadata on {} without a secret: everyone who reaches this host can take up any name "
-      "that "
-      "is not connected, and read and write registered memory; set auth_token or auth_token_file, or listen "
-      "on "
-      "127.0.0.1 (docs/security.md)",
-      listen);
-}
 
 constexpr auto store_patience = std::chrono::seconds(10);  // if the caller gave no deadline
 
@@ -42,7 +27,9 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
                                                  std::unique_ptr<metadata::Store> store, const Options& core,
                                                  const Secret& secret) {
   HEADRACE_TRY(ttl, core.duration("store_ttl"));
-  if (!listen.empty()) HEADRACE_TRY_VOID(secret.check_port("the metadata socket (listen)", listen));
+  if (!listen.empty())
+    HEADRACE_TRY_VOID(
+        secret.check_port("the metadata socket (listen)", listen, metadata_port(listen).setting));
   HEADRACE_TRY(closing, EventFd::create());
   std::unique_ptr<Exchange> exchange(
       new Exchange(engine, {engine.name(), engine.incarnation(), secret.token, {}}, ttl, std::move(closing)));
@@ -54,7 +41,6 @@ Result<std::unique_ptr<Exchange>> Exchange::open(engine::Engine& engine, const s
 Result<void> Exchange::serve(const std::string& listen, const Options& core) {
   HEADRACE_TRY(handshake, core.duration("handshake_timeout"));
   HEADRACE_TRY(bytes, core.bytes("metadata_bytes"));
-  if (identity_.token.empty() && !is_loopback_only(listen)) warn_once(engine_.log_room(), listen);
   metadata::MetadataHandlers handlers;
   handlers.fetch = [this](const std::string& label, std::uint64_t since) -> Result<std::string> {
     if (!label.empty())
@@ -83,7 +69,10 @@ Result<void> Exchange::serve(const std::string& listen, const Options& core) {
 Exchange::~Exchange() { close(); }
 
 void Exchange::close() {
-  closing_.signal();
+  if (!engine_.calls().forked()) {  // the calls that wait are the parent's
+    closing_.signal();
+    if (store_) store_->cancel_calls();
+  }
   engine_.regions().on_changed({});
   // They end outside the lock, which their threads take.
   std::unique_ptr<metadata::Store::Watch> watch;
@@ -146,10 +135,18 @@ Result<void> Exchange::need_store() const {
                     engine_.name());
 }
 
+/// What the store returned. A call that the close has ended says so.
+template <class T>
+Result<T> Exchange::from_store(Result<T> answer) const {
+  if (answer.code() == Code::canceled) return engine_.calls().closed_meanwhile();
+  return answer;
+}
+
 Result<void> Exchange::publish(const ExportOptions& options, const std::string& label) {
   HEADRACE_TRY_VOID(need_store());
   HEADRACE_TRY(bytes, export_bytes(options));
-  HEADRACE_TRY_VOID(store_->publish(engine_.name(), label, bytes, ttl_, Deadline::after(store_patience)));
+  HEADRACE_TRY_VOID(
+      from_store(store_->publish(engine_.name(), label, bytes, ttl_, Deadline::after(store_patience))));
   {
     const std::lock_guard lock(mutex_);
     published_[label] = options;
@@ -170,7 +167,7 @@ void Exchange::publish_again() {
     if (!bytes)
       continue;  // it named regions that are gone: the entry stays, and peers learn it by the revocation
     if (auto done = store_->publish(engine_.name(), label, *bytes, ttl_, Deadline::after(store_patience));
-        !done) {
+        !done && done.code() != Code::canceled) {
       engine_.log_room().warn("could not renew what {} published: {}", engine_.name(), done.error().message);
     }
   }
@@ -187,13 +184,13 @@ Result<void> Exchange::unpublish() {
     return make_error(Code::not_found, "agent {} has published nothing: there is nothing to remove",
                       engine_.name());
   for (const auto& [label, options] : published)
-    HEADRACE_TRY_VOID(store_->remove(engine_.name(), label, Deadline::after(store_patience)));
+    HEADRACE_TRY_VOID(from_store(store_->remove(engine_.name(), label, Deadline::after(store_patience))));
   return {};
 }
 
 Result<ImportReport> Exchange::find(const std::string& peer, Deadline deadline, const std::string& label) {
   HEADRACE_TRY_VOID(need_store());
-  HEADRACE_TRY(bytes, store_->fetch(peer, label, deadline));
+  HEADRACE_TRY(bytes, from_store(store_->fetch(peer, label, deadline)));
   HEADRACE_TRY(report, import_bytes_of(peer, bytes));
   {
     const std::lock_guard lock(mutex_);
@@ -205,7 +202,7 @@ Result<ImportReport> Exchange::find(const std::string& peer, Deadline deadline, 
 
 Result<std::vector<std::string>> Exchange::list(Deadline deadline) {
   HEADRACE_TRY_VOID(need_store());
-  return store_->list(deadline);
+  return from_store(store_->list(deadline));
 }
 
 Result<void> Exchange::keep_watching() {

@@ -22,8 +22,8 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Ends the watch and the server, and cancels fetches and sends that are under way. Nothing is published
-  /// after a call that is under way. The callback thread may still be inside this object.
+  /// Ends the watch and the server, and cancels the calls that wait for another agent or for the store. The
+  /// callback thread may still be inside this object.
   void close();
 
   [[nodiscard]] const std::string& listen_address() const { return listen_address_; }
@@ -45,6 +45,8 @@ class Exchange {
   Result<std::string> export_bytes(const ExportOptions& options) const;
   Result<ImportReport> import_bytes_of(std::string_view agent, std::string_view bytes);
   Result<void> need_store() const;
+  template <class T>
+  Result<T> from_store(Result<T> answer) const;
   Result<void> keep_watching();
   void on_event(const metadata::StoreEvent& event);
   void keep_up_to_date(const metadata::StoreEvent& event, const std::string& label);

@@ -47,12 +47,13 @@ Result<Secret> Secret::read(const Options& core) {
   return Secret{std::move(token), auth == "required"};
 }
 
-Result<void> Secret::check_port(std::string_view port, std::string_view addresses) const {
+Result<void> Secret::check_port(std::string_view port, std::string_view addresses,
+                                std::string_view local) const {
   if (!required || !token.empty() || is_loopback_only(addresses)) return {};
   return make_error(Code::invalid_argument,
                     "{} listens on {} without a secret, and option auth is \"required\": set auth_token or "
-                    "auth_token_file, or listen on 127.0.0.1",
-                    port, addresses.empty() ? "every interface" : addresses);
+                    "auth_token_file (HEADRACE_AUTH_TOKEN, HEADRACE_AUTH_TOKEN_FILE), or {}",
+                    port, addresses.empty() ? "every interface" : addresses, local);
 }
 
 bool is_loopback_only(std::string_view addresses) {

@@ -20,9 +20,10 @@ struct Secret {
   [[nodiscard]] static Result<Secret> read(const Options& core);
 
   /// Whether the agent may open a port at these addresses, separated by commas; none: on every interface.
-  /// `port` names it in the error.
+  /// `port` names it in the error, `local` the setting that keeps it on this host.
   ///   errors  invalid_argument (a secret is required and missing)
-  [[nodiscard]] Result<void> check_port(std::string_view port, std::string_view addresses) const;
+  [[nodiscard]] Result<void> check_port(std::string_view port, std::string_view addresses,
+                                        std::string_view local) const;
 };
 
 /// Whether all of these addresses, separated by commas, are of this host alone. None: every interface.

@@ -48,9 +48,9 @@ Result<void> DescriptorReserve::check() const {
   const std::uint64_t left = most > open ? most - open : 0;
   if (left >= kept_) return {};
   return make_error(Code::exhausted,
-                    "agent {} has {} file descriptors left (ulimit -n {}) and keeps {} for the rest of its "
+                    "agent {} has {} file descriptor{} left (ulimit -n {}) and keeps {} for the rest of its "
                     "process: raise its limit, or lower its option reserved_descriptors",
-                    agent_, left, most, kept_);
+                    agent_, left, left == 1 ? "" : "s", most, kept_);
 }
 
 std::uint64_t DescriptorReserve::count_refusal(std::uint64_t now_ns) {

@@ -4,8 +4,18 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 namespace headrace {
+namespace {
+
+std::string_view advice(int error_number) {
+  if (error_number == EMFILE) return "; close descriptors, or raise `ulimit -n`";
+  if (error_number == ENFILE) return "; the system has no descriptor left: raise fs.file-max";
+  return {};
+}
+
+}  // namespace
 
 std::string os_error_text(int error_number) {
   char buffer[128] = "";
@@ -14,7 +24,7 @@ std::string os_error_text(int error_number) {
   const auto upper = [&](std::size_t i) { return std::isupper(static_cast<unsigned char>(text[i])) != 0; };
   // "Permission denied" becomes "permission denied"; "RPC version wrong" stays.
   if (text.size() > 1 && upper(0) && !upper(1)) text[0] = static_cast<char>(std::tolower(text[0]));
-  return fmt::format("{} (errno {})", text, error_number);
+  return fmt::format("{} (errno {}){}", text, error_number, advice(error_number));
 }
 
 Code code_of_errno(int error_number) noexcept {

@@ -130,8 +130,4 @@ void Logger::write(LogLevel level, std::string_view room, std::string_view text)
   }
 }
 
-void set_log_sink(LogSink sink) { Logger::process_default().set_sink(std::move(sink)); }
-
-Result<void> set_log_level(std::string_view spec) { return Logger::process_default().set_level(spec); }
-
 }  // namespace headrace

@@ -31,17 +31,6 @@ Error unknown_option(std::span<const OptionRow> rows, std::string_view name, std
                     nearest);
 }
 
-std::string variable_name(std::string_view scope, std::string_view name) {
-  std::string variable = "HEADRACE_";
-  if (!scope.empty()) variable.append(scope).push_back('_');
-  variable += name;
-  for (char& c : variable) {
-    if (c == '.' || c == '-') c = '_';
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return variable;
-}
-
 struct ConfigFile {
   std::string path;
   std::map<std::string, TomlEntry> entries;  // by row name
@@ -150,6 +139,17 @@ constexpr std::array time_units = std::to_array<Unit>({
 std::optional<std::string> environment_variable(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+std::string variable_name(std::string_view scope, std::string_view name) {
+  std::string variable = "HEADRACE_";
+  if (!scope.empty()) variable.append(scope).push_back('_');
+  variable += name;
+  for (char& c : variable) {
+    if (c == '.' || c == '-') c = '_';
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return variable;
 }
 
 Result<std::uint64_t> parse_bytes(std::string_view text) {

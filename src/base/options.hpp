@@ -37,6 +37,10 @@ struct OptionValue {
 /// variables of others (XDG_RUNTIME_DIR); Headrace's own variables are options.
 [[nodiscard]] std::optional<std::string> environment_variable(const std::string& name);
 
+/// The variable of an option: "HEADRACE_TCP_SOCKETS" for `sockets` of scope `tcp`. The agent's own options
+/// have no scope.
+[[nodiscard]] std::string variable_name(std::string_view scope, std::string_view name);
+
 /// Where the values of options come from.
 struct OptionSources {
   /// Values from the caller, by row name. An unknown name is an error.

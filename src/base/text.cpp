@@ -2,7 +2,6 @@
 #include "base/text.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 namespace headrace {
@@ -42,9 +41,10 @@ std::vector<std::string_view> split_list(std::string_view text) {
   return parts;
 }
 
-std::string_view nearest_name(std::string_view text, const std::vector<std::string_view>& candidates) {
+std::string_view nearest_name(std::string_view text, const std::vector<std::string_view>& candidates,
+                              std::size_t most) {
   std::string_view best;
-  std::size_t least = std::numeric_limits<std::size_t>::max();
+  std::size_t least = most + 1;
   for (const std::string_view candidate : candidates) {
     const std::size_t distance = edit_distance(text, candidate);
     if (distance < least) {

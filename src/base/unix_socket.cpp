@@ -276,9 +276,10 @@ Result<std::string> runtime_dir(std::string_view configured,
     return os_error(errno, "make the runtime directory {}", path);
   // Opened without following a link and checked through the descriptor: every user can write to /tmp.
   const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!directory) {
+  if (!directory && code_of_errno(errno) == Code::exhausted)
+    return os_error(errno, "open the runtime directory {}", path);
+  if (!directory)
     return os_error(Code::invalid_argument, errno, "open the runtime directory {} (a link is refused)", path);
-  }
   struct stat found {};
   if (::fstat(directory.get(), &found) < 0)
     return os_error(errno, "read the state of the runtime directory {}", path);

@@ -3,7 +3,8 @@
 
 #include "base/errors.hpp"
 
-#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
@@ -99,35 +100,55 @@ void ArrivalCounters::on_reached(ArrivalCount& count, std::uint64_t at_least, st
   watch(count, std::move(one));
 }
 
-namespace {
-
-Result<UniqueFd> duplicate(const EventFd& event) {
-  UniqueFd fd(::fcntl(event.fd(), F_DUPFD_CLOEXEC, 0));
-  if (!fd) return os_error(errno, "a descriptor for a counter");
-  return fd;
+Result<UniqueFd> CounterDescriptor::open() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
+    return os_error(errno, "make a descriptor for a counter");
+  ours_ = UniqueFd(ends[0]);
+  return UniqueFd(ends[1]);
 }
 
-}  // namespace
+/// Not by a close alone: a forked child has a copy of our end.
+void CounterDescriptor::signal() const noexcept { (void)::shutdown(ours_.get(), SHUT_RDWR); }
 
-Result<int> ArrivalCounters::event_fd(ArrivalCount& count, std::uint64_t at_least) {
+bool CounterDescriptor::given_up() const noexcept {
+  pollfd ours{ours_.get(), 0, 0};
+  return ::poll(&ours, 1, 0) == 1 && (ours.revents & POLLHUP) != 0;
+}
+
+Result<int> ArrivalCounters::event_fd(const std::shared_ptr<ArrivalCount>& count, std::uint64_t at_least) {
   HEADRACE_TRY_VOID(calls_.usable());
-  {
-    // A caller that gives up closes its own alone. So many that give up share one of ours.
-    const std::lock_guard lock(count.mutex_);
-    for (const ArrivalCount::Watch& known : count.watches_) {
-      if (known.reached || known.at_least != at_least) continue;
-      HEADRACE_TRY(shared, duplicate(known.event));
-      return shared.release();
-    }
-  }
   ArrivalCount::Watch one;
   one.at_least = at_least;
-  HEADRACE_TRY(event, EventFd::create());
-  HEADRACE_TRY(callers, duplicate(event));
-  one.event = std::move(event);
-  watch(count, std::move(one));
+  HEADRACE_TRY(callers, one.descriptor.open());
+  watch(*count, std::move(one));
+  descriptor_made(count);
   if (calls_.closed()) close();  // it may have come too late for the close of the agent
   return callers.release();
+}
+
+/// Each look at all descriptors comes after as many new ones as the last look left. So those that were given
+/// up are never many more than the others, and a look costs each new descriptor little.
+void ArrivalCounters::descriptor_made(const std::shared_ptr<ArrivalCount>& count) {
+  const std::lock_guard lock(with_descriptors_mutex_);
+  with_descriptors_.insert(count);
+  if (--until_look_ > 0) return;
+  std::size_t left = 0;
+  std::erase_if(with_descriptors_, [&](const std::shared_ptr<ArrivalCount>& one) {
+    const std::size_t of_one = drop_given_up(*one);
+    left += of_one;
+    return of_one == 0;
+  });
+  until_look_ = left + least_between_looks;
+}
+
+/// Returns how many descriptors are left.
+std::size_t ArrivalCounters::drop_given_up(ArrivalCount& count) {
+  const std::lock_guard lock(count.mutex_);
+  std::erase_if(count.watches_,
+                [](const ArrivalCount::Watch& one) { return !one.reached && one.descriptor.given_up(); });
+  return static_cast<std::size_t>(
+      std::ranges::count_if(count.watches_, [](const ArrivalCount::Watch& one) { return !one.reached; }));
 }
 
 void ArrivalCounters::watch(ArrivalCount& count, ArrivalCount::Watch watch) {
@@ -178,7 +199,7 @@ void ArrivalCounters::tell(ArrivalCount& count, std::uint64_t value) {
     if (one.reached)
       callbacks_.push(std::move(one.reached));
     else
-      one.event.signal();
+      one.descriptor.signal();
     return true;
   });
   raise_words(count, value);
@@ -190,7 +211,7 @@ void ArrivalCounters::close() {
   for (auto& [key, entry] : entries_) {
     const std::lock_guard watches(entry.count->mutex_);
     for (const ArrivalCount::Watch& one : entry.count->watches_)
-      if (!one.reached) one.event.signal();
+      if (!one.reached) one.descriptor.signal();
   }
 }
 

@@ -4,9 +4,9 @@
 
 #include <headrace/request.hpp>
 
-#include "base/event_fd.hpp"
 #include "base/log.hpp"
 #include "base/once_a_second.hpp"
+#include "base/unique_fd.hpp"
 #include "engine/call_gate.hpp"
 #include "engine/callback_queue.hpp"
 #include "engine/progress.hpp"
@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
@@ -27,6 +28,22 @@
 #include <vector>
 
 namespace headrace::engine {
+
+/// Our end of a pair of sockets; the caller has the other. A caller may close its end at any time and tells
+/// nobody: a socket shows that, an eventfd would not.
+class CounterDescriptor {
+ public:
+  CounterDescriptor() = default;
+  /// The caller's end, which is not readable yet.
+  [[nodiscard]] Result<UniqueFd> open();
+  /// Makes the caller's end readable, for good.
+  void signal() const noexcept;
+  /// Whether the caller has closed its end.
+  [[nodiscard]] bool given_up() const noexcept;
+
+ private:
+  UniqueFd ours_;
+};
 
 /// The count of one immediate. It only grows.
 class ArrivalCount {
@@ -41,8 +58,8 @@ class ArrivalCount {
   /// Who is told once the count is at least that.
   struct Watch {
     std::uint64_t at_least = 0;
-    std::function<void()> reached;  ///< null: `event` is signaled
-    EventFd event{UniqueFd()};
+    std::function<void()> reached;  ///< null: `descriptor` is signaled
+    CounterDescriptor descriptor;
   };
 
   alignas(64) std::atomic<std::uint64_t> value_{0};  ///< callers poll it
@@ -84,7 +101,7 @@ class ArrivalCounters {
   void on_reached(ArrivalCount& count, std::uint64_t at_least, std::function<void()> reached);
   /// A descriptor that becomes readable once the count is at least that, or the agent is closed; the
   /// caller's.
-  [[nodiscard]] Result<int> event_fd(ArrivalCount& count, std::uint64_t at_least);
+  [[nodiscard]] Result<int> event_fd(const std::shared_ptr<ArrivalCount>& count, std::uint64_t at_least);
   /// A word in this GPU's memory that follows the count until the last owner releases it, or the agent is
   /// closed. Its memory is freed on the thread of that release, which may have to wait for the GPU's kernels.
   ///   errors   not_supported (no driver), invalid_argument (no such GPU, the agent is closed), exhausted
@@ -106,6 +123,8 @@ class ArrivalCounters {
   void raise(ArrivalCount& count, std::uint64_t amount);
   void watch(ArrivalCount& count, ArrivalCount::Watch watch);
   void tell(ArrivalCount& count, std::uint64_t value);
+  void descriptor_made(const std::shared_ptr<ArrivalCount>& count);
+  static std::size_t drop_given_up(ArrivalCount& count);
   void raise_words(ArrivalCount& count, std::uint64_t value);
   void drop(Immediate key, std::uint64_t amount, std::string_view peer);
 
@@ -120,6 +139,11 @@ class ArrivalCounters {
   std::shared_mutex mutex_;
   std::unordered_map<std::uint64_t, Entry> entries_;
   std::map<std::string, std::size_t, std::less<>> unopened_;  // of each peer, where there are any
+
+  static constexpr std::size_t least_between_looks = 8;
+  std::mutex with_descriptors_mutex_;
+  std::set<std::shared_ptr<ArrivalCount>> with_descriptors_;
+  std::size_t until_look_ = least_between_looks;  ///< further descriptors until those given up are closed
 };
 
 }  // namespace headrace::engine

@@ -254,6 +254,11 @@ Status BackendInstance::notify(void* connection, std::uint32_t channel, std::str
   return from_c(table_->notify(instance_, connection, channel, bytes.data(), bytes.size()));
 }
 
+std::uint64_t BackendInstance::unsent(void* connection) const {
+  if (!HEADRACE_HAS(table_, unsent) || table_->unsent == nullptr) return 0;
+  return table_->unsent(instance_, connection);
+}
+
 headrace_cost_v1 BackendInstance::cost(const headrace_prepare_v1& args) {
   headrace_cost_v1 cost{};
   cost.struct_size = sizeof(cost);

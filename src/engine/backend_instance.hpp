@@ -62,6 +62,10 @@ class BackendInstance {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const headrace_info_v1& info() const { return info_; }
+  /// The addresses on which it listens, separated by commas; empty: none.
+  [[nodiscard]] std::string_view ports() const {
+    return info_.ports == nullptr ? std::string_view() : info_.ports;
+  }
   [[nodiscard]] bool can(headrace_ability_v1 ability) const { return (info_.abilities & ability) != 0; }
   [[nodiscard]] bool takes_local(int kind) const {
     return (info_.local_kinds & HEADRACE_KIND_BIT(kind)) != 0;
@@ -92,6 +96,8 @@ class BackendInstance {
   Result<std::string> query(const headrace_region_v1& region, std::uint64_t deadline_ns);
   Status post(void* request, const headrace_post_v1& args);
   Status notify(void* connection, std::uint32_t channel, std::string_view bytes);
+  /// How many accepted messages `disconnect` would lose.
+  [[nodiscard]] std::uint64_t unsent(void* connection) const;
   headrace_cost_v1 cost(const headrace_prepare_v1& args);
   /// With HEADRACE_CAPTURE alone, these four. Whether the stream is being captured: then the request lies in
   /// its graph.

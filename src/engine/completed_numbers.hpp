@@ -4,8 +4,12 @@
 
 #include "base/event_fd.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,7 +19,7 @@ class CompletedNumbers {
  public:
   explicit CompletedNumbers(EventFd event) : event_(std::move(event)) {}
 
-  /// From any thread, also inside a backend's call. One system call for all numbers up to the next `take`.
+  /// From any thread, also inside a backend's call. One system call for all numbers until none is left.
   void push(std::uint64_t number) {
     const std::lock_guard lock(mutex_);
     numbers_.push_back(number);
@@ -23,15 +27,30 @@ class CompletedNumbers {
   }
   [[nodiscard]] std::vector<std::uint64_t> take() {
     const std::lock_guard lock(mutex_);
-    if (!numbers_.empty()) event_.drain();
-    return std::exchange(numbers_, {});
+    std::vector<std::uint64_t> all(numbers_.begin(), numbers_.end());
+    remove_first(all.size());
+    return all;
+  }
+  /// The first ones, as many as there is room for. Returns how many.
+  [[nodiscard]] std::size_t take(std::span<std::uint64_t> room) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t count = std::min(room.size(), numbers_.size());
+    std::copy_n(numbers_.begin(), count, room.begin());
+    remove_first(count);
+    return count;
   }
   [[nodiscard]] int event_fd() const noexcept { return event_.fd(); }
 
  private:
+  /// `mutex_` is held.
+  void remove_first(std::size_t count) {
+    numbers_.erase(numbers_.begin(), numbers_.begin() + static_cast<std::ptrdiff_t>(count));
+    if (count > 0 && numbers_.empty()) event_.drain();
+  }
+
   EventFd event_;
   std::mutex mutex_;
-  std::vector<std::uint64_t> numbers_;
+  std::deque<std::uint64_t> numbers_;
 };
 
 }  // namespace headrace::engine

@@ -23,7 +23,10 @@ struct EngineCounters {
         notifications_dropped(t.counter("notifications.dropped")),
         completions_ignored(t.counter("completions.ignored")),
         links_flooded(t.counter("links.flooded")),
-        request_ns(t.histogram("requests.duration_ns")) {}
+        request_ns(t.histogram("requests.duration_ns")) {
+    // Rare ones, which are looked up where they rise: a reader finds them from the start, as 0.
+    for (const char* const refused : {"links.refused", "metadata.refused"}) (void)t.counter(refused);
+  }
   TelemetryCounter &posts, &done, &failed, &canceled, &failed_over, &read_bytes, &written_bytes, &captured,
       &replayed, &pages, &notifications_sent, &notifications_received, &notifications_dropped,
       &completions_ignored, &links_flooded;  ///< links_flooded: links closed for too much that waited

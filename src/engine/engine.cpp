@@ -141,7 +141,7 @@ void Engine::user_message(const std::shared_ptr<Link>& link, const std::shared_p
   // The life keeps it, so it does not keep the life. Few are held: they are not more than the inbox has room
   // for.
   const auto say = [this, from = life.get(), token = link->token(), message = std::string(bytes)] {
-    (void)notifications_.received(*from, token, message);
+    (void)notifications_.held(*from, token, message);
   };
   if (NameContests::say_or_hold(*life, bytes.size(), say)) return;
   flooded(link,

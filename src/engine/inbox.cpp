@@ -13,6 +13,8 @@ namespace {
 // request of the last moments. This many requests are far more than can be in flight over a failing path.
 constexpr std::size_t remembered_requests = 16384;  // of each life
 
+bool takes_all(const NotificationFilter& filter) { return filter.peer.empty() && filter.prefix.empty(); }
+
 bool fits(const Notification& n, const NotificationFilter& filter) {
   return (filter.peer.empty() || n.peer == filter.peer) && n.payload.starts_with(filter.prefix);
 }
@@ -34,6 +36,11 @@ std::uint64_t left_of(std::uint64_t share, std::uint64_t waiting, std::uint64_t 
 /// Whether the sender has less than half of that.
 bool runs_low(std::uint64_t told, std::uint64_t came, std::uint64_t could_have) {
   return could_have > 0 && (told <= came || 2 * (told - came) < could_have);
+}
+
+/// Whether it has at least half of the most that `left_of` can say: then nothing else has to be looked at.
+bool has_plenty(std::uint64_t told, std::uint64_t came, std::uint64_t first) {
+  return told > came && 2 * (told - came) >= std::max(came, first);
 }
 
 }  // namespace
@@ -68,8 +75,10 @@ Inbox::Inbox(InboxLimits limits)
     : limits_(limits), largest_share_(share_in(limits, 1)), room_of_one_(largest_share_) {}
 
 Inbox::Share& Inbox::share_of(std::uint64_t link, const std::string& peer) {
+  if (latest_share_ != nullptr && latest_share_->link == link) return *latest_share_;
   const auto [at, fresh] = shares_.try_emplace(link);
   Share& share = at->second;
+  latest_share_ = &share;
   if (fresh) {
     Peer& of_name = peers_.try_emplace(peer).first->second;
     of_name.name = peer;
@@ -83,25 +92,29 @@ Inbox::Share& Inbox::share_of(std::uint64_t link, const std::string& peer) {
 
 void Inbox::divide() { room_of_one_ = share_in(limits_, std::max<std::size_t>(shares_.size(), 1)); }
 
-std::optional<Inbox::Due> Inbox::due(Share& share) const {
-  if (share.link == self || share.gone) return std::nullopt;
+/// What to tell the peer of a link that is not gone, or null.
+const wire::Credit* Inbox::due(Share& share) const {
+  if (share.link == self || share.gone) return nullptr;
   const wire::Credit& came = share.came;
+  if (has_plenty(share.told.messages, came.messages, wire::first_credit.messages) &&
+      has_plenty(share.told.bytes, came.bytes, wire::first_credit.bytes))
+    return nullptr;
   const wire::Credit left{
       left_of(room_of_one_.messages, share.waiting.messages, came.messages, wire::first_credit.messages),
       left_of(room_of_one_.bytes, share.waiting.bytes, came.bytes, wire::first_credit.bytes)};
   if (!runs_low(share.told.messages, came.messages, left.messages) &&
       !runs_low(share.told.bytes, came.bytes, left.bytes))
-    return std::nullopt;
+    return nullptr;
   const wire::Credit before = share.told;
   share.told = {std::max(before.messages, came.messages + left.messages),
                 std::max(before.bytes, came.bytes + left.bytes)};
-  if (share.told == before) return std::nullopt;
-  return Due{share.link, share.told};
+  return share.told == before ? nullptr : &share.told;
 }
 
 void Inbox::drop_if_done(Share& share) {
   if (!share.gone || share.waiting.messages > 0) return;
   Peer& peer = *share.peer;
+  latest_share_ = nullptr;
   shares_.erase(share.link);
   divide();
   if (--peer.links == 0) peers_.erase(std::string(peer.name));
@@ -126,14 +139,24 @@ Inbox::Receipt Inbox::put(std::uint64_t link, const MessageKey& key, std::size_t
                           Notification notification) {
   const std::lock_guard lock(mutex_);
   Share& share = share_of(link, notification.peer);
-  const wire::Credit& waiting = share.peer->waiting_in_all;
-  if (link != self && (waiting.messages >= flood(largest_share_.messages) ||
-                       waiting.bytes + bytes > flood(largest_share_.bytes)))
-    return {true, std::nullopt};
+  if (link != self && is_flood(share, bytes)) return {true, std::nullopt};
   share.came.messages += 1;
   share.came.bytes += bytes;
   if (!seen(key)) keep(share, bytes, std::move(notification));
-  return {false, due(share)};
+  return receipt_of(share);
+}
+
+/// Too much of one peer; or of all together, if this link is beyond its credit. A peer that keeps to its
+/// credit can be a little beyond, so that alone is no flood.
+bool Inbox::is_flood(const Share& share, std::size_t bytes) const {
+  const wire::Credit& waiting = share.peer->waiting_in_all;
+  if (waiting.messages >= flood(largest_share_.messages) ||
+      waiting.bytes + bytes > flood(largest_share_.bytes))
+    return true;
+  const bool beyond =
+      share.came.messages >= share.told.messages || share.came.bytes + bytes > share.told.bytes;
+  return beyond && (messages_.size() >= flood(shares_.size() * room_of_one_.messages) ||
+                    bytes_ + bytes > flood(shares_.size() * room_of_one_.bytes));
 }
 
 Inbox::Receipt Inbox::put_nothing(std::uint64_t link, const std::string& peer, std::size_t bytes) {
@@ -141,7 +164,13 @@ Inbox::Receipt Inbox::put_nothing(std::uint64_t link, const std::string& peer, s
   Share& share = share_of(link, peer);
   share.came.messages += 1;
   share.came.bytes += bytes;
-  return {false, due(share)};
+  return receipt_of(share);
+}
+
+Inbox::Receipt Inbox::receipt_of(Share& share) const {
+  Receipt receipt;
+  if (const auto* const told = due(share)) receipt.due = Due{share.link, *told};
+  return receipt;
 }
 
 void Inbox::keep(Share& share, std::size_t bytes, Notification notification) {
@@ -161,15 +190,27 @@ void Inbox::keep(Share& share, std::size_t bytes, Notification notification) {
   share.peer->waiting_in_all.messages += 1;
   share.peer->waiting_in_all.bytes += bytes;
   bytes_ += bytes;
-  share.peer->waiting.add(entry);
+  entry.indexed = false;
+  if (++fresh_ > most_fresh) index_all();
   count_waiting();
   ring(entry.notification);
 }
 
 // ------------------------------------------------------------------ taking
 
+/// The newest messages are not in the index until somebody asks by a filter, or there are many of them: one
+/// who takes all needs no index.
+void Inbox::index_all() {
+  for (auto at = messages_.rbegin(); at != messages_.rend() && !at->indexed; ++at) {
+    at->indexed = true;
+    at->share->peer->waiting.add(*at);
+  }
+  fresh_ = 0;
+}
+
 Inbox::Entry* Inbox::oldest(const NotificationFilter& filter) {
-  if (filter.peer.empty() && filter.prefix.empty()) return messages_.empty() ? nullptr : &messages_.front();
+  if (takes_all(filter)) return messages_.empty() ? nullptr : &messages_.front();
+  index_all();
   if (!filter.peer.empty()) {
     const auto peer = peers_.find(filter.peer);
     return peer == peers_.end() ? nullptr : static_cast<Entry*>(peer->second.waiting.oldest(filter.prefix));
@@ -185,16 +226,13 @@ Inbox::Entry* Inbox::oldest(const NotificationFilter& filter) {
 /// Oldest first, out of the index.
 std::vector<Inbox::Entry*> Inbox::all(const NotificationFilter& filter) {
   std::vector<Entry*> found;
-  if (filter.peer.empty() && filter.prefix.empty()) {
-    for (auto& [name, peer] : peers_) peer.waiting.clear();
-    found.reserve(messages_.size());
-    for (Entry& entry : messages_) found.push_back(&entry);
-    return found;
-  }
+  index_all();
   const auto take_from = [&](Peer& peer) {
-    while (auto* const entry = peer.waiting.oldest(filter.prefix)) {
-      peer.waiting.remove(*entry);
-      found.push_back(static_cast<Entry*>(entry));
+    while (auto* const at = peer.waiting.oldest(filter.prefix)) {
+      Entry& entry = *static_cast<Entry*>(at);
+      peer.waiting.remove(entry);
+      entry.indexed = false;
+      found.push_back(&entry);
     }
   };
   if (filter.peer.empty())
@@ -205,8 +243,9 @@ std::vector<Inbox::Entry*> Inbox::all(const NotificationFilter& filter) {
   return found;
 }
 
-/// It is out of the index. Its share still has to settle.
+/// Its share still has to settle.
 Notification Inbox::move_out(Entry& entry) {
+  if (entry.indexed) entry.share->peer->waiting.remove(entry);
   entry.share->waiting.messages -= 1;
   entry.share->waiting.bytes -= entry.bytes;
   entry.share->peer->waiting_in_all.messages -= 1;
@@ -221,16 +260,40 @@ Notification Inbox::move_out(Entry& entry) {
 }
 
 /// After messages of this link were taken.
-std::optional<Inbox::Due> Inbox::settle(Share& share) {
-  auto told = due(share);
+const wire::Credit* Inbox::settle(Share& share) {
+  const auto* const told = due(share);
   drop_if_done(share);
   return told;
 }
 
 Inbox::Taken Inbox::take(const NotificationFilter& filter) {
-  Taken taken;
-  if (empty()) return taken;
+  if (empty()) return {};
   const std::lock_guard lock(mutex_);
+  Taken taken = takes_all(filter) ? take_all() : take_fitting(filter);
+  quiet_if_empty();
+  return taken;
+}
+
+Inbox::Taken Inbox::take_all() {
+  Taken taken;
+  if (messages_.empty()) return taken;
+  if (messages_.front().indexed)
+    for (auto& [name, peer] : peers_) peer.waiting.clear();
+  taken.notifications.reserve(messages_.size());
+  while (!messages_.empty()) {
+    Entry& entry = messages_.front();
+    Share& share = *entry.share;
+    entry.indexed = false;
+    taken.notifications.push_back(move_out(entry));
+    if (!messages_.empty() && messages_.front().share == &share) continue;
+    const std::uint64_t link = share.link;
+    if (const auto* const told = settle(share)) taken.dues.push_back({link, *told});
+  }
+  return taken;
+}
+
+Inbox::Taken Inbox::take_fitting(const NotificationFilter& filter) {
+  Taken taken;
   std::set<Share*> shares;
   const std::vector<Entry*> found = all(filter);
   taken.notifications.reserve(found.size());
@@ -238,23 +301,26 @@ Inbox::Taken Inbox::take(const NotificationFilter& filter) {
     shares.insert(entry->share);
     taken.notifications.push_back(move_out(*entry));
   }
-  for (Share* const share : shares)
-    if (const auto told = settle(*share)) taken.dues.push_back(*told);
-  quiet_if_empty();
+  for (Share* const share : shares) {
+    const std::uint64_t link = share->link;
+    if (const auto* const told = settle(*share)) taken.dues.push_back({link, *told});
+  }
   return taken;
 }
 
-Inbox::TakenOne Inbox::take_one(const NotificationFilter& filter) {
+std::optional<Inbox::Due> Inbox::take_one(const NotificationFilter& filter,
+                                          std::optional<Notification>& taken) {
   if (empty()) return {};
   const std::lock_guard lock(mutex_);
   Entry* const entry = oldest(filter);
   if (entry == nullptr) return {};
   Share& share = *entry->share;
-  share.peer->waiting.remove(*entry);
-  TakenOne taken{move_out(*entry), std::nullopt};
-  taken.due = settle(share);
+  taken.emplace(move_out(*entry));
+  const std::uint64_t link = share.link;
+  const auto* const told = settle(share);
   quiet_if_empty();
-  return taken;
+  if (told == nullptr) return {};
+  return Due{link, *told};
 }
 
 // ------------------------------------------------------------------ descriptors
@@ -263,7 +329,7 @@ void Inbox::count_waiting() { waiting_.store(messages_.size(), std::memory_order
 
 void Inbox::quiet_if_empty() {
   count_waiting();
-  if (bell_ && messages_.empty()) bell_->drain();
+  if (bell_ && messages_.empty() && !closed_) bell_->drain();
 }
 
 void Inbox::ring(const Notification& notification) {
@@ -281,7 +347,7 @@ Result<int> Inbox::descriptor() {
     auto bell = EventFd::create();
     if (!bell) return std::move(bell).error();
     bell_.emplace(std::move(*bell));
-    if (!messages_.empty()) bell_->signal();
+    if (!messages_.empty() || closed_) bell_->signal();
   }
   return bell_->fd();
 }
@@ -291,12 +357,18 @@ Result<std::shared_ptr<const Inbox::Watch>> Inbox::watch(NotificationFilter filt
   auto watch = std::make_shared<const Watch>(std::move(filter), std::move(bell));
   const std::lock_guard lock(mutex_);
   if (oldest(watch->filter) != nullptr) watch->bell.signal();
+  if (watches_.size() == watches_.capacity()) {
+    std::erase_if(watches_, [](const auto& weak) { return weak.expired(); });
+    watches_.reserve(2 * watches_.size() + 8);  // the next look comes after as many new ones as there are
+  }
   watches_.push_back(watch);
   return watch;
 }
 
 void Inbox::close() {
   const std::lock_guard lock(mutex_);
+  closed_ = true;
+  if (bell_) bell_->signal();
   for (const auto& weak : watches_)
     if (const auto watch = weak.lock()) watch->bell.signal();
 }

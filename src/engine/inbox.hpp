@@ -55,11 +55,6 @@ class Inbox {
     std::vector<Notification> notifications;
     std::vector<Due> dues;
   };
-  struct TakenOne {
-    std::optional<Notification> notification;
-    std::optional<Due> due;
-  };
-
   explicit Inbox(InboxLimits limits);
 
   /// A message that came over this link, `bytes` long on the wire. One that was seen before is taken for
@@ -68,12 +63,13 @@ class Inbox {
   /// The same of what has no meaning: it takes room no longer.
   Receipt put_nothing(std::uint64_t link, const std::string& peer, std::size_t bytes);
   Taken take(const NotificationFilter& filter);
-  TakenOne take_one(const NotificationFilter& filter);
+  /// Takes the oldest into `taken`, if there is one.
+  std::optional<Due> take_one(const NotificationFilter& filter, std::optional<Notification>& taken);
   [[nodiscard]] bool empty() const { return waiting_.load(std::memory_order_acquire) == 0; }
   /// Whether this agent may send to itself.
   [[nodiscard]] bool has_room() const;
 
-  /// Readable while messages wait.
+  /// Readable while messages wait, and from the close on.
   Result<int> descriptor();
   /// An eventfd that is signaled when a message arrives that passes the filter, and when one waits already.
   /// The watch ends with its last owner.
@@ -111,6 +107,7 @@ class Inbox {
     Notification notification;
     Share* share = nullptr;
     std::size_t bytes = 0;
+    bool indexed = false;
     std::list<Entry>::iterator place;
   };
   /// The posts of one life of which a message has come.
@@ -121,12 +118,17 @@ class Inbox {
 
   Share& share_of(std::uint64_t link, const std::string& peer);
   void divide();
-  [[nodiscard]] std::optional<Due> due(Share& share) const;
+  [[nodiscard]] const wire::Credit* due(Share& share) const;
+  [[nodiscard]] Receipt receipt_of(Share& share) const;
+  [[nodiscard]] bool is_flood(const Share& share, std::size_t bytes) const;
   void keep(Share& share, std::size_t bytes, Notification notification);
+  void index_all();
   [[nodiscard]] Entry* oldest(const NotificationFilter& filter);
   [[nodiscard]] std::vector<Entry*> all(const NotificationFilter& filter);
+  [[nodiscard]] Taken take_all();
+  [[nodiscard]] Taken take_fitting(const NotificationFilter& filter);
   Notification move_out(Entry& entry);
-  [[nodiscard]] std::optional<Due> settle(Share& share);
+  [[nodiscard]] const wire::Credit* settle(Share& share);
   void drop_if_done(Share& share);
   bool seen(const MessageKey& key);
   void ring(const Notification& notification);
@@ -134,6 +136,7 @@ class Inbox {
   void quiet_if_empty();
 
   static constexpr std::size_t most_spare = 64;
+  static constexpr std::size_t most_fresh = 64;
 
   const InboxLimits limits_;
   const wire::Credit largest_share_;
@@ -141,12 +144,15 @@ class Inbox {
   wire::Credit room_of_one_;   // of each link's share at present
   std::list<Entry> messages_;  // oldest first
   std::list<Entry> spare_;     // a place for each message would be allocated anew otherwise
+  std::size_t fresh_ = 0;      // at most so many of the newest are not in the index
   std::uint64_t next_number_ = 0;
   std::unordered_map<std::string, Peer> peers_;
   std::unordered_map<std::uint64_t, Share> shares_;  // by link
+  Share* latest_share_ = nullptr;                    // most messages come over the link of the one before
   std::unordered_map<std::uint64_t, Seen> seen_;     // by life
   std::size_t bytes_ = 0;                            // that wait
   std::optional<EventFd> bell_;
+  bool closed_ = false;
   std::vector<std::weak_ptr<const Watch>> watches_;
   std::atomic<std::size_t> waiting_{0};
 };

@@ -51,23 +51,38 @@ Code Link::lost_code() const {
 }
 
 Status Link::send(std::uint32_t channel, std::string_view message) {
+  const bool user = channel == HEADRACE_CHANNEL_USER;
+  if (user && !credit_.take(message.size())) return {Code::would_block};
+  Status sent;
   switch (queue_.add(channel, message)) {
     case LinkQueue::Answer::waits:
       return {};
     case LinkQueue::Answer::full:
-      return {Code::would_block};
+      sent = {Code::would_block};
+      break;
     case LinkQueue::Answer::pass:
+      sent = backend_.notify(connection(), channel, message);
       break;
   }
-  return send_waited(channel, message);
+  if (user && !sent.ok()) credit_.give_back(message.size());
+  return sent;
 }
 
-Status Link::send_waited(std::uint32_t channel, std::string_view message) {
-  if (channel != HEADRACE_CHANNEL_USER) return backend_.notify(connection(), channel, message);
-  if (!credit_.take(message.size())) return {Code::would_block};
-  const Status sent = backend_.notify(connection(), channel, message);
-  if (!sent.ok()) credit_.give_back(message.size());
+Status Link::send_waited(LinkQueue::Message& message) {
+  if (!message.has_credit && !credit_.take(message.bytes.size())) return {Code::would_block};
+  message.has_credit = true;
+  const Status sent = backend_.notify(connection(), message.channel, message.bytes);
+  const bool goes_elsewhere = !sent.ok() && sent.code != Code::would_block;
+  if (goes_elsewhere && message.channel == HEADRACE_CHANNEL_USER) credit_.give_back(message.bytes.size());
   return sent;
+}
+
+bool Link::messages_have_left() {
+  if (state() == LinkState::lost) return true;
+  if (!queue_.messages_have_left()) return false;
+  if (state() != LinkState::ready) return true;
+  const GatePass pass(gate_);
+  return !pass || backend_.unsent(connection()) == 0;
 }
 
 Result<void*> Link::load(std::uint32_t region_id, const headrace_remote_region_v1& region) {

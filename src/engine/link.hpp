@@ -54,11 +54,13 @@ class Link {
   /// What waits until it is ready.
   LinkQueue& queue() { return queue_; }
 
-  /// Sends a message, or keeps it until the link is ready. The gate must be held. would_block: too many wait,
-  /// or the peer's inbox has no room.
+  /// Sends a message, or keeps it until the link is ready; either way a user's takes its credit. The gate
+  /// must be held. would_block: too many wait, or the peer's inbox has no room.
   Status send(std::uint32_t channel, std::string_view message);
   /// The same of a message that has waited.
-  Status send_waited(std::uint32_t channel, std::string_view message);
+  Status send_waited(LinkQueue::Message& message);
+  /// Whether no message waits that `close` would lose. Of a link that is lost none can leave.
+  [[nodiscard]] bool messages_have_left();
   /// What the peer's inbox has room for. A post takes it for the message that it carries.
   SendCredit& credit() { return credit_; }
   /// The peer's region for this link, loaded at first use. The gate must be held.

@@ -29,18 +29,54 @@ LinkQueue::Answer LinkQueue::add(std::uint32_t channel, std::string_view bytes) 
   const std::lock_guard lock(mutex_);
   if (of_channel.passes.load(std::memory_order_relaxed)) return Answer::pass;
   // A message that was put back may have made them more than the most.
-  if (of_channel.bytes + bytes.size() > most_message_bytes) return Answer::full;
+  if (of_channel.bytes + bytes.size() > most_message_bytes || of_channel.without_credit != 0)
+    return Answer::full;
   of_channel.bytes += bytes.size();
   of_channel.messages.push_back({channel, std::string(bytes)});
   return Answer::waits;
 }
 
-bool LinkQueue::open() {
+bool LinkQueue::adopt(std::vector<Message>& left) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return false;
+  users_.passes.store(false, std::memory_order_release);
+  for (Message& message : left) {
+    users_.bytes += message.bytes.size();
+    ++users_.without_credit;
+    users_.messages.push_back({message.channel, std::move(message.bytes), false});
+  }
+  return true;
+}
+
+std::size_t LinkQueue::messages() const {
+  const std::lock_guard lock(mutex_);
+  return users_.messages.size() + agents_.messages.size();
+}
+
+bool LinkQueue::messages_have_left() const {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return !has_messages();
+  return users_.passes.load(std::memory_order_relaxed) && agents_.passes.load(std::memory_order_relaxed);
+}
+
+void LinkQueue::open() {
   const std::lock_guard lock(mutex_);
   open_ = true;
   for (Lane* const one : {&users_, &agents_})
     if (one->messages.empty()) one->passes.store(true, std::memory_order_release);
-  return !posts_.empty() || !users_.messages.empty() || !agents_.messages.empty();
+}
+
+bool LinkQueue::begin_handing_over() {
+  const std::lock_guard lock(mutex_);
+  if (!open_ || handing_over_) return false;
+  handing_over_ = !posts_.empty() || has_messages();
+  return handing_over_;
+}
+
+bool LinkQueue::end_handing_over() {
+  const std::lock_guard lock(mutex_);
+  handing_over_ = has_messages();
+  return !handing_over_;
 }
 
 std::vector<std::shared_ptr<RequestCore>> LinkQueue::take_posts() {
@@ -59,6 +95,7 @@ std::optional<LinkQueue::Message> LinkQueue::next_message(std::uint32_t channel)
   Message next = std::move(of_channel.messages.front());
   of_channel.messages.pop_front();
   of_channel.bytes -= next.bytes.size();
+  if (!next.has_credit) --of_channel.without_credit;
   return next;
 }
 
@@ -66,17 +103,18 @@ void LinkQueue::put_back(Message message) {
   const std::lock_guard lock(mutex_);
   Lane& of_channel = lane(message.channel);
   of_channel.bytes += message.bytes.size();
+  if (!message.has_credit) ++of_channel.without_credit;
   of_channel.messages.push_front(std::move(message));
 }
 
 LinkQueue::Left LinkQueue::close() {
   const std::lock_guard lock(mutex_);
-  open_ = true;
+  open_ = closed_ = true;
   auto posts = std::exchange(posts_, {});
   Left left{{std::make_move_iterator(posts.begin()), std::make_move_iterator(posts.end())}, {}};
   for (Lane* const one : {&agents_, &users_}) {
     one->passes.store(true, std::memory_order_release);
-    one->bytes = 0;
+    one->bytes = one->without_credit = 0;
     std::ranges::move(std::exchange(one->messages, {}), std::back_inserter(left.messages));
   }
   return left;

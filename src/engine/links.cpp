@@ -5,6 +5,7 @@
 #include "engine/request_core.hpp"
 #include "wire/agent_message.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 
@@ -12,7 +13,9 @@ namespace headrace::engine {
 namespace {
 
 constexpr auto full_link_wait =
-    std::chrono::milliseconds(1);  // until a link with a full queue is asked again
+    std::chrono::milliseconds(1);                           // until a link with a full queue is asked again
+constexpr auto closing_patience = std::chrono::seconds(1);  // with peers that do not take what was sent
+constexpr auto look_again_after = std::chrono::milliseconds(1);  // a backend rings no bell when it has sent
 
 std::string peer_of(const Link& link) {
   const auto life = link.life();
@@ -91,7 +94,7 @@ std::shared_ptr<Link> Links::accepted(const std::shared_ptr<PeerLife>& life, Bac
   }
   (void)link->set_connection(connection);
   (void)link->set_ready();
-  life->out_of_reach.store(false);
+  life->out_of_reach.store(Code::ok);
   add(link, *life);
   ready(link);
   return link;
@@ -115,14 +118,26 @@ void Links::event(std::uint64_t token, headrace_link_event_v1 event, Status stat
   const auto link = find(token);
   if (!link) return;
   if (event != HEADRACE_LINK_READY) return lost_by_backend(link, status, text);
-  if (const auto life = link->life()) life->out_of_reach.store(false);
+  if (const auto life = link->life()) life->out_of_reach.store(Code::ok);
   log_.info("connected to peer {} over {}", peer_of(*link), link->backend().name());
   if (link->set_ready()) ready(link);
 }
 
 void Links::ready(const std::shared_ptr<Link>& link) {
-  if (link->queue().open()) progress_.defer([this, link] { hand_over(link); });
+  link->queue().open();
+  begin_handing_over(link);
   progress_.event();
+}
+
+bool Links::adopt(const std::shared_ptr<Link>& link, std::vector<LinkQueue::Message>& left) {
+  if (!link->queue().adopt(left)) return false;
+  begin_handing_over(link);
+  return true;
+}
+
+/// One thread at a time does it. Not here: this may be a backend's call.
+void Links::begin_handing_over(const std::shared_ptr<Link>& link) {
+  if (link->queue().begin_handing_over()) progress_.defer([this, link] { hand_over(link); });
 }
 
 /// What waited for it goes to the backend.
@@ -133,25 +148,22 @@ void Links::hand_over(const std::shared_ptr<Link>& link) {
 
 void Links::hand_over_messages(const std::shared_ptr<Link>& link) {
   std::vector<LinkQueue::Message> left;
-  const bool agents = hand_over_channel(*link, HEADRACE_CHANNEL_AGENT, left);
-  const bool users = hand_over_channel(*link, HEADRACE_CHANNEL_USER, left);
-  if (!agents || !users) progress_.after(full_link_wait, [this, link] { hand_over_messages(link); });
+  hand_over_channel(*link, HEADRACE_CHANNEL_AGENT, left);
+  hand_over_channel(*link, HEADRACE_CHANNEL_USER, left);
+  if (!link->queue().end_handing_over())
+    progress_.after(full_link_wait, [this, link] { hand_over_messages(link); });
   if (left.empty()) return;
   for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, left);
 }
 
-/// False: some still wait, for room in the backend or in the peer's inbox. `left`: those that cannot go here.
-bool Links::hand_over_channel(Link& link, std::uint32_t channel, std::vector<LinkQueue::Message>& left) {
+/// Until there is no room in the backend, or in the peer's inbox. `left`: those that cannot go here.
+void Links::hand_over_channel(Link& link, std::uint32_t channel, std::vector<LinkQueue::Message>& left) {
   while (auto message = link.queue().next_message(channel)) {
     const GatePass pass(link.gate());
-    const Status sent = pass ? link.send_waited(channel, message->bytes) : Status{Code::peer_lost};
-    if (sent.code == Code::would_block) {
-      link.queue().put_back(*std::move(message));
-      return false;
-    }
+    const Status sent = pass ? link.send_waited(*message) : Status{Code::peer_lost};
+    if (sent.code == Code::would_block) return link.queue().put_back(*std::move(message));
     if (!sent.ok()) left.push_back(*std::move(message));
   }
-  return true;
 }
 
 void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text) {
@@ -162,7 +174,8 @@ void Links::lost_by_backend(const std::shared_ptr<Link>& link, Status status, st
   if (const auto life = link->life()) {
     const std::unique_lock lock(life->mutex);
     life->detail = fmt::format("{}: {}", backend, text);
-    if (status.code == Code::peer_lost || status.code == Code::exhausted) life->out_of_reach.store(true);
+    if (status.code == Code::peer_lost || status.code == Code::exhausted)
+      life->out_of_reach.store(status.code);
   }
   lose(link, status, text);
 }
@@ -207,13 +220,37 @@ void Links::give_up(const std::shared_ptr<Link>& link) {
   for (LinkWatcher* const watcher : watchers_) watcher->messages_left(link, left.messages);
 }
 
+// ------------------------------------------------------------------ closing
+
+/// A peer that has read the goodbye closes its links: so it comes behind all else that is said to it.
 void Links::close() {
+  const Deadline deadline = progress_.deadline_in(closing_patience);
   const auto goodbye = wire::encode(wire::AgentMessage{wire::Goodbye{}});
-  for (const auto& link : all()) {
+  let_messages_leave(deadline);
+  for (const auto& link : all())
     if (const GatePass pass(link->gate()); pass && link->state() == LinkState::ready)
       (void)link->send(HEADRACE_CHANNEL_AGENT, *goodbye);
+  let_messages_leave(deadline);
+  for (const auto& link : all()) {
+    count_what_is_cut_off(link);
     end(link);
   }
+}
+
+/// Links that are still in the making have until the deadline as well, if messages wait for them.
+void Links::let_messages_leave(Deadline deadline) const {
+  const auto links = all();
+  const auto have_left = [&] { return std::ranges::all_of(links, &Link::messages_have_left); };
+  while (!have_left() && !deadline.expired(progress_.clock()))
+    (void)progress_.wait(have_left, progress_.deadline_in(look_again_after));
+}
+
+void Links::count_what_is_cut_off(const std::shared_ptr<Link>& link) {
+  std::uint64_t cut_off = 0;
+  if (const GatePass pass(link->gate()); pass && link->state() == LinkState::ready)
+    cut_off = link->backend().unsent(link->connection());
+  if (cut_off == 0) return;
+  for (LinkWatcher* const watcher : watchers_) watcher->messages_cut_off(link, cut_off);
 }
 
 }  // namespace headrace::engine

@@ -29,6 +29,8 @@ class LinkWatcher {
   /// It ended before these messages could be sent. A lock of a life's `connecting` may be held.
   virtual void messages_left(const std::shared_ptr<Link>& /*link*/,
                              const std::vector<LinkQueue::Message>& /*left*/) {}
+  /// It is closed with so many messages in its backend that have not left.
+  virtual void messages_cut_off(const std::shared_ptr<Link>& /*link*/, std::uint64_t /*count*/) {}
 
  protected:
   ~LinkWatcher() = default;
@@ -57,18 +59,23 @@ class Links {
   void kill(const std::shared_ptr<Link>& link, std::string_view why);
   /// Closes it now.
   void end(const std::shared_ptr<Link>& link);
-  /// Tells every peer that this agent ends, and closes all links.
+  /// Messages that another link to the same peer left go over this one, in their order. False: it has ended.
+  [[nodiscard]] bool adopt(const std::shared_ptr<Link>& link, std::vector<LinkQueue::Message>& left);
+  /// Lets the messages leave, for a second at most, tells every peer that this agent ends, and closes all
+  /// links. No post is in flight.
   void close();
 
  private:
   void add(const std::shared_ptr<Link>& link, PeerLife& life);
   std::shared_ptr<Link> make(const std::shared_ptr<PeerLife>& life, BackendInstance& backend);
   void ready(const std::shared_ptr<Link>& link);
+  void begin_handing_over(const std::shared_ptr<Link>& link);
   void hand_over(const std::shared_ptr<Link>& link);
   void hand_over_messages(const std::shared_ptr<Link>& link);
-  [[nodiscard]] static bool hand_over_channel(Link& link, std::uint32_t channel,
-                                              std::vector<LinkQueue::Message>& left);
+  static void hand_over_channel(Link& link, std::uint32_t channel, std::vector<LinkQueue::Message>& left);
   void give_up(const std::shared_ptr<Link>& link);
+  void let_messages_leave(Deadline deadline) const;
+  void count_what_is_cut_off(const std::shared_ptr<Link>& link);
   void lost_by_backend(const std::shared_ptr<Link>& link, Status status, std::string_view text);
 
   Progress& progress_;

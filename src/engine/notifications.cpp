@@ -15,6 +15,12 @@ static_assert(wire::user_payload_bytes == max_notification_bytes);
 namespace {
 
 constexpr auto tell_again_after = std::chrono::milliseconds(1);  // if the way to the peer is full
+constexpr int taken_at_a_time = 64;                              // by one call of the caller's function
+
+/// The error of `notify` where no link can be made: the peer is not there, or takes no more links.
+Error unreachable(const Error& error) {
+  return {error.code == Code::exhausted ? Code::exhausted : Code::peer_lost, error.message};
+}
 
 }  // namespace
 
@@ -45,8 +51,7 @@ Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life,
   Code code = Code::peer_lost;
   for (BackendInstance* backend : ways_to(*life)) {
     const auto link = links_.to(life, *backend);
-    auto sent =
-        link ? send_over(*life, **link, bytes) : Result<void>(Error{Code::peer_lost, link.error().message});
+    auto sent = link ? send_over(*life, **link, bytes) : Result<void>(unreachable(link.error()));
     if (sent || sent.code() == Code::would_block) return sent;
     if (sent.code() != Code::peer_lost) code = sent.code();
     refusals += "\n  " + sent.error().message;
@@ -57,9 +62,8 @@ Result<void> Notifications::send_over_any(const std::shared_ptr<PeerLife>& life,
 
 Result<void> Notifications::send_over(const PeerLife& life, Link& link, std::string_view bytes) {
   // A message that waits for a link is lost with it: the caller hears at once that the peer is not there.
-  if (life.out_of_reach.load() && link.state() != LinkState::ready)
-    return make_error(Code::peer_lost, "{} (a new connection is being tried: send again once it is there)",
-                      life.detail_text());
+  if (const Code why = life.out_of_reach.load(); why != Code::ok && link.state() != LinkState::ready)
+    return make_error(why, "{} (another connection is tried meanwhile)", life.detail_text());
   const GatePass pass(link.gate());
   const Status status = pass ? link.send(HEADRACE_CHANNEL_USER, bytes) : Status{Code::peer_lost};
   if (status.ok()) {
@@ -69,9 +73,9 @@ Result<void> Notifications::send_over(const PeerLife& life, Link& link, std::str
   if (status.code == Code::would_block)
     return make_error(Code::would_block, "too many messages to peer {} wait to be taken: try again",
                       life.name);
+  const Code code = status.code == Code::peer_lost ? link.lost_code() : status.code;
   const std::string why = link.lost_text();
-  return make_error(status.code, "{}: {}", link.backend().name(),
-                    why.empty() ? code_sentence(status.code) : why);
+  return make_error(code, "{}: {}", link.backend().name(), why.empty() ? code_sentence(code) : why);
 }
 
 /// The backends that carry messages, in the order in which they are tried.
@@ -94,32 +98,39 @@ void Notifications::messages_left(const std::shared_ptr<Link>& link,
   });
   const auto life = link->life();
   if (users.empty() || !life) return;
-  progress_.defer([this, life, link, users = std::move(users)] { send_again(life, *link, users); });
+  progress_.defer([this, life, link, users = std::move(users)]() mutable { send_again(life, *link, users); });
 }
 
-/// Messages that waited for a link which was lost before it was ready.
+/// They wait there for room, as all that is sent over that link, until it is lost, too.
 void Notifications::send_again(const std::shared_ptr<PeerLife>& life, const Link& lost,
-                               const std::vector<LinkQueue::Message>& messages) {
-  const Call call(calls_);
-  std::size_t dropped = 0;
-  for (const LinkQueue::Message& message : messages)
-    if (!call.admitted() || !send_over_another(life, lost.backend(), message.bytes)) ++dropped;
-  if (dropped == 0) return;
-  counters_.notifications_dropped.add(dropped);
-  log_.error("dropped {} notifications to peer {}: the link over {} was lost before it was ready, {}",
-             dropped, life->name, lost.backend().name(), lost.lost_text());
+                               std::vector<LinkQueue::Message>& messages) {
+  for (BackendInstance* backend : ways_to(*life)) {
+    if (backend == &lost.backend()) continue;
+    const auto link = another_link(life, *backend);
+    if (link && links_.adopt(link, messages)) return;
+  }
+  dropped(lost, life->name, messages.size());
 }
 
-bool Notifications::send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,
-                                      std::string_view bytes) {
-  for (BackendInstance* backend : ways_to(*life)) {
-    if (backend == &lost) continue;
-    const auto link = links_.to(life, *backend);
-    if (!link) continue;
-    const GatePass pass((*link)->gate());
-    if (pass && (*link)->send(HEADRACE_CHANNEL_USER, bytes).ok()) return true;
-  }
-  return false;
+/// An agent that closes makes none.
+std::shared_ptr<Link> Notifications::another_link(const std::shared_ptr<PeerLife>& life,
+                                                  BackendInstance& backend) {
+  const Call call(calls_);
+  if (!call.admitted()) return life->usable_link(backend);
+  const auto link = links_.to(life, backend);
+  return link ? *link : nullptr;
+}
+
+void Notifications::messages_cut_off(const std::shared_ptr<Link>& link, std::uint64_t count) {
+  const auto life = link->life();
+  dropped(*link, life ? life->name : "?", count);
+}
+
+void Notifications::dropped(const Link& link, std::string_view peer, std::uint64_t count) {
+  counters_.notifications_dropped.add(count);
+  const std::string why = link.lost_text();
+  log_.error("dropped {} notifications to peer {}: they had not left over {} when {}", count, peer,
+             link.backend().name(), why.empty() ? "this agent was closed" : "the link was lost, " + why);
 }
 
 // ------------------------------------------------------------------ receiving
@@ -141,6 +152,12 @@ void Notifications::received_from_self(std::string_view payload) {
   counters_.notifications_sent.add();
   counters_.notifications_received.add();
   (void)arrived(inbox_.put(Inbox::self, {}, payload.size(), {self_.name, std::string(payload)}));
+}
+
+bool Notifications::held(const PeerLife& from, std::uint64_t link, std::string_view bytes) {
+  const bool kept = received(from, link, bytes);
+  if (!links_.find(link)) inbox_.link_gone(link);
+  return kept;
 }
 
 bool Notifications::arrived(const Inbox::Receipt& receipt) {
@@ -178,24 +195,39 @@ std::vector<Notification> Notifications::take(const NotificationFilter& filter) 
 }
 
 std::optional<Notification> Notifications::take_one(const NotificationFilter& filter) {
-  Inbox::TakenOne taken = inbox_.take_one(filter);
-  if (taken.due) tell(*taken.due);
-  return std::move(taken.notification);
+  std::optional<Notification> taken;
+  if (const auto due = inbox_.take_one(filter, taken)) tell(*due);
+  return taken;
 }
 
 /// Gives what waits to the caller's function, if there is one, on the callback thread.
 void Notifications::hand_over() {
-  const std::lock_guard lock(taken_mutex_);
-  if (!taken_) return;
-  callbacks_.push([this, taken = taken_] {
-    for (Notification& n : take({})) taken(std::move(n));
-  });
+  const std::lock_guard lock(taker_mutex_);
+  if (taker_) queue(taker_);
+}
+
+void Notifications::queue(const std::shared_ptr<Taker>& taker) {
+  if (!taker->queued.exchange(true)) callbacks_.push([this, taker] { run(taker); });
+}
+
+/// Some at a time, so that other callbacks have their turn.
+void Notifications::run(const std::shared_ptr<Taker>& taker) {
+  taker->queued.store(false);  // before it looks: what comes from now on queues another call
+  for (int i = 0; i < taken_at_a_time; ++i) {
+    if (taker->ended.load()) return;
+    auto notification = take_one({});
+    if (!notification) return;
+    taker->taken(std::move(*notification));
+  }
+  queue(taker);
 }
 
 void Notifications::on_notification(std::function<void(Notification)> taken) {
   {
-    const std::lock_guard lock(taken_mutex_);
-    taken_ = std::move(taken);
+    const std::lock_guard lock(taker_mutex_);
+    if (taker_) taker_->ended.store(true);
+    taker_ = taken ? std::make_shared<Taker>() : nullptr;
+    if (taker_) taker_->taken = std::move(taken);
   }
   hand_over();
 }

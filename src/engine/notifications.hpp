@@ -12,7 +12,9 @@
 #include "engine/inbox.hpp"
 #include "engine/peers.hpp"
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string_view>
 
@@ -39,6 +41,8 @@ class Notifications final : public LinkWatcher {
   /// A message of a peer over this link, as the wire has it. Calls no backend. False: the peer has sent far
   /// more than it may.
   [[nodiscard]] bool received(const PeerLife& from, std::uint64_t link, std::string_view bytes);
+  /// The same of a message that was held for a time: its link may be gone.
+  bool held(const PeerLife& from, std::uint64_t link, std::string_view bytes);
   /// A notification from this agent to itself.
   void received_from_self(std::string_view payload);
   std::vector<Notification> take(const NotificationFilter& filter);
@@ -51,15 +55,17 @@ class Notifications final : public LinkWatcher {
   void link_gone(const std::shared_ptr<Link>& link) override;
   /// They go over the next backend that carries messages.
   void messages_left(const std::shared_ptr<Link>& link, const std::vector<LinkQueue::Message>& left) override;
+  void messages_cut_off(const std::shared_ptr<Link>& link, std::uint64_t count) override;
 
  private:
   [[nodiscard]] std::vector<BackendInstance*> ways_to(const PeerLife& life) const;
   [[nodiscard]] Result<void> send_over_any(const std::shared_ptr<PeerLife>& life, std::string_view bytes);
   [[nodiscard]] Result<void> send_over(const PeerLife& life, Link& link, std::string_view bytes);
   void send_again(const std::shared_ptr<PeerLife>& life, const Link& lost,
-                  const std::vector<LinkQueue::Message>& messages);
-  bool send_over_another(const std::shared_ptr<PeerLife>& life, const BackendInstance& lost,
-                         std::string_view bytes);
+                  std::vector<LinkQueue::Message>& messages);
+  [[nodiscard]] std::shared_ptr<Link> another_link(const std::shared_ptr<PeerLife>& life,
+                                                   BackendInstance& backend);
+  void dropped(const Link& link, std::string_view peer, std::uint64_t count);
   [[nodiscard]] bool arrived(const Inbox::Receipt& receipt);
   void tell(const Inbox::Due& due);
   void hand_over();
@@ -76,8 +82,17 @@ class Notifications final : public LinkWatcher {
   Inbox inbox_;
   OnceASecond says_dropped_;
 
-  std::mutex taken_mutex_;
-  std::function<void(Notification)> taken_;
+  /// The caller's function for what comes in.
+  struct Taker {
+    std::function<void(Notification)> taken;
+    std::atomic<bool> queued{false};  ///< a call is on its way: one takes all that waits by then
+    std::atomic<bool> ended{false};
+  };
+  void queue(const std::shared_ptr<Taker>& taker);
+  void run(const std::shared_ptr<Taker>& taker);
+
+  std::mutex taker_mutex_;
+  std::shared_ptr<Taker> taker_;
 };
 
 }  // namespace headrace::engine

@@ -41,8 +41,9 @@ struct PeerLife {
   /// epoch is valid.
   std::atomic<std::uint64_t> epoch{1};
   std::atomic<Fate> fate{Fate::alive};
-  /// A link to it was lost because the peer was not there any more, and none has been ready since.
-  std::atomic<bool> out_of_reach{false};
+  /// Not ok: a link to it was lost because the peer was not there any more (peer_lost) or takes no more links
+  /// (exhausted), and none has been ready since.
+  std::atomic<Code> out_of_reach{Code::ok};
 
   /// Our caller has named it: by importing, finding or fetching its metadata.
   std::atomic<bool> named{false};

@@ -38,13 +38,18 @@ PeerInfo described_peer(const PeerLife& life, const std::vector<BackendInstance*
   info.regions = life.regions.size();
   info.detail = life.detail;
   bool any_lost = !life.detail.empty();
+  const auto is_linked = [&life](const BackendInstance* backend) {
+    return std::ranges::any_of(life.links, [backend](const auto& link) {
+      return link->state() == LinkState::ready && &link->backend() == backend;
+    });
+  };
   for (const auto& link : life.links) {
     if (link->state() == LinkState::ready) info.connected = true;
     any_lost = any_lost || link->state() == LinkState::lost;
   }
   info.lost = !info.connected && (any_lost || life.fate.load() != Fate::alive);
   for (const BackendInstance* backend : all)
-    if (backend->can(HEADRACE_REMOTE) && life.backend_number(backend->name()) >= 0)
+    if (backend->can(HEADRACE_REMOTE) && (life.backend_number(backend->name()) >= 0 || is_linked(backend)))
       info.backends.push_back(backend->name());
   return info;
 }

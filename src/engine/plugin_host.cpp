@@ -2,6 +2,7 @@
 #include "engine/plugin_host.hpp"
 
 #include "base/errors.hpp"
+#include "base/unique_fd.hpp"
 #include "engine/plugin_trial.hpp"
 #include "engine/verdict_folder.hpp"
 
@@ -75,8 +76,26 @@ Result<void> check_entries(const headrace_backend_v1& t) {
   return {};
 }
 
+/// The files of a folder; none if it is not there.
+Result<std::vector<fs::path>> paths_in(const std::string& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  fs::directory_iterator files(folder, error);
+  for (; !error && files != fs::directory_iterator(); files.increment(error)) paths.push_back(files->path());
+  if (error && code_of_errno(error.value()) == Code::exhausted)
+    return os_error(error.value(), "read the folder {}", folder);
+  return paths;
+}
+
+/// dlopen says why only in words.
+Result<void> check_readable(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return file ? Result<void>() : os_error(errno, "open {}", path);
+}
+
 /// The table that a plugin's one function returns; it stays loaded to the end of the process.
 Result<const headrace_backend_v1*> open_plugin(const std::string& path) {
+  HEADRACE_TRY_VOID(check_readable(path));
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     const char* const why = ::dlerror();
@@ -143,22 +162,24 @@ void PluginHost::link_in(const headrace_backend_v1* table) {
   found_[found.name] = std::move(found);
 }
 
-std::map<std::string, std::pair<std::string, bool>> PluginHost::files() const {
-  std::map<std::string, std::pair<std::string, bool>> files;  // name -> path, own
-  const auto scan = [&](const std::vector<std::string>& folders, bool own) {
+Result<PluginHost::Files> PluginHost::files() const {
+  Files files;
+  const auto scan = [&](const std::vector<std::string>& folders, bool own) -> Result<void> {
     for (const std::string& folder : folders) {
-      std::error_code ignored;
-      for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-        const std::string file = entry.path().filename().string();
+      HEADRACE_TRY(paths, paths_in(folder));
+      for (const fs::path& path : paths) {
+        const std::string file = path.filename().string();
         if (!file.starts_with(file_prefix) || !file.ends_with(file_suffix)) continue;
         const std::string name =
             file.substr(file_prefix.size(), file.size() - file_prefix.size() - file_suffix.size());
-        files.try_emplace(name, entry.path().string(), own);
+        files.try_emplace(name, path.string(), own);
       }
     }
+    return {};
   };
-  scan(paths_.own_folders, true);  // a stranger cannot take the place of a backend that came with Headrace
-  scan(paths_.other_folders, false);
+  // First: a stranger cannot take the place of a backend that came with Headrace.
+  HEADRACE_TRY_VOID(scan(paths_.own_folders, true));
+  HEADRACE_TRY_VOID(scan(paths_.other_folders, false));
   return files;
 }
 
@@ -168,32 +189,38 @@ FoundBackend PluginHost::find(const std::string& name) {
     if (const auto at = found_.find(name); at != found_.end()) return at->second;
   }
   const auto all = files();
-  const auto at = all.find(name);
-  if (at == all.end()) {
-    std::string known;
-    for (const auto& [other, file] : all)
-      if (other != model_backend) known += (known.empty() ? "" : ", ") + other;
-    std::string folders;
-    for (const auto* list : {&paths_.own_folders, &paths_.other_folders})
-      for (const std::string& folder : *list) folders += (folders.empty() ? "" : ", ") + folder;
-    return {name,
-            {},
-            nullptr,
-            fmt::format("there is no backend `{}` in {}; there are: {}", name, folders,
-                        known.empty() ? "none" : known)};
-  }
+  if (!all)
+    return {name, {}, nullptr, fmt::format("look for backend {}: {}", name, all.error().message), all.code()};
+  const auto at = all->find(name);
+  if (at == all->end()) return unknown(name, *all);
   FoundBackend found = load(name, at->second.first, at->second.second);
+  if (found.code == Code::exhausted) return found;  // the next call may find what was missing
   const std::lock_guard lock(mutex_);
   return found_.try_emplace(name, std::move(found)).first->second;
 }
 
-std::vector<FoundBackend> PluginHost::find_all() {
+FoundBackend PluginHost::unknown(const std::string& name, const Files& all) const {
+  std::string known;
+  for (const auto& [other, file] : all)
+    if (other != model_backend) known += (known.empty() ? "" : ", ") + other;
+  std::string folders;
+  for (const auto* list : {&paths_.own_folders, &paths_.other_folders})
+    for (const std::string& folder : *list) folders += (folders.empty() ? "" : ", ") + folder;
+  return {name,
+          {},
+          nullptr,
+          fmt::format("there is no backend `{}` in {}; there are: {}", name, folders,
+                      known.empty() ? "none" : known)};
+}
+
+Result<std::vector<FoundBackend>> PluginHost::find_all() {
+  HEADRACE_TRY(files, this->files());
   std::map<std::string, FoundBackend> all;
   {
     const std::lock_guard lock(mutex_);
     all = found_;
   }
-  for (const auto& [name, file] : files())
+  for (const auto& [name, file] : files)
     if (!all.contains(name)) all.emplace(name, find(name));
   std::vector<FoundBackend> result;
   for (auto& [name, found] : all) result.push_back(std::move(found));
@@ -208,6 +235,7 @@ FoundBackend PluginHost::load(const std::string& name, const std::string& path, 
     log_.debug("loaded backend {} {} from {}", name, found.table->version, path);
   } else {
     found.refusal = fmt::format("plugin {} refused: {}", path, table.error().message);
+    if (table.code() == Code::exhausted) found.code = Code::exhausted;
     log_.warn("{}", found.refusal);
   }
   return found;

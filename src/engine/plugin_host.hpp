@@ -22,6 +22,7 @@ struct FoundBackend {
   std::string path;  ///< "linked in" for those that are
   const headrace_backend_v1* table = nullptr;
   std::string refusal;
+  Code code = Code::backend_failed;  ///< of the refusal
 };
 
 /// The one that is for tests: opened, listed and proposed only to those who name it.
@@ -52,14 +53,17 @@ class PluginHost {
   /// The backend of that name from the first folder that has it. Loaded once a host; never unloaded.
   FoundBackend find(const std::string& name);
   /// All there are, by name.
-  std::vector<FoundBackend> find_all();
+  ///   errors  exhausted (no descriptor to read a folder)
+  Result<std::vector<FoundBackend>> find_all();
 
  private:
+  using Files = std::map<std::string, std::pair<std::string, bool>>;  ///< name -> path, own
+  [[nodiscard]] FoundBackend unknown(const std::string& name, const Files& all) const;
   FoundBackend load(const std::string& name, const std::string& path, bool own);
   Result<const headrace_backend_v1*> checked_table(const std::string& name, const std::string& path,
                                                    bool own) const;
   [[nodiscard]] Result<void> try_stranger(const std::string& path) const;
-  std::map<std::string, std::pair<std::string, bool>> files() const;
+  Result<Files> files() const;
 
   const PluginPaths paths_;
   const Log log_;

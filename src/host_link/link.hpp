@@ -56,6 +56,8 @@ class Link : public std::enable_shared_from_this<Link> {
   MessagePipe& messages() { return *pipe_; }
   /// As `notify` of the table.
   [[nodiscard]] Status notify(std::uint32_t channel, std::string_view bytes);
+  /// The same: what is not in the ring yet. The peer reads the ring to its end. Of a link that was ready.
+  [[nodiscard]] std::uint64_t unsent() const { return pipe_->waiting(); }
 
   // ---- posts that are not carried out inside `post`; any thread
 

@@ -188,6 +188,13 @@ void MessagePipe::give_up_place(std::uint32_t channel, Place place, std::uint64_
   (void)flush_locked();
 }
 
+std::uint64_t MessagePipe::waiting() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t all = 0;
+  for (const Lane& lane : lanes_) all += lane.waiting.size();
+  return all;
+}
+
 std::uint32_t MessagePipe::flush() {
   const std::lock_guard lock(mutex_);
   return flush_locked();

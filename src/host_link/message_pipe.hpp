@@ -89,6 +89,8 @@ class MessagePipe {
   /// Gives it back, with the reservation.
   void give_up_place(std::uint32_t channel, Place place, std::uint64_t message_bytes);
 
+  /// How many messages are not in the ring yet.
+  [[nodiscard]] std::uint64_t waiting() const;
   /// Moves what waits into the ring. Returns how many went.
   std::uint32_t flush();
   /// Something waits for nothing but room in the ring.
@@ -135,7 +137,7 @@ class MessagePipe {
   std::array<Mapping, 2> data_;
   RingReader reader_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   RingWriter writer_;
   const std::uint64_t queue_bytes_;
   std::uint64_t reserved_ = 0;  // bytes of messages that wait, or may come to

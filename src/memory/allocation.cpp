@@ -38,10 +38,6 @@ Error failed(int error_number, std::size_t bytes, bool huge_pages, const char* s
           Code::exhausted,
           "; free memory, or raise the limit that it ran into: the container's memory, vm.overcommit_memory, "
           "`ulimit -v` or vm.max_map_count");
-    case EMFILE:
-      return text(Code::exhausted, "; close descriptors, or raise `ulimit -n`");
-    case ENFILE:
-      return text(Code::exhausted, "; the system has no descriptor left: raise fs.file-max");
     case EFBIG:
       return text(Code::exhausted, "; larger than a file may be here: lower the size, or raise `ulimit -f`");
     case ENOSYS:

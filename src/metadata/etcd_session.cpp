@@ -16,6 +16,16 @@ namespace headrace::metadata {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+namespace {
+
+/// Why there was no turn.
+Error no_turn(const std::stop_token& stop, std::string timed_out) {
+  if (stop.stop_requested()) return Error{Code::canceled, "the caller asked to stop"};
+  return Error{Code::timed_out, std::move(timed_out)};
+}
+
+}  // namespace
+
 Result<std::shared_ptr<EtcdSession>> EtcdSession::open(std::shared_ptr<EtcdClient> client,
                                                        std::string name_space, Logger& logger) {
   while (name_space.ends_with('/')) name_space.pop_back();
@@ -88,8 +98,8 @@ void EtcdSession::end_owner(Owner owner, Deadline deadline) {
 
 /// Deletes an entry that nobody owns any more.
 Result<void> EtcdSession::delete_if_left(const Key& key, Deadline deadline, const std::stop_token& stop) {
-  const Turns<Key>::Turn turn(writers_, key, deadline);
-  if (!turn) return make_error(Code::timed_out, "a publish takes too long");
+  const Turns<Key>::Turn turn(writers_, key, deadline, stop);
+  if (!turn) return no_turn(stop, "a publish takes too long");
   EtcdLease lease = 0;
   {
     const std::scoped_lock lock(mutex_);
@@ -118,19 +128,32 @@ void EtcdSession::delete_left_entries(const std::stop_token& stop) {
 // --- publishing
 
 Result<void> EtcdSession::publish(Owner owner, std::string_view name, std::string_view label,
-                                  std::string_view bytes, std::chrono::nanoseconds ttl, Deadline deadline) {
+                                  std::string_view bytes, std::chrono::nanoseconds ttl, Deadline deadline,
+                                  const std::stop_token& stop) {
   HEADRACE_TRY_VOID(check_entry(name, label, bytes.size(), ttl));
   const Key key(name, label);
   const Publication publication{owner, std::make_shared<const std::string>(bytes),
                                 std::chrono::ceil<seconds>(ttl)};
 
-  const Turns<Key>::Turn turn(writers_, key, deadline);
-  if (!turn) return make_error(Code::timed_out, "publish \"{}\": another publish takes too long", name);
-  auto written = write(key, publication, Unless::never, deadline, {});
+  const std::string context = fmt::format("publish \"{}\"", name);
+  const Turns<Key>::Turn turn(writers_, key, deadline, stop);
+  if (!turn) return no_turn(stop, "another publish takes too long").within(context);
+  auto written = write(key, publication, Unless::never, deadline, stop);
   // The lease ran out before the keeper noticed: try once more with a new lease.
-  if (written.code() == Code::not_found) written = write(key, publication, Unless::never, deadline, {});
-  if (!written) return std::move(written).error().within(fmt::format("publish \"{}\"", name));
+  if (written.code() == Code::not_found) written = write(key, publication, Unless::never, deadline, stop);
+  if (written.code() == Code::canceled || written.code() == Code::timed_out)
+    record_unfinished(key, publication);
+  if (!written) return std::move(written).error().within(context);
   return {};
+}
+
+/// A write that was not waited for may have reached etcd: its owner's end removes it.
+void EtcdSession::record_unfinished(const Key& key, Publication publication) {
+  const std::scoped_lock lock(mutex_);
+  const auto lease = leases_.find(publication.ttl);
+  if (lease == leases_.end() || lease->second.id == 0) return;  // nothing is written without a lease
+  publication.lease = lease->second.id;
+  publications_.try_emplace(key, std::move(publication));
 }
 
 /// Writes the chunks with their generation, then in one step the head and the removal of all other
@@ -191,10 +214,10 @@ Result<bool> EtcdSession::write_head_and_end_others(const Key& key, EtcdLease le
 }
 
 Result<void> EtcdSession::remove(Owner owner, std::string_view name, std::string_view label,
-                                 Deadline deadline) {
+                                 Deadline deadline, const std::stop_token& stop) {
   const Key key(name, label);
-  const Turns<Key>::Turn turn(writers_, key, deadline);
-  if (!turn) return make_error(Code::timed_out, "remove \"{}\": a publish takes too long", name);
+  const Turns<Key>::Turn turn(writers_, key, deadline, stop);
+  if (!turn) return no_turn(stop, "a publish takes too long").within(fmt::format("remove \"{}\"", name));
   EtcdLease lease = 0;
   {
     const std::scoped_lock lock(mutex_);
@@ -203,7 +226,7 @@ Result<void> EtcdSession::remove(Owner owner, std::string_view name, std::string
       return not_the_owner(name, label, client_->where());
     lease = publication->second.lease;
   }
-  HEADRACE_TRY(removed, delete_entry(key, lease, deadline, {}));
+  HEADRACE_TRY(removed, delete_entry(key, lease, deadline, stop));
   const std::scoped_lock lock(mutex_);
   publications_.erase(key);
   if (!removed) return not_the_owner(name, label, client_->where());
@@ -222,8 +245,8 @@ Result<bool> EtcdSession::delete_entry(const Key& key, EtcdLease lease, Deadline
 // --- leases
 
 Result<EtcdLease> EtcdSession::lease_for(seconds ttl, Deadline deadline, const std::stop_token& stop) {
-  const Turns<seconds>::Turn turn(grants_, ttl, deadline);
-  if (!turn) return make_error(Code::timed_out, "etcd takes too long to grant a lease of {} s", ttl.count());
+  const Turns<seconds>::Turn turn(grants_, ttl, deadline, stop);
+  if (!turn) return no_turn(stop, fmt::format("etcd takes too long to grant a lease of {} s", ttl.count()));
   {
     const std::scoped_lock lock(mutex_);
     if (const auto lease = leases_.find(ttl); lease != leases_.end() && lease->second.id != 0)
@@ -310,7 +333,7 @@ std::vector<EtcdSession::Key> EtcdSession::lost_entries(seconds ttl) {
 void EtcdSession::publish_again(seconds ttl, const std::stop_token& stop) {
   const Deadline deadline = Deadline::after(seconds(10));
   for (const Key& key : lost_entries(ttl)) {
-    const Turns<Key>::Turn turn(writers_, key, deadline);
+    const Turns<Key>::Turn turn(writers_, key, deadline, stop);
     if (!turn) return;
     Publication lost;
     {
@@ -331,21 +354,22 @@ void EtcdSession::publish_again(seconds ttl, const std::stop_token& stop) {
 
 // --- reading
 
-Result<std::string> EtcdSession::fetch(std::string_view name, std::string_view label, Deadline deadline) {
+Result<std::string> EtcdSession::fetch(std::string_view name, std::string_view label, Deadline deadline,
+                                       const std::stop_token& stop) {
   const std::string at = head_key(namespace_, name, label);
   const std::string chunks = chunks_prefix(namespace_, name, label);
   // While a publisher replaces the entry, the chunks of the head just read may disappear: then there is a new
   // head.
   constexpr int attempts = 20;
   for (int attempt = 0; attempt < attempts; ++attempt) {
-    HEADRACE_TRY(found, client_->range({at, {}}, false, deadline));
+    HEADRACE_TRY(found, client_->range({at, {}}, false, deadline, stop));
     if (found.pairs.empty()) return no_such_entry(name, label, client_->where());
     const std::string& value = found.pairs.front().value;
     wire::BoundedReader reader(value, at.c_str());
     HEADRACE_TRY(head, read_head(reader));
     std::string bytes = head.chunks == 0 ? value.substr(reader.offset()) : std::string();
     for (std::uint32_t i = 0; i < head.chunks; ++i) {
-      HEADRACE_TRY(chunk, client_->range({chunk_key(chunks, head.generation, i), {}}, false, deadline));
+      HEADRACE_TRY(chunk, client_->range({chunk_key(chunks, head.generation, i), {}}, false, deadline, stop));
       if (chunk.pairs.empty()) break;
       bytes += chunk.pairs.front().value;
     }
@@ -358,8 +382,8 @@ Result<std::string> EtcdSession::fetch(std::string_view name, std::string_view l
   return make_error(Code::corrupt, "fetch \"{}\": {} has a head without its chunks", name, client_->where());
 }
 
-Result<std::vector<std::string>> EtcdSession::list(Deadline deadline) {
-  HEADRACE_TRY(answer, client_->range(EtcdRange::prefix(agents_prefix(namespace_)), true, deadline));
+Result<std::vector<std::string>> EtcdSession::list(Deadline deadline, const std::stop_token& stop) {
+  HEADRACE_TRY(answer, client_->range(EtcdRange::prefix(agents_prefix(namespace_)), true, deadline, stop));
   std::set<std::string> names;
   for (const EtcdKeyValue& pair : answer.pairs) {
     if (auto key = name_and_label(namespace_, pair.key)) names.insert(std::move(key->first));

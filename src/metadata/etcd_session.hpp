@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,12 +40,14 @@ class EtcdSession {
   /// owner go with the leases of the session.
   void end_owner(Owner owner, Deadline deadline);
 
-  // As in Store.
+  // As in Store; `stop` cancels this call alone.
   Result<void> publish(Owner owner, std::string_view name, std::string_view label, std::string_view bytes,
-                       std::chrono::nanoseconds ttl, Deadline deadline);
-  Result<void> remove(Owner owner, std::string_view name, std::string_view label, Deadline deadline);
-  Result<std::string> fetch(std::string_view name, std::string_view label, Deadline deadline);
-  Result<std::vector<std::string>> list(Deadline deadline);
+                       std::chrono::nanoseconds ttl, Deadline deadline, const std::stop_token& stop);
+  Result<void> remove(Owner owner, std::string_view name, std::string_view label, Deadline deadline,
+                      const std::stop_token& stop);
+  Result<std::string> fetch(std::string_view name, std::string_view label, Deadline deadline,
+                            const std::stop_token& stop);
+  Result<std::vector<std::string>> list(Deadline deadline, const std::stop_token& stop);
   Result<std::unique_ptr<Store::Watch>> watch(Store::OnEvent on_event);
 
   /// A forked child has a copy of the session and none of its threads.
@@ -70,6 +73,7 @@ class EtcdSession {
   enum class Unless { never, taken };  // the condition that keeps a publication from being written
   Result<void> write(const Key& key, const Publication& publication, Unless unless, Deadline deadline,
                      const std::stop_token& stop);
+  void record_unfinished(const Key& key, Publication publication);
   Result<bool> write_head_and_end_others(const Key& key, EtcdLease lease, std::string_view head,
                                          const std::string& generation, Unless unless, Deadline deadline,
                                          const std::stop_token& stop);

@@ -13,18 +13,20 @@ EtcdStore::~EtcdStore() {
 
 Result<void> EtcdStore::publish(std::string_view name, std::string_view label, std::string_view bytes,
                                 std::chrono::nanoseconds ttl, Deadline deadline) {
-  return session_->publish(owner_, name, label, bytes, ttl, deadline);
+  return session_->publish(owner_, name, label, bytes, ttl, deadline, canceled_.get_token());
 }
 
 Result<void> EtcdStore::remove(std::string_view name, std::string_view label, Deadline deadline) {
-  return session_->remove(owner_, name, label, deadline);
+  return session_->remove(owner_, name, label, deadline, canceled_.get_token());
 }
 
 Result<std::string> EtcdStore::fetch(std::string_view name, std::string_view label, Deadline deadline) {
-  return session_->fetch(name, label, deadline);
+  return session_->fetch(name, label, deadline, canceled_.get_token());
 }
 
-Result<std::vector<std::string>> EtcdStore::list(Deadline deadline) { return session_->list(deadline); }
+Result<std::vector<std::string>> EtcdStore::list(Deadline deadline) {
+  return session_->list(deadline, canceled_.get_token());
+}
 
 Result<std::unique_ptr<Store::Watch>> EtcdStore::watch(OnEvent on_event) {
   return session_->watch(std::move(on_event));

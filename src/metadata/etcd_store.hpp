@@ -6,6 +6,7 @@
 #include "metadata/store.hpp"
 
 #include <memory>
+#include <stop_token>
 
 namespace headrace::metadata {
 
@@ -15,6 +16,7 @@ class EtcdStore final : public Store {
   explicit EtcdStore(std::shared_ptr<EtcdSession> session);
   ~EtcdStore() override;
 
+  void cancel_calls() noexcept override { canceled_.request_stop(); }
   Result<void> publish(std::string_view name, std::string_view label, std::string_view bytes,
                        std::chrono::nanoseconds ttl, Deadline deadline) override;
   Result<void> remove(std::string_view name, std::string_view label, Deadline deadline) override;
@@ -25,6 +27,7 @@ class EtcdStore final : public Store {
  private:
   const std::shared_ptr<EtcdSession> session_;
   const EtcdSession::Owner owner_;
+  std::stop_source canceled_;  // of this store: the session has other owners
 };
 
 }  // namespace headrace::metadata

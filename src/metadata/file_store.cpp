@@ -282,18 +282,19 @@ Result<std::shared_ptr<SharedWatch>> watch_of(const FileStoreOptions& options, L
                      [] { return Result(std::make_shared<SharedWatch>()); });
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Store>> FileStore::open(FileStoreOptions options, Logger& logger) {
-  HEADRACE_TRY_VOID(make_folder(options.folder));
+/// Makes the folders where they are missing.
+Result<void> make_folders(const std::string& folder) {
+  HEADRACE_TRY_VOID(make_folder(folder));
   // What is there is believed, and what is left there is removed: for this user alone.
-  HEADRACE_TRY_VOID(open_own_folder(entries_folder(options.folder)));
-  HEADRACE_TRY_VOID(open_own_folder(publishers_folder(options.folder)));
+  HEADRACE_TRY_VOID(open_own_folder(entries_folder(folder)));
+  HEADRACE_TRY_VOID(open_own_folder(publishers_folder(folder)));
+  return {};
+}
 
-  remove_dead_publishers(options.folder);
+/// Makes the publisher's lock file and locks it.
+Result<UniqueFd> make_lock(const std::string& folder, const std::string& publisher) {
   // Locked before it gets its final name: an unlocked file with that name would count as dead.
-  const std::string publisher = fmt::format("{:016x}", random_u64());
-  const std::string path = lock_path(options.folder, publisher);
+  const std::string path = lock_path(folder, publisher);
   const std::string unready = path + ".new";
   UniqueFd lock(::open(unready.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!lock) return os_error(errno, "make {}", unready);
@@ -304,6 +305,16 @@ Result<std::unique_ptr<Store>> FileStore::open(FileStoreOptions options, Logger&
     return error;
   }
   if (::rename(unready.c_str(), path.c_str()) < 0) return os_error(errno, "rename {} to {}", unready, path);
+  return lock;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> FileStore::open(FileStoreOptions options, Logger& logger) {
+  HEADRACE_TRY_VOID(make_folders(options.folder));
+  remove_dead_publishers(options.folder);
+  const std::string publisher = fmt::format("{:016x}", random_u64());
+  HEADRACE_TRY(lock, make_lock(options.folder, publisher));
   HEADRACE_TRY(watch, watch_of(options, logger));
   return std::unique_ptr<Store>(
       new FileStore(std::move(options), publisher, std::move(lock), std::move(watch), logger));
@@ -313,10 +324,10 @@ FileStore::FileStore(FileStoreOptions options, std::string publisher, UniqueFd l
                      std::shared_ptr<SharedWatch> watch, Logger& logger)
     : options_(std::move(options)),
       publisher_(std::move(publisher)),
-      lock_(std::move(lock)),
       watch_(std::move(watch)),
       made_in_(::getpid()),
-      log_(logger, "metadata") {}
+      log_(logger, "metadata"),
+      lock_(std::move(lock)) {}
 
 FileStore::~FileStore() {
   if (::getpid() != made_in_) return;  // a forked child's copy
@@ -331,6 +342,7 @@ Result<void> FileStore::publish(std::string_view name, std::string_view label, s
   const std::string path = fmt::format("{}/{}.{}", entries_folder(options_.folder), key, publisher_);
 
   const std::scoped_lock lock(mutex_);
+  HEADRACE_TRY_VOID(make_again_if_removed());
   const std::string temporary =
       fmt::format("{}/.{}-{:016x}.{}", entries_folder(options_.folder), key, ++temporary_, publisher_);
   {
@@ -350,6 +362,16 @@ Result<void> FileStore::publish(std::string_view name, std::string_view label, s
   }
   mine_.insert(path);
   take_over(options_.folder, path, key);
+  return {};
+}
+
+/// Somebody may have removed the folder. Without its lock file this publisher would count as dead.
+Result<void> FileStore::make_again_if_removed() {
+  if (::access(lock_path(options_.folder, publisher_).c_str(), F_OK) == 0 || errno != ENOENT) return {};
+  log_.warn("{} has been removed: making it again", options_.folder);
+  HEADRACE_TRY_VOID(make_folders(options_.folder));
+  HEADRACE_TRY(lock, make_lock(options_.folder, publisher_));
+  lock_ = std::move(lock);
   return {};
 }
 

@@ -21,7 +21,8 @@ struct FileStoreOptions {
 /// Entries are files. Each store object holds a lock on its own lock file, which the kernel drops when the
 /// process ends. Entries of a publisher without a lock count as gone, and the first reader that notices
 /// removes them. So `ttl` has no meaning here, a killed agent counts as left at the next reading, and a
-/// stopped process counts as alive. docs/metadata.md describes the layout.
+/// stopped process counts as alive. A folder that is removed comes back with the next entry that is
+/// published. docs/metadata.md describes the layout.
 class FileStore final : public Store {
  public:
   ///   errors  not_supported (the file system has no locks), invalid_argument (no parent folder), and the
@@ -29,6 +30,7 @@ class FileStore final : public Store {
   [[nodiscard]] static Result<std::unique_ptr<Store>> open(FileStoreOptions options, Logger& logger);
   ~FileStore() override;
 
+  void cancel_calls() noexcept override {}  // none waits but for the file system, which cannot be told
   Result<void> publish(std::string_view name, std::string_view label, std::string_view bytes,
                        std::chrono::nanoseconds ttl, Deadline deadline) override;
   Result<void> remove(std::string_view name, std::string_view label, Deadline deadline) override;
@@ -39,14 +41,15 @@ class FileStore final : public Store {
  private:
   FileStore(FileStoreOptions options, std::string publisher, UniqueFd lock,
             std::shared_ptr<SharedWatch> watch, Logger& logger);
+  Result<void> make_again_if_removed();
 
   const FileStoreOptions options_;
-  const std::string publisher_;  // 16 hexadecimal digits
-  const UniqueFd lock_;
+  const std::string publisher_;               // 16 hexadecimal digits
   const std::shared_ptr<SharedWatch> watch_;  // of all stores of this folder in the process
   const pid_t made_in_;
   Log log_;
   std::mutex mutex_;
+  UniqueFd lock_;                // guarded by mutex_
   std::set<std::string> mine_;   // paths of entries; guarded by mutex_
   std::uint64_t temporary_ = 0;  // guarded by mutex_
 };

@@ -54,6 +54,7 @@ class MemoryStore final : public Store {
   explicit MemoryStore(std::shared_ptr<MemoryNamespace> shared);
   ~MemoryStore() override;
 
+  void cancel_calls() noexcept override {}  // none waits
   Result<void> publish(std::string_view name, std::string_view label, std::string_view bytes,
                        std::chrono::nanoseconds ttl, Deadline deadline) override;
   Result<void> remove(std::string_view name, std::string_view label, Deadline deadline) override;

@@ -46,6 +46,12 @@ Result<UniqueFd> connect_one(const SocketAddress& address, const Patience& patie
     socklen_t size = sizeof error;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) < 0) error = errno;
   }
+  if (error == ECONNREFUSED)
+    return make_error(
+        Code::peer_lost,
+        "connect to {}: connection refused: no agent listens there; Agent::listen_address says where "
+        "the one that you look for does, if it runs and was opened with `listen`",
+        address.text());
   if (error != 0) return os_error(Code::peer_lost, error, "connect to {}", address.text());
   const int one = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -141,7 +147,13 @@ Result<std::string> exchange(const std::string& address, const SocketIdentity& m
   HEADRACE_TRY(fd, connect_to(address, patience));
   ClientSession session(std::move(handshake), std::move(request));
   auto answer = run(fd.get(), session, patience);
-  if (!answer) return std::move(answer).error().within("ask the agent at " + address);
+  if (!answer) {
+    Error error = std::move(answer).error();
+    // Nothing has shown yet that it is one.
+    if (error.code == Code::peer_lost && session.server().name.empty())
+      error.message += ": is this the metadata socket of an agent of Headrace?";
+    return std::move(error).within("ask the agent at " + address);
+  }
   if (server != nullptr) *server = session.server();
   return answer;
 }

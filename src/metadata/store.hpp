@@ -49,22 +49,27 @@ class Store {
   /// expires, or goes when the store can be reached again.
   virtual ~Store() = default;
 
+  /// Ends the calls of this object that wait for the store with canceled; a later call that would wait ends
+  /// so, too. Its watches and its entries stay, and calls of other objects go on.
+  virtual void cancel_calls() noexcept = 0;
+
   /// Makes `bytes` the entry, completely or not at all. The entry lives as long as this object; after the
   /// process has died or lost the store, it disappears within `ttl` and a few seconds. A store that sees the
   /// death of its publishers may ignore `ttl`.
-  ///   errors  invalid_argument (name, label, size, ttl under 1 s), timed_out, peer_lost (store out of
-  ///           reach), exhausted
+  ///   errors  invalid_argument (name, label, size, ttl under 1 s), timed_out, canceled, peer_lost (store
+  ///           out of reach), exhausted. After timed_out and canceled the entry may be there all the same,
+  ///           until this object ends
   [[nodiscard]] virtual Result<void> publish(std::string_view name, std::string_view label,
                                              std::string_view bytes, std::chrono::nanoseconds ttl,
                                              Deadline deadline) = 0;
   /// Removes an entry that this object owns.
   ///   errors  not_found (it owns no entry of that name: never published, or another publisher has it now),
-  ///           timed_out, peer_lost
+  ///           timed_out, canceled, peer_lost
   [[nodiscard]] virtual Result<void> remove(std::string_view name, std::string_view label,
                                             Deadline deadline) = 0;
   /// The bytes of an entry, as one publish wrote them.
-  ///   errors  not_found (no entry, or its publisher is gone), timed_out, peer_lost, corrupt (they are not
-  ///           what was published)
+  ///   errors  not_found (no entry, or its publisher is gone), timed_out, canceled, peer_lost, corrupt (they
+  ///           are not what was published)
   [[nodiscard]] virtual Result<std::string> fetch(std::string_view name, std::string_view label,
                                                   Deadline deadline) = 0;
   /// The names that have an entry, each once, in alphabetical order.

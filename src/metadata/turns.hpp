@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lock for each key of an open set of keys, with a deadline.
+// A lock for each key of an open set of keys, with a deadline and a stop.
 #pragma once
 
 #include "base/clock.hpp"
@@ -7,18 +7,20 @@
 #include <condition_variable>
 #include <mutex>
 #include <set>
+#include <stop_token>
 
 namespace headrace::metadata {
 
 template <class Key>
 class Turns {
  public:
-  /// The right to act on a key, until its end. False: the deadline passed first.
+  /// The right to act on a key, until its end. False: the deadline passed or `stop` was requested first.
   class Turn {
    public:
-    Turn(Turns& turns, const Key& key, Deadline deadline) : turns_(turns), key_(key) {
+    Turn(Turns& turns, const Key& key, Deadline deadline, const std::stop_token& stop)
+        : turns_(turns), key_(key) {
       std::unique_lock lock(turns_.mutex_);
-      has_ = turns_.ended_.wait_until(lock, deadline.time_point(),
+      has_ = turns_.ended_.wait_until(lock, stop, deadline.time_point(),
                                       [&] { return !turns_.taken_.contains(key_); });
       if (has_) turns_.taken_.insert(key_);
     }
@@ -42,7 +44,7 @@ class Turns {
 
  private:
   std::mutex mutex_;
-  std::condition_variable ended_;
+  std::condition_variable_any ended_;
   std::set<Key> taken_;
 };
 

@@ -41,6 +41,12 @@ bool MessageOutbox::anything_ready() {
   return false;
 }
 
+std::uint64_t MessageOutbox::unsent() const {
+  std::uint64_t all = 0;
+  for (const auto& [channel, lane] : lanes_) all += lane.queue.size();
+  return all;
+}
+
 std::optional<MessageOutbox::Next> MessageOutbox::next() {
   for (auto& [channel, lane] : lanes_) {
     drop_what_never_left(lane);

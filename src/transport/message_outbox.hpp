@@ -56,6 +56,8 @@ class MessageOutbox {
   };
   [[nodiscard]] std::optional<Next> next();
   [[nodiscard]] bool anything_ready();
+  /// How many `next` has not given yet.
+  [[nodiscard]] std::uint64_t unsent() const;
   /// The peer has delivered or dropped so many in all.
   ///   errors  corrupt (more than were sent, or fewer than before)
   Result<void> acknowledged(std::uint16_t channel, std::uint64_t delivered_in_all);

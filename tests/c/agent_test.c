@@ -1,74 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The C API of agents, compiled as C: two agents of this process, and what they refuse. */
-#include "check.h"
-
-#include <headrace/c/agent.h>
+#include "agents.h"
 
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { pages = 8, page_bytes = 4096 };
-enum { invalid_argument = 2, canceled = 6 }; /* codes of errors */
-
-#define SIZED(type, name)           \
-  type name;                        \
-  memset(&(name), 0, sizeof(name)); \
-  (name).struct_size = sizeof(name)
-
-static const int64_t ten_seconds = 10000000000;
-
-static headrace_agent* open_agent(const char* name) {
-  const char* backends[] = {"shm", "tcp", "posix", NULL};
-  SIZED(headrace_agent_options, options);
-  options.backends = backends;
-  options.listen = "127.0.0.1:0";
-  headrace_agent* agent = NULL;
-  CHECK(headrace_agent_open(name, &options, &agent, fresh()) == 0);
-  return agent;
-}
-
-static headrace_page_spec uniform(uint32_t region) {
-  SIZED(headrace_page_spec, spec);
-  spec.form = HEADRACE_PAGES_UNIFORM;
-  spec.region = region;
-  spec.page_bytes = page_bytes;
-  spec.count = pages;
-  return spec;
-}
-
-static headrace_page_list* prepare(headrace_agent* agent, const char* peer, uint32_t region) {
-  const headrace_page_spec spec = uniform(region);
-  headrace_page_list* list = NULL;
-  CHECK(headrace_agent_prepare(agent, peer, &spec, &list, fresh()) == 0);
-  CHECK(headrace_page_list_count(list) == pages && headrace_page_list_bytes(list) == pages * page_bytes);
-  return list;
-}
-
-static uint32_t register_bytes(headrace_agent* agent, void* memory, uint64_t length, const char* name) {
-  SIZED(headrace_memory, range);
-  range.address = memory;
-  range.length = length;
-  SIZED(headrace_register_options, options);
-  options.name = name;
-  options.note = "uint8";
-  uint32_t region = 0;
-  CHECK(headrace_agent_register(agent, &range, 1, &options, &region, fresh()) == 0);
-  return region;
-}
-
-static void meet(headrace_agent* agent, headrace_agent* peer) {
-  headrace_bytes* metadata = NULL;
-  CHECK(headrace_agent_export_metadata(peer, NULL, &metadata, fresh()) == 0);
-  SIZED(headrace_import_report, report);
-  CHECK(headrace_agent_import_metadata(agent, headrace_bytes_data(metadata), headrace_bytes_size(metadata),
-                                       &report, fresh()) == 0);
-  CHECK(strcmp(report.peer, headrace_agent_name(peer)) == 0);
-  CHECK(report.incarnation == headrace_agent_incarnation(peer) && report.restarted == 0);
-  headrace_bytes_free(metadata);
-}
 
 /* ---------------------------------------------------------------- what works */
 
@@ -241,6 +179,39 @@ static void messages_and_lists_cross(headrace_agent* left, headrace_agent* right
   CHECK(headrace_list_options(NULL, &json, fresh()) == 0);
   CHECK(strstr(headrace_bytes_data(json), "tcp.sockets") != NULL);
   headrace_bytes_free(json);
+}
+
+static void check_note(headrace_regions* regions, const void* note, uint64_t size) {
+  SIZED(headrace_region, region);
+  CHECK(headrace_regions_get(regions, headrace_regions_count(regions) - 1, &region, fresh()) == 0);
+  CHECK(region.note_size == size && memcmp(region.note, note, size) == 0 && region.note[size] == 0);
+  headrace_regions_free(regions);
+}
+
+static void a_note_goes_with_its_size(headrace_agent* left, headrace_agent* right) {
+  static unsigned char memory[page_bytes];
+  SIZED(headrace_memory, range);
+  range.address = memory;
+  range.length = sizeof memory;
+  SIZED(headrace_register_options, options);
+  options.name = "noted";
+  options.note = "a\0b";
+  for (options.note_size = 0; options.note_size <= 3; options.note_size += 3) {
+    const uint64_t size = options.note_size == 0 ? 1 : 3; /* up to the first zero, or all */
+    uint32_t region = 0;
+    CHECK(headrace_agent_register(right, &range, 1, &options, &region, fresh()) == 0);
+    meet(left, right);
+    headrace_regions* regions = NULL;
+    CHECK(headrace_agent_regions(right, &regions, fresh()) == 0);
+    check_note(regions, options.note, size);
+    CHECK(headrace_agent_peer_region(left, "right", "noted", &regions, fresh()) == 0);
+    check_note(regions, options.note, size);
+    CHECK(headrace_agent_deregister(right, &region, 1, ten_seconds, fresh()) == 0);
+  }
+  options.note = NULL;
+  uint32_t region = 0;
+  CHECK(headrace_agent_register(right, &range, 1, &options, &region, fresh()) == invalid_argument);
+  CHECK(strcmp(text(), "note is NULL") == 0);
 }
 
 static void reached(void* context) { atomic_fetch_add((atomic_int*)context, 1); }
@@ -419,6 +390,8 @@ static void null_may_be_freed_and_asked(void) {
   headrace_notifications_free(NULL);
   headrace_counter_free(NULL);
   headrace_counter_word_free(NULL);
+  headrace_completion_queue_free(NULL);
+  headrace_notification_watch_free(NULL);
   CHECK(headrace_counter_value(NULL) == 0 && headrace_counter_word_address(NULL) == NULL);
   headrace_error_free(NULL);
   headrace_bytes_free(NULL);
@@ -520,23 +493,72 @@ static void an_agent_may_be_shut_beside_every_call_and_freed_later(void) {
   }
 }
 
+static void a_shut_agent_refuses_notifications_and_wakes_those_that_wait_for_them(void) {
+  headrace_agent* agent = open_agent("shut");
+  struct pollfd waiting = {-1, POLLIN, 0};
+  int32_t again = -1;
+  CHECK(headrace_agent_notification_fd(agent, &waiting.fd, fresh()) == 0);
+  CHECK(poll(&waiting, 1, 0) == 0);
+  headrace_agent_shut(agent);
+  CHECK(poll(&waiting, 1, 0) == 1);
+  headrace_notifications* taken = NULL;
+  CHECK(headrace_agent_take_notifications(agent, NULL, NULL, &taken, fresh()) == invalid_argument);
+  CHECK(taken == NULL && strstr(text(), "is closed") != NULL);
+  CHECK(headrace_agent_notification_fd(agent, &again, fresh()) == invalid_argument);
+  headrace_agent_close(agent);
+}
+
+static void a_count_beyond_all_memory_is_refused(headrace_agent* agent) {
+  static unsigned char memory[pages * page_bytes];
+  const uint64_t beyond = (uint64_t)1 << 62;
+  uint32_t region = register_bytes(agent, memory, sizeof memory, NULL);
+  CHECK(headrace_agent_deregister(agent, &region, beyond, ten_seconds, fresh()) == invalid_argument);
+  CHECK(strstr(text(), "check the count") != NULL);
+  SIZED(headrace_export_options, export);
+  export.regions = &region;
+  export.region_count = beyond;
+  headrace_bytes* bytes = NULL;
+  CHECK(headrace_agent_export_metadata(agent, &export, &bytes, fresh()) == invalid_argument);
+  headrace_page row = {0};
+  SIZED(headrace_page_spec, spec);
+  spec.form = HEADRACE_PAGES_ROWS;
+  spec.rows = &row;
+  spec.count = beyond;
+  headrace_page_list* pages_of = NULL;
+  CHECK(headrace_agent_prepare(agent, NULL, &spec, &pages_of, fresh()) == invalid_argument);
+  headrace_page_list* list = prepare(agent, NULL, region);
+  SIZED(headrace_request_part, part);
+  part.local = list;
+  part.remote = list;
+  part.local_index = &region;
+  part.remote_index = &region;
+  part.count = beyond;
+  headrace_request* request = NULL;
+  CHECK(headrace_agent_make_request(agent, 0, &part, 1, NULL, &request, fresh()) == invalid_argument);
+  headrace_page_list_free(list);
+  CHECK(headrace_agent_deregister(agent, &region, 1, ten_seconds, fresh()) == 0);
+}
+
 int main(void) {
   headrace_agent* left = open_agent("left");
   headrace_agent* right = open_agent("right");
   a_read_moves_the_pages_that_its_indices_name(left, right);
   every_form_of_pages_says_the_same(left);
   messages_and_lists_cross(left, right);
+  a_note_goes_with_its_size(left, right);
   a_counter_counts_posts_after_their_bytes(left, right);
   metadata_travels_by_socket(left, right);
   errors_have_code_sentence_and_page(left);
   structs_of_a_later_version_may_be_longer_in_arrays_too(left);
   a_refused_registration_drops_what_it_was_to_keep(left);
   a_request_needs_indices_on_both_sides(left);
+  a_count_beyond_all_memory_is_refused(left);
   null_may_be_freed_and_asked();
   headrace_agent_close(left);
   headrace_agent_close(right);
   a_request_may_be_freed_after_its_agent();
   an_agent_may_be_shut_beside_every_call_and_freed_later();
+  a_shut_agent_refuses_notifications_and_wakes_those_that_wait_for_them();
   (void)fresh();
   puts("the C API does what it says");
   return 0;

@@ -62,6 +62,12 @@ class Command {
     read_until([this] { return out.find('\n') != std::string::npos; });
     return out.substr(0, out.find('\n'));
   }
+  /// Whether stderr gets this text before the process ends or 60 s pass.
+  bool complains(const std::string& text) {
+    const auto there = [&] { return err.find(text) != std::string::npos; };
+    read_until(there);
+    return there();
+  }
   [[nodiscard]] bool running() const {
     siginfo_t info{};
     return ::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&

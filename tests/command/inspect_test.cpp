@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `headrace plugins` and `headrace doctor`.
 #include "command/command.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
+
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -88,8 +91,8 @@ TEST(CliDoctor, TheReportSaysThatTheCoreWorksAndDescribesTheMachine) {
   EXPECT_EQ(find(findings, "an agent").at("state"), "ok");
   for (const PlainJson& finding : findings) {
     const auto state = finding.at("state").get<std::string>();
-    EXPECT_THAT(state, testing::AnyOf("ok", "note", "worse", "bad"));
-    if (state == "worse" || state == "bad") {
+    EXPECT_THAT(state, testing::AnyOf("ok", "note", "warning", "bad"));
+    if (state == "warning" || state == "bad") {
       EXPECT_NE(finding.at("advice"), "") << finding.dump();
     }
   }
@@ -101,8 +104,9 @@ TEST(CliDoctor, AMissingSecretIsSaidAndARequiredOneIsAskedFor) {
     return find(PlainJson::parse(run_command(arguments).out).at("findings"), "secret");
   };
   const PlainJson none = secret({"doctor", "--json"});
-  EXPECT_EQ(none.at("state"), "worse");
+  EXPECT_EQ(none.at("state"), "warning");
   EXPECT_THAT(none.at("advice").get<std::string>(), HasSubstr("auth_token_file"));
+  EXPECT_THAT(none.at("value").get<std::string>(), HasSubstr("the data port of tcp is on every interface"));
   EXPECT_EQ(secret({"doctor", "--json", "--option", "tcp.listen=127.0.0.1:0"}).at("state"), "ok");
   const Outcome set = run_command({"doctor", "--json", "--option", "auth_token=hunter2"});
   EXPECT_EQ(find(PlainJson::parse(set.out).at("findings"), "secret").at("state"), "ok");
@@ -110,6 +114,21 @@ TEST(CliDoctor, AMissingSecretIsSaidAndARequiredOneIsAskedFor) {
   const Outcome required = run_command({"--require-auth", "doctor"});
   EXPECT_EQ(required.code, 1);
   EXPECT_THAT(required.err, HasSubstr("option auth is \"required\""));
+}
+
+TEST(CliDoctor, ASecretThatOtherUsersCanReadIsSaid) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/secret";
+  std::ofstream(file) << "open sesame\n";
+  const auto state = [&] {
+    const Outcome outcome = run_command({"doctor", "--json", "--option", "auth_token_file=" + file});
+    return find(PlainJson::parse(outcome.out).at("findings"), "secret");
+  };
+  ::chmod(file.c_str(), 0640);
+  EXPECT_EQ(state().at("state"), "warning");
+  EXPECT_THAT(state().at("advice").get<std::string>(), HasSubstr("chmod 600 " + file));
+  ::chmod(file.c_str(), 0600);
+  EXPECT_EQ(state().at("state"), "ok");
 }
 
 TEST(CliDoctor, TheReportFitsTheTerminal) {

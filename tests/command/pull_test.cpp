@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -134,6 +137,50 @@ TEST_F(CliPull, TheServerPrintsOneLineWithItsAddress) {
       testing::MatchesRegex("serving 4 tensors, 1\\.0 MB at 127\\.0\\.0\\.1:[0-9]+; stop with Ctrl-C"));
   server.signal(SIGTERM);
   EXPECT_EQ(server.wait(), 0) << server.err;
+}
+
+TEST_F(CliPull, TheLogHasTheLevelOfTheCommandLineOrOfTheEnvironment) {
+  const std::string file = make_model(1, 1000);
+  const auto said = [&](const std::string& before) {
+    Command server({"-c", before + " serve \"$1\" --listen 0.0.0.0:0 --backend tcp", HEADRACE_COMMAND, file},
+                   "/bin/sh");
+    server.first_line();
+    server.signal(SIGTERM);
+    server.wait();
+    return server.err;
+  };
+  const auto warning = HasSubstr("without a secret");
+  const auto opened = HasSubstr("is open: backends tcp");
+  EXPECT_THAT(said("exec \"$0\""), testing::AllOf(warning, Not(opened)));
+  EXPECT_THAT(said("exec \"$0\" --log off"), IsEmpty());
+  EXPECT_THAT(said("exec \"$0\" --log warn"), testing::AllOf(warning, Not(opened)));
+  EXPECT_THAT(said("exec \"$0\" --log info"), testing::AllOf(warning, opened));
+  EXPECT_THAT(said("HEADRACE_LOG=off exec \"$0\""), IsEmpty());
+  EXPECT_THAT(said("HEADRACE_LOG=info exec \"$0\""), testing::AllOf(warning, opened));
+  EXPECT_THAT(said("HEADRACE_LOG=info exec \"$0\" --log off"), IsEmpty()) << "the command line wins";
+}
+
+TEST_F(CliPull, ADataPortThatOtherHostsReachIsPrintedAndSaid) {
+  const std::string model = make_model(1, 1000);
+  const std::string store = "file://" + (folder_ / "store").string();
+  fs::create_directory(folder_ / "store");
+  for (const std::vector<std::string>& way :
+       {std::vector<std::string>{"--store", store}, std::vector<std::string>{"--listen", "0.0.0.0:0"}}) {
+    std::vector<std::string> arguments{"serve", model, "--backend", "tcp"};
+    arguments.insert(arguments.end(), way.begin(), way.end());
+    Command server(arguments);
+    const std::string line = server.first_line();
+    const std::size_t at = line.find(", data port ");
+    ASSERT_NE(at, std::string::npos) << line << server.err;
+    const std::string port = line.substr(at + 12, line.find(';') - at - 12);
+    server.signal(SIGTERM);
+    EXPECT_EQ(server.wait(), 0);
+    EXPECT_THAT(server.err, HasSubstr("tcp " + port)) << "the warning names it";
+  }
+  Command local({"serve", model, "--json", "--backend", "tcp"});
+  const Json ports = Json::parse(local.first_line()).at("data_ports");
+  ASSERT_EQ(ports.size(), 1U);
+  EXPECT_THAT(ports[0].get<std::string>(), testing::StartsWith("127.0.0.1:"));
 }
 
 TEST_F(CliPull, PatternsSelectTensorsAndTheMetadataIsKept) {
@@ -409,6 +456,41 @@ TEST_F(CliPull, AServerIsFoundByNameInAStore) {
   const Outcome outcome = run_command({"pull", "granary", "--store", store, "-o", output()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_TRUE(read_file(output()) == read_file(folder_ / "model.safetensors"));
+}
+
+TEST_F(CliPull, AServerThatMayOpenFewFilesSaysSo) {
+  const std::string model = make_model(1, 1000);
+  Command server({"-c", "ulimit -n 60 && exec \"$0\" serve \"$1\" --backend tcp", HEADRACE_COMMAND, model},
+                 "/bin/sh");
+  server.first_line();
+  server.signal(SIGTERM);
+  server.wait();
+  EXPECT_THAT(server.err, HasSubstr("this process may open 60 files")) << server.out;
+}
+
+TEST_F(CliPull, APullThatWaitsSaysSo) {
+  const int silent = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof place;
+  ASSERT_EQ(::bind(silent, reinterpret_cast<sockaddr*>(&place), length), 0);
+  ASSERT_EQ(::listen(silent, 1), 0);
+  ASSERT_EQ(::getsockname(silent, reinterpret_cast<sockaddr*>(&place), &length), 0);
+  Command pull({"pull", "127.0.0.1:" + std::to_string(ntohs(place.sin_port)), "--list"});
+  EXPECT_TRUE(pull.complains("waiting, for 30 s at most (--timeout)")) << pull.err;
+  ::close(silent);
+}
+
+TEST_F(CliPull, AServerWhoseNameAnotherTakesSaysSo) {
+  const std::string model = make_model(1, 1000), store = "file://" + (folder_ / "store").string();
+  fs::create_directory(folder_ / "store");
+  Command first({"serve", model, "--json", "--name", "granary", "--store", store});
+  serve(first);
+  Command second({"serve", model, "--json", "--name", "granary", "--store", store});
+  serve(second);
+  EXPECT_TRUE(first.complains("another agent has published itself as granary")) << first.err;
+  EXPECT_THAT(second.err, Not(HasSubstr("another agent")));
 }
 
 TEST_F(CliPull, FilesThatAreNoTensorFilesAreRefused) {

@@ -64,6 +64,7 @@ TEST(CliUsage, AWrongWordIsNamedWithTheNearestRightOne) {
            {{}, "name a command: demo, serve, pull, "},
            {{"bench"}, "name a command: pages"},
            {{"doctr"}, "no command `headrace doctr`: did you mean doctor?"},
+           {{"export", "mlp.py:build"}, "no command `headrace export`: `python -m headrace.export` makes"},
            {{"bench", "page"}, "no command `headrace bench page`: did you mean pages?"},
            {{"bench", "pages", "--pages", "4K"},
             "`headrace bench pages` has no option --pages: did you mean --page?"},
@@ -98,6 +99,13 @@ TEST(CliUsage, TheCommandPluginsRefusesAnOptionThatAnAgentRefuses) {
     EXPECT_EQ(outcome.code, 1) << option;
     EXPECT_THAT(outcome.err, HasSubstr(words));
   }
+}
+
+TEST(CliUsage, ALogLevelForARoomThatDoesNotExistIsRefused) {
+  const Outcome outcome = run_command({"plugins", "--log", "warn,tpc=debug"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("\"tpc\" in \"warn,tpc=debug\" is no room: did you mean tcp?"));
+  EXPECT_EQ(run_command({"plugins", "--log", "warn,tcp=debug,engine=off,local=info"}).code, 0);
 }
 
 TEST(CliUsage, AClosedOutputPipeIsNoError) {

@@ -216,5 +216,27 @@ TEST_P(Messages, that_a_peer_does_not_take_are_held_back_with_would_block_and_no
   EXPECT_EQ(pair.b->host().messages().back().bytes, "once more");
 }
 
+TEST_P(Messages, that_have_left_arrive_though_their_sender_closes_the_link_at_once) {
+  Pair pair = open_pair();
+  const std::string bytes(20'000, 'm');
+  std::size_t sent = 0;
+  while (sent < 500 && pair.ab.notify(HEADRACE_CHANNEL_USER, bytes).ok()) ++sent;
+  EXPECT_GT(sent, 0U);
+  {
+    const Memory memory(Memory::Kind::plain, 100, 1);
+    const Region mine(*pair.a, memory), theirs(*pair.b, memory);
+    const Remote remote(pair.ab, theirs.facts());
+    Request request(*pair.a, HEADRACE_READ, &pair.ab, uniform_side(mine.handle(), 0, 50, 50),
+                    uniform_side(remote.handle(), 50, 50, 50), 1);
+    for (; sent < 1000 && request.try_post(&bytes).ok(); ++sent) ASSERT_TRUE(request.wait().status.ok());
+  }
+  ASSERT_TRUE(world.until([&] { return pair.ab.unsent() == 0; })) << world.describe();
+  pair.ab.disconnect();
+  world.start_driver();  // for the peer, while the instance waits for its last words to be taken
+  pair.a->destroy();
+  world.stop_driver();
+  ASSERT_TRUE(world.until([&] { return pair.b->host().message_count() == sent; })) << world.describe();
+}
+
 }  // namespace
 }  // namespace headrace::contract

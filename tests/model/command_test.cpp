@@ -73,9 +73,13 @@ TEST_F(ModelCommand, an_npy_file_is_the_only_input_or_the_only_output) {
   json x;
   for (int i = 0; i < 1024; ++i) x["anything"].push_back(i + 0.5);
   testing::write_file(in, x.dump());
-  const Outcome outcome = run_command({"infer", package_path("add"), "-i", in, "-o", out});
+  const Outcome unnamed = run_command({"infer", package_path("add"), "-i", in, "-o", out});
+  EXPECT_EQ(unnamed.code, 1) << "names of other files count";
+  EXPECT_THAT(unnamed.err, HasSubstr("the model has no input anything"));
+  const std::string named = "arg0_1=" + in;
+  const Outcome outcome = run_command({"infer", package_path("add"), "-i", named, "-o", out});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(run_command({"verify", package_path("add"), "-i", in, "-e", out}).code, 0);
+  EXPECT_EQ(run_command({"verify", package_path("add"), "-i", named, "-e", out}).code, 0);
   const Outcome wrong = run_command({"verify", package_path("add"), "-i", out, "-e", out, "--json"});
   EXPECT_EQ(wrong.code, 1);
   const json said = json::parse(wrong.out);
@@ -199,6 +203,13 @@ TEST_F(ModelCommand, errors_are_printed_on_stderr_with_advice) {
   testing::write_file(folder_.path() + "/y.json", R"({"y": [1]})");
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "y=" + folder_.path() + "/y.json"}),
               HasSubstr("the model has no input y: it takes x"));
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", folder_.path() + "/y.json"}),
+              HasSubstr("the model has no input y: it takes x; --input NAME=FILE"))
+      << "the only tensor of the file has a name";
+  EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", folder_.path() + "/y.json", "--option",
+                         "model.library=/nowhere.so"}),
+              HasSubstr("the model has no input y"))
+      << "said before torch is loaded";
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "nothing.npy"}), HasSubstr("nothing.npy"));
   EXPECT_THAT(complaint({"infer", package_path("mlp"), "-i", "x.txt"}),
               HasSubstr("must end in .npy, .npz, .safetensors or .json"));

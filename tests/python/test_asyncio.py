@@ -172,11 +172,14 @@ class Scripted:
         self.tell()
 
 
-def test_a_canceled_task_cancels_its_request_and_ends_after_the_request(monkeypatch):
+@pytest.fixture
+def scripted_queue(monkeypatch):
     if not hasattr(os, "eventfd"):
         pytest.skip("this Python has no os.eventfd")
     monkeypatch.setattr(_asyncio, "CompletionQueue", ScriptedQueue)
 
+
+def test_a_canceled_task_cancels_its_request_and_ends_after_the_request(scripted_queue):
     async def main():
         request = Scripted()
         task = asyncio.create_task(_asyncio.ended(request))
@@ -192,6 +195,23 @@ def test_a_canceled_task_cancels_its_request_and_ends_after_the_request(monkeypa
         with pytest.raises(asyncio.CancelledError):
             await task
         assert request.calls == ["cancel"]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_canceled_again_and_again_ends_after_its_request(scripted_queue):
+    async def main():
+        request = Scripted()
+        task = asyncio.create_task(_asyncio.ended(request))
+        await asyncio.sleep(0)
+        for _ in range(5):
+            task.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert request.calls == ["cancel"] and not task.done()
+        request.end("canceled")
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     asyncio.run(main())
 
@@ -426,9 +446,9 @@ class CountsLooks:
         self._agent = agent
         self.looks = 0
 
-    def take_notifications(self, peer, prefix):
+    def _take_notification(self, peer, prefix):
         self.looks += 1
-        return self._agent.take_notifications(peer, prefix)
+        return self._agent._take_notification(peer, prefix)
 
     def __getattr__(self, name):
         return getattr(self._agent, name)
@@ -450,6 +470,42 @@ def test_an_iterator_with_a_filter_looks_only_when_something_arrives_that_passes
 
     asyncio.run(main())
     assert len(right.take_notifications()) == 21
+
+
+def notify_ten(left, right):
+    before = right.telemetry().counters["notifications.received"]
+    for i in range(10):
+        left.notify(right.name, b"%d" % i)
+    until(lambda: right.telemetry().counters["notifications.received"] == before + 10)
+
+
+def test_an_iteration_that_ends_early_leaves_the_other_notifications(pair):
+    left, right = pair
+
+    async def first():
+        async for _, payload in right.notifications():
+            return payload
+
+    async def canceled_in_its_body():
+        seen = []
+
+        async def read():
+            async for _, payload in right.notifications():
+                seen.append(payload)
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(read())
+        while not seen:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return seen
+
+    notify_ten(left, right)
+    assert [asyncio.run(asyncio.wait_for(first(), 30)) for _ in range(3)] == [b"0", b"1", b"2"]
+    assert asyncio.run(canceled_in_its_body()) == [b"3"]
+    assert [payload for _, payload in right.take_notifications()] == [b"%d" % i for i in range(4, 10)]
 
 
 def test_iterating_leaves_no_descriptor_behind(backend):

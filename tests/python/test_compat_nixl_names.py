@@ -52,23 +52,27 @@ def test_the_small_wheel_provides_the_modules_without_another_import(name, modul
     assert said_by(text, SMALL_WHEEL) == [f"headrace.compat.nixl{module}", "headrace.compat.nixl._api"]
 
 
-def test_the_small_wheel_holds_every_package(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--quiet",
-        "--wheel-dir",
-        str(tmp_path),
-    ]
-    source = tmp_path / "source"
-    subprocess.run(["cp", "-r", str(SMALL_WHEEL.parent), str(source)], check=True)
-    subprocess.run([*command, str(source)], check=True, timeout=100)
-    (made,) = tmp_path.glob("headrace_nixl-*-py3-none-any.whl")
-    assert said_by("import nixl_cu13; print(nixl_cu13.__name__)", made) == ["headrace.compat.nixl"]
+@pytest.fixture(scope="module")
+def small_wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run(["cp", "-r", str(SMALL_WHEEL.parent), str(folder / "source")], check=True)
+    subprocess.run([*command, "--wheel-dir", str(folder), str(folder / "source")], check=True, timeout=100)
+    (made,) = folder.glob("headrace_nixl-*-py3-none-any.whl")
+    return made
+
+
+def test_the_small_wheel_holds_every_package(small_wheel):
+    assert said_by("import nixl_cu13; print(nixl_cu13.__name__)", small_wheel) == ["headrace.compat.nixl"]
+
+
+def test_programs_that_ask_for_the_version_of_nixl_get_that_of_its_package(small_wheel):
+    # As vLLM does (check_nixl_version), which refuses a version before 1.5.0.
+    text = """
+from importlib.metadata import packages_distributions, version
+print("headrace-nixl" in packages_distributions()["nixl"], version("headrace-nixl"))
+"""
+    assert said_by(text, small_wheel) == ["True", "1.5.1"]
 
 
 def test_importing_the_drop_in_imports_neither_numpy_nor_torch():

@@ -2,9 +2,13 @@
 # backends: shm
 """Metadata over etcd and torch's TCPStore, with NIXL's environment variables."""
 
+import socket
+import time
+
 import numpy as np
 import pytest
 
+import headrace
 from conftest import free_ports, unique, until
 from headrace.compat.nixl import _bindings as bind
 from headrace.compat.nixl import nixl_agent
@@ -127,8 +131,6 @@ def test_two_stores_are_refused(monkeypatch):
 
 
 def test_a_port_in_use_is_reported():
-    import socket
-
     from headrace.compat.nixl import nixl_agent_config
 
     with socket.create_server(("0.0.0.0", 0)) as held:
@@ -145,7 +147,7 @@ def test_a_torch_client_and_ours_see_each_others_values(monkeypatch):
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", f"127.0.0.1:{server.port}")
-    client = Client()
+    client = Client(headrace.Agent(unique("client"), backends=["shm"]))
     assert client.get("key") is None
     client.set("key", b"value\0" * 1_000_000)
     assert server.get("key") == b"value\0" * 1_000_000
@@ -158,11 +160,73 @@ def test_a_torch_client_and_ours_see_each_others_values(monkeypatch):
 
 @pytest.mark.parametrize("text", ["nohost", ":1", "host:", "host:port"])
 def test_an_invalid_endpoint_is_refused(text, monkeypatch):
-    from headrace.compat.nixl._tcpstore import Client
+    from headrace.compat.nixl._tcpstore import endpoint
 
     monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", text)
     with pytest.raises(ValueError, match="must be host:port"):
-        Client()
+        endpoint()
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """A server that accepts connections and never answers. Call it with the name of the store that it is
+    taken for."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+
+        def stands_for(store):
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            if store == "etcd":
+                monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", f"http://{address}")
+            else:
+                monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", address)
+                monkeypatch.setenv("NIXL_TCPSTORE_OP_TIMEOUT_MS", "60000")
+            return server
+
+        yield stands_for
+
+
+@pytest.mark.parametrize(
+    "store, call, connections",
+    [
+        ("etcd", "publish", 1),
+        ("etcd", "find", 2),  # after a watch
+        ("tcpstore", "find", 1),
+        ("tcpstore", "withdraw", 1),  # after a publish, which waits for no answer
+    ],
+)
+def test_a_close_ends_the_call_of_a_store_that_does_not_answer(silent, store, call, connections, nixl_log):
+    server = silent(store)
+    agent = nixl_agent(unique("closed"))
+    if call == "find":
+        agent.fetch_remote_metadata("peer")
+    else:
+        agent.send_local_metadata()
+    if call == "withdraw":
+        agent.invalidate_local_metadata()
+    held = [server.accept()[0] for _ in range(connections)]
+    begin = time.monotonic()
+    agent.agent._agent.close()
+    until(lambda: "was closed while" in nixl_log.text)
+    assert time.monotonic() - begin < 1
+    for connection in held:
+        connection.close()
+
+
+def test_a_tcpstore_that_does_not_answer_ends_a_call_by_its_deadline(silent, monkeypatch, nixl_log):
+    silent("tcpstore")
+    monkeypatch.setenv("NIXL_TCPSTORE_OP_TIMEOUT_MS", "100")
+    agent = nixl_agent(unique("patient"))
+    agent.fetch_remote_metadata("peer")
+    until(lambda: "the store did not answer within 0.1 s" in nixl_log.text)
+
+
+def test_a_tcpstore_that_is_not_there_is_reported(monkeypatch, nixl_log):
+    (port,) = free_ports(1)
+    monkeypatch.setenv("NIXL_TCPSTORE_ENDPOINT", f"127.0.0.1:{port}")
+    agent = nixl_agent(unique("early"))
+    agent.send_local_metadata()
+    until(lambda: "Connection refused" in nixl_log.text)
 
 
 def test_metadata_is_fetched_by_host_name():

@@ -124,6 +124,25 @@ def test_a_descriptor_becomes_readable_at_its_count(pair):
         os.close(fd)
 
 
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_descriptors_and_awaits_that_are_given_up_leave_few_descriptors(pair):
+    _, there, *_ = pair
+
+    async def give_up(count):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(there.counter(count).reached(count), 0.0001)
+
+    before = descriptors()
+    for count in range(1, 101):
+        os.close(there.counter(7).event_fd(count))
+        os.close(there.counter(count).event_fd(1))
+        asyncio.run(give_up(count))
+    assert descriptors() <= before + 10
+
+
 def test_an_immediate_has_32_bits(pair):
     for wrong in (-1, 1 << 32):
         with pytest.raises(TypeError):

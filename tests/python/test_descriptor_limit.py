@@ -14,6 +14,8 @@ import headrace
 from conftest import unique
 
 MODEST, RESERVED = 120, 32
+# A hub that has filled its limit while it held one for a moment, to refuse somebody, has that one left later.
+FEW_LEFT = r"(no|\d) file descriptors? left"
 
 # A hub in a process that may open few more descriptors. Each line is a number of files to hold open: at most
 # that many. It answers with how many it has, or with the number of its log lines.
@@ -132,11 +134,13 @@ def test_a_hub_without_descriptors_says_so_to_each_client_at_once(backend, clien
         began = time.monotonic()
         for _ in range(5):
             client = clients(hub)
-            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*no file descriptors left.*ulimit -n"):
+            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*{FEW_LEFT}.*ulimit -n"):
                 client.agent.connect(hub.name, 30)
             with pytest.raises(headrace.Exhausted, match="ulimit -n"):
                 client.read()
-            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*no file descriptors left.*ulimit -n"):
+            with pytest.raises(headrace.Exhausted, match="ulimit -n"):
+                client.agent.notify(hub.name, b"anybody there?")
+            with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*{FEW_LEFT}.*ulimit -n"):
                 client.agent.fetch_metadata(hub.address)
         assert time.monotonic() - began < 5  # no timeout of a handshake has passed
         first.read()
@@ -153,7 +157,7 @@ def test_many_clients_at_once_are_told(backend, clients):
         refused, began = [], time.monotonic()
 
         def read(client):
-            with pytest.raises(headrace.Exhausted, match="no file descriptors left"):
+            with pytest.raises(headrace.Exhausted, match=FEW_LEFT):
                 client.read()
             refused.append(client)
 
@@ -164,6 +168,36 @@ def test_many_clients_at_once_are_told(backend, clients):
             thread.join()
         assert len(refused) == len(threads)
         assert time.monotonic() - began < 5
+
+
+# Opens an agent with no free descriptor, with one, and so on.
+WITHOUT = """
+import os, resource, sys
+import headrace
+
+fd = os.open("/dev/null", os.O_RDONLY)
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+held = []
+try:
+    while True:
+        held.append(os.dup(fd))
+except OSError:
+    pass
+opened = []
+for free in range(60):
+    try:
+        headrace.Agent("agent", [sys.argv[1]], options={"log": "off"}).close()
+        opened.append(free)
+    except headrace.Exhausted as error:
+        assert not opened and "ulimit -n" in str(error), (free, opened, str(error))
+    os.close(held.pop())
+assert opened
+"""
+
+
+def test_an_agent_that_lacks_descriptors_says_so(backend, run_script):
+    code, _, errors = run_script(WITHOUT, backend)
+    assert code == 0, errors
 
 
 LOW = """

@@ -39,6 +39,7 @@ def test_partial_metadata_shows_one_region_at_a_time():
     assert "name='layer 2'" in said and "after deregistration:" in said
 
 
-def test_two_agents_find_each_other_in_a_real_etcd(etcd):
+def test_two_agents_find_each_other_in_a_real_etcd(etcd, monkeypatch):
+    monkeypatch.setenv("HEADRACE_TCP_LISTEN", "127.0.0.1:0")  # else a warning: a store, and no secret
     said = run("etcd_agents.py", f"etcd://{etcd}/example")
     assert "in the namespace: ['trainer']" in said and "read weights (uint8, 1048576)" in said

@@ -305,7 +305,7 @@ def test_the_package_runs_with_a_batch_of_one_and_writes_to_its_input(mixed):
 def test_a_package_that_differs_is_not_written(folder, tmp_path, capfd, compiled_once):
     package = tmp_path / "changing.pt2"
     package.write_text("the old one")
-    assert call(folder, "models.py:changing", package, "--verify", "--tolerance", "0.001") == 1
+    assert call(folder, "models.py:changing", package, "--force", "--verify", "--tolerance", "0.001") == 1
     out, err = capfd.readouterr()
     assert "largest difference 0.01" in out and "--tolerance" in err
     assert len(out.splitlines()) == 2 and all(line.endswith(": DIFFERS") for line in out.splitlines())
@@ -360,6 +360,13 @@ def test_where_it_goes_is_looked_at_before_anything_else(tmp_path, capsys):
     for output, expected in said.items():
         assert export.main(["no such file.py:f", "--output", str(tmp_path / output)]) == 1
         assert expected in capsys.readouterr().err
+    (tmp_path / "there.pt2").write_bytes(b"a package")
+    wanted = ["no such file.py:f", "--output", str(tmp_path / "there.pt2")]
+    assert export.main(wanted) == 1
+    assert "there.pt2 exists: --force replaces it" in capsys.readouterr().err
+    assert export.main([*wanted, "--force"]) == 1
+    assert "no such file.py" in capsys.readouterr().err
+    assert (tmp_path / "there.pt2").read_bytes() == b"a package"
     with pytest.raises(errors.InvalidArgument, match="must end in .pt2"):
         export.export_package(None, tmp_path / "x.onnx")
 

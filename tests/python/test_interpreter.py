@@ -115,6 +115,27 @@ def test_the_interpreter_ends_without_output_with(run_script, only_errors_are_lo
     )
 
 
+def test_the_interpreter_ends_while_threads_hold_the_last_references_to_agents(
+    run_script, monkeypatch, backend
+):
+    monkeypatch.setenv("PYTHONMALLOC", "debug")  # overwrites what is freed
+    text = f"""
+import sys, threading, time, headrace
+sys.path.append({str(HERE)!r})
+from sleeping import sleeps_in_epoll
+def wait(number):
+    try:
+        headrace.Agent(f"agent {{number}}", [{backend!r}]).wait_notification()
+    except headrace.Canceled:
+        pass
+threads = [threading.Thread(target=wait, args=(number,), daemon=True) for number in range(4)]
+for thread in threads: thread.start()
+while not all(sleeps_in_epoll(thread.native_id) for thread in threads): time.sleep(0.001)
+print("last line")
+"""
+    assert run_script(text) == (0, "last line\n", "")
+
+
 def test_the_interpreter_ends_without_output_with_a_request_in_flight(run_script, only_errors_are_logged):
     text = """
 request.post()

@@ -64,14 +64,40 @@ def test_an_agent_whose_secret_is_required_opens_no_port_beyond_loopback_without
     required = {"auth": "required"}
     with pytest.raises(
         headrace.InvalidArgument, match=r"backend tcp \(option tcp.listen\) listens on every interface"
-    ):
+    ) as refused:
         headrace.Agent("a", backends=["tcp"], options=required)
+    assert "tcp.listen=127.0.0.1:0 (HEADRACE_TCP_LISTEN)" in str(refused.value)
+    assert "HEADRACE_AUTH_TOKEN_FILE" in str(refused.value)
     with pytest.raises(
         headrace.InvalidArgument, match=r"the metadata socket \(listen\) listens on 0.0.0.0:0"
     ):
         headrace.Agent("a", backends=["shm"], listen="0.0.0.0:0", options=required)
-    headrace.Agent("a", listen="127.0.0.1:0", options=required | LOCAL).close()
+    for backends in ["tcp"], ["shm", "tcp"]:
+        headrace.Agent("a", backends, listen="127.0.0.1:0", options=required).close()
+    headrace.Agent("a", ["tcp"], options=required | LOCAL).close()
     headrace.Agent("a", listen="0.0.0.0:0", options=required | {"auth_token_file": secret_file}).close()
+
+
+def ports_of(**more):
+    with headrace.Agent(unique("a"), ["tcp"], **more) as agent:
+        (tcp,) = [backend for backend in agent.backends() if backend.name == "tcp"]
+        assert tcp.ports
+        return tcp.ports
+
+
+def test_an_agent_that_listens_on_loopback_opens_its_data_port_there(tmp_path, monkeypatch):
+    every = "0.0.0.0:", "[::]:"
+    assert all(port.startswith("127.0.0.1:") for port in ports_of(listen="127.0.0.1:0"))
+    assert all(port.startswith("127.0.0.1:") for port in ports_of(listen="127.0.0.1:0", store="memory:here"))
+    assert all(port.startswith(every) for port in ports_of())
+    assert all(port.startswith(every) for port in ports_of(listen="0.0.0.0:0"))
+    assert all(port.startswith(every) for port in ports_of(listen="127.0.0.1:0", store=f"file://{tmp_path}"))
+    assert all(port.startswith(every) for port in ports_of(listen="127.0.0.1:0", options={"tcp.listen": ""}))
+    monkeypatch.setenv("HEADRACE_TCP_LISTEN", "0.0.0.0:0")
+    assert all(port.startswith(every) for port in ports_of(listen="127.0.0.1:0"))
+    monkeypatch.delenv("HEADRACE_TCP_LISTEN")
+    monkeypatch.setenv("HEADRACE_STORE", f"file://{tmp_path}")
+    assert all(port.startswith(every) for port in ports_of(listen="127.0.0.1:0"))
 
 
 TWO_AGENTS = """
@@ -91,7 +117,7 @@ def warnings_of(code):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    return done.stderr.count("without a secret")
+    return done.stderr.count("without a secret: tcp ")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +128,7 @@ def warnings_of(code):
     ],
     ids=["headrace", "nixl"],
 )
-def test_ports_beyond_loopback_without_a_secret_are_said_once_in_a_process(open_one, monkeypatch):
+def test_ports_beyond_loopback_without_a_secret_are_said_once_in_a_process(open_one, monkeypatch, tmp_path):
     ports = []
     for _ in range(2):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -113,6 +139,8 @@ def test_ports_beyond_loopback_without_a_secret_are_said_once_in_a_process(open_
     assert warnings_of(two) == 0
     monkeypatch.delenv("HEADRACE_AUTH_TOKEN")
     assert warnings_of("a = headrace.Agent('a', listen='127.0.0.1:0')") == 0
+    assert warnings_of("a = headrace.Agent('a')") == 0, "metadata by hand"
+    assert warnings_of(f"a = headrace.Agent('a', store='file://{tmp_path}')") == 1
 
 
 def test_the_package_under_nixls_names_has_the_same_rules(monkeypatch, secret_file):

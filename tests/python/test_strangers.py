@@ -5,7 +5,9 @@
 After each attempt pages and notifications still move between the two.
 """
 
+import contextlib
 import socket
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from stranger import METADATA, TCP, Connection, FalsePort, Refused, metadata, pa
 PAGE = 4096
 STRANGERS = 8
 SECRET = "open sesame"
+ROOM = 8192  # of an inbox, for one link
 PLACES = 16384  # of immediates that a peer may send and nobody opens: engine/arrival_counters.hpp
 
 
@@ -255,6 +258,73 @@ def test_claimed_numbers_make_no_message_a_duplicate(open_agents):
 # Bounds
 
 
+def room_at(here, there):
+    """How many notifications of `there` wait at `here` before it has to wait, once its share is in use."""
+
+    def send(until_taken):
+        sent = taken = 0
+        quiet_since = time.monotonic()
+        while taken < until_taken or time.monotonic() < quiet_since + 0.5:
+            try:
+                there.notify(here.name, b"x")
+                sent += 1
+                quiet_since = time.monotonic()
+            except headrace.WouldBlock:
+                taken += len(here.take_notifications()) if taken < until_taken else 0
+                time.sleep(0.001)
+        return sent
+
+    send(2 * ROOM)
+    until(lambda: not here.take_notifications())
+    return send(0)
+
+
+def test_strangers_that_left_before_they_had_a_name_take_no_room():
+    """What they said is held until the name is theirs, and their link is gone by then."""
+    options = {"tcp.listen": "127.0.0.1:0", "inbox_capacity": ROOM, "log": "error"}
+    with (
+        headrace.Agent(unique("here"), ["tcp"], options=options) as here,
+        headrace.Agent(unique("there"), ["tcp"], options=options) as there,
+    ):
+        introduce(here, there)
+        there.connect(here.name)
+        address = tcp_address(here.export_metadata())
+        names = [f"stranger {number}" for number in range(7)]
+        holders = [Connection(address, name, 1, TCP, link_id=5 + i) for i, name in enumerate(names)]
+        until(lambda: sum(peer.connected for peer in here.peers()) == 1 + len(names))
+        for i, name in enumerate(names):
+            newcomer = Connection(address, name, 2, TCP, link_id=50 + i)
+            newcomer.notify(b"here I am")
+            time.sleep(0.05)
+            newcomer.close()
+        for name in names:
+            assert here.wait_notification(30, peer=name) == (name, b"here I am")
+        for holder in holders:
+            holder.close()
+        for name in names:
+            here.forget(name)
+        assert room_at(here, there) >= ROOM // 2
+
+
+def test_senders_that_take_no_notice_of_credits_fill_a_bounded_number_of_bytes(open_agents):
+    two = open_agents
+    here = headrace.Agent(
+        unique("here"), ["tcp"], options={"tcp.listen": "127.0.0.1:0", "inbox_bytes": 16 << 20}
+    )
+    with here:
+        address = tcp_address(here.export_metadata())
+        senders = [Connection(address, f"sender {i}", 1, TCP, link_id=5 + i) for i in range(4)]
+        for sender in senders:
+            with contextlib.suppress(OSError):
+                for _ in range(400):  # 25 MiB, and a share of one of four is 4 MiB
+                    sender.notify(bytes(64 << 10))
+        until(lambda: here.telemetry().counters["links.flooded"] > 0)
+        waiting = sum(len(payload) for _, payload in here.take_notifications())
+        share_of_each = [(16 << 20) / links for links in (1, 2, 3, 4)]  # as they come one after the other
+        assert waiting <= sum(share_of_each) * 5 / 4
+    two.unharmed()
+
+
 def resident_bytes():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
@@ -300,6 +370,22 @@ def test_names_of_strangers_are_forgotten_when_they_are_gone(two):
             stranger.close()
             until(lambda: not any(p.connected for p in two.here.peers() if p.name.startswith("name")))
     assert len(two.here.peers()) <= STRANGERS + 1
+
+
+def test_the_counters_of_refusals_are_there_from_the_start():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text()
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ") and line.count("|") == 6]
+    named = {row[4].strip("` ") for row in rows} - {"", "counter"}
+    assert {
+        "metadata.refused",
+        "links.refused",
+        "links.flooded",
+        "handshakes_dropped",
+        "counters.dropped",
+    } <= named
+    with headrace.Agent(unique("a"), ["shm", "tcp"]) as agent:
+        counters = agent.telemetry().counters
+        assert {name: counters.get(name) for name in named} == dict.fromkeys(named, 0)
 
 
 def test_connections_that_say_nothing_make_room_for_others(open_agents):

@@ -4,7 +4,9 @@
 
 import re
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from test_check_layers import load_tool
 
 run = load_tool("test")
 
+from testing import connectors  # noqa: E402
 from testing import stage as stage_module  # noqa: E402  (the tool has put its folder into sys.path)
 
 
@@ -248,3 +251,33 @@ def test_a_reader_is_fuzzed_again_if_its_program_changed_or_it_was_left(monkeypa
     assert fuzz("", use_store=True) == (["fuzz_bad"], 1, 1)
     (folder / "fuzz_good").write_text(f"#!/bin/sh\necho fuzz_good >> {ran} # changed\n")
     assert fuzz("", use_store=True) == (["fuzz_bad", "fuzz_good"], 1, 1)
+
+
+@pytest.fixture
+def bare_python(tmp_path, monkeypatch):
+    """An environment of its own for the servers, and a pip that reaches no index."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "servers")], check=True)
+    monkeypatch.setattr(connectors, "PYTHON", tmp_path / "servers" / "bin" / "python")
+    monkeypatch.setattr(connectors, "REPORTS", tmp_path)
+    monkeypatch.setattr(stage_module, "REPORTS", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+
+
+def test_a_server_that_pip_does_not_find_is_skipped_with_pips_sentence(runner, stage, bare_python):
+    runner.allowed_skips = stage_module.read_allowed_skips()
+    assert not connectors.has_server(runner, stage, Path(sys.executable), "vllm==0.33.0")
+    (skipped,) = stage.skips
+    assert skipped.text == "pip cannot install vllm==0.33.0: No matching distribution found for vllm==0.33.0"
+
+
+def test_a_server_that_pip_fails_to_install_is_no_skip(runner, stage):
+    runner.allowed_skips = stage_module.read_allowed_skips()
+    output = (
+        "WARNING: retrying\nERROR: Could not install packages due to an OSError: No space left on device\n"
+    )
+    stage.skip(
+        "vllm", connectors.skip_reason("vllm==0.33.0", connectors.pips_sentence(output)), runner.allowed_skips
+    )
+    assert len(stage.failures) == 1 and not stage.skips

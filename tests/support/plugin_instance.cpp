@@ -149,6 +149,12 @@ Status Link::notify(std::uint32_t channel, std::string_view bytes) const {
       instance_->table().notify(instance_->handle(), connection_, channel, bytes.data(), bytes.size()));
 }
 
+std::uint64_t Link::unsent() const {
+  const headrace_backend_v1& table = instance_->table();
+  const bool has = HEADRACE_HAS(&table, unsent) && table.unsent != nullptr;
+  return has ? table.unsent(instance_->handle(), connection_) : 0;
+}
+
 void Link::send(World& world, std::uint32_t channel, std::string_view bytes) const {
   Status status{Code::would_block};
   const bool taken = world.until(

@@ -124,6 +124,8 @@ class Link {
   [[nodiscard]] bool ready() const;
   [[nodiscard]] bool lost() const;
   [[nodiscard]] Status notify(std::uint32_t channel, std::string_view bytes) const;
+  /// 0 of a table without this entry.
+  [[nodiscard]] std::uint64_t unsent() const;
   /// Calls notify and runs progress while it returns would_block. Throws at any other refusal.
   void send(World& world, std::uint32_t channel, std::string_view bytes) const;
 

@@ -346,7 +346,7 @@ TEST_P(OverBackend, a_notification_comes_after_the_bytes_of_its_request) {
     EXPECT_TRUE(theirs == fresh);
     ASSERT_TRUE(request.wait(patience).ok());
   }
-  EXPECT_TRUE(agents.there.take_notifications().empty()) << "each notification is delivered once";
+  EXPECT_TRUE(must(agents.there.take_notifications()).empty()) << "each notification is delivered once";
 }
 
 TEST_P(OverBackend, notifications_without_a_request_keep_their_order_and_are_filtered_by_prefix) {
@@ -378,7 +378,7 @@ TEST_P(OverBackend, an_agent_moves_pages_to_itself) {
   ASSERT_TRUE(request.post({"to myself", {}}).ok());
   ASSERT_TRUE(request.wait(patience).ok()) << request.error().message;
   EXPECT_EQ(std::memcmp(bytes.data(), bytes.data() + 32768, 32768), 0);
-  const std::vector<Notification> told = agents.here.take_notifications();
+  const std::vector<Notification> told = must(agents.here.take_notifications());
   ASSERT_EQ(told.size(), 1U) << "the notification has arrived when the request is done";
   EXPECT_EQ(told[0].peer, agents.here.name());
   EXPECT_EQ(told[0].payload, "to myself");

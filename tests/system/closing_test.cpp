@@ -3,9 +3,10 @@
 // invalid_argument.
 #include "two_agents.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include "support/child_ending.hpp"
+#include "support/silent_port.hpp"
+
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -75,6 +76,19 @@ class ClosingOverBackend : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, ClosingOverBackend, ::testing::ValuesIn(all_backends()),
                          [](const auto& backend) { return backend.param; });
 
+TEST(Closing, after_the_close_taking_notifications_is_invalid_and_the_descriptor_is_readable) {
+  Agent agent = must(Agent::open(unique_name("agent"), {{"shm"}, "", "", {}}));
+  const int fd = must(agent.notification_fd());
+  ASSERT_TRUE(agent.notify(agent.name(), "x").ok());
+  agent.close();
+  pollfd poll{fd, POLLIN, 0};
+  EXPECT_EQ(::poll(&poll, 1, 0), 1);
+  EXPECT_EQ(agent.take_notifications().code(), Code::invalid_argument);
+  EXPECT_EQ(agent.take_notification().code(), Code::invalid_argument);
+  EXPECT_EQ(agent.notification_fd().code(), Code::invalid_argument);
+  EXPECT_EQ(::poll(&poll, 1, 0), 1) << "still";
+}
+
 /// Repeats the call until it fails, which it does once the agent is closed.
 Code last_code(const std::function<Code()>& call) {
   for (;;)
@@ -114,41 +128,108 @@ TEST_P(ClosingOverBackend, calls_on_other_threads_end_with_canceled_or_invalid_a
   }
 }
 
-/// A port of this host on which connections wait for an accept that never comes.
-class SilentPort {
- public:
-  SilentPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    EXPECT_EQ(::bind(socket_, reinterpret_cast<const sockaddr*>(&address_), sizeof address_), 0);
-    EXPECT_EQ(::listen(socket_, 8), 0);
-    socklen_t length = sizeof address_;
-    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address_), &length), 0);
+TEST_P(ClosingOverBackend, notifications_that_were_accepted_arrive_though_their_sender_closes_at_once) {
+  struct Case {
+    bool connected;
+    std::size_t count, bytes;
+  };
+  for (const auto& [connected, count, bytes] :
+       {Case{false, 3, 10}, Case{false, 100, 30'000}, Case{true, 100, 30'000}}) {
+    TwoAgents agents(GetParam());
+    agents.meet();
+    if (connected) must(agents.here.connect(agents.there.name(), patience));
+    const std::string filler(bytes, '.');
+    std::size_t accepted = 0;
+    while (accepted < count &&
+           agents.here.notify(agents.there.name(), std::to_string(accepted) + filler).ok())
+      ++accepted;
+    agents.here.close();
+    for (std::size_t i = 0; i < accepted; ++i)
+      ASSERT_EQ(must(agents.there.wait_notification(patience)).payload, std::to_string(i) + filler)
+          << "of " << accepted << (connected ? " over a link" : " before there was a link");
   }
-  ~SilentPort() { ::close(socket_); }
-  SilentPort(const SilentPort&) = delete;
-  SilentPort& operator=(const SilentPort&) = delete;
-  [[nodiscard]] std::string address() const {
-    return "127.0.0.1:" + std::to_string(ntohs(address_.sin_port));
-  }
+}
 
- private:
-  int socket_;
-  sockaddr_in address_{AF_INET, 0, {htonl(INADDR_LOOPBACK)}, {}};
-};
+TEST_P(ClosingOverBackend, notifications_of_posts_that_are_done_arrive_though_their_sender_closes_at_once) {
+  TwoAgents agents(GetParam());
+  std::vector<std::byte> ours(64), theirs(64);
+  const Region mine = must(agents.here.register_memory({ours.data(), ours.size()}));
+  const Region far = must(agents.there.register_memory({theirs.data(), theirs.size()}));
+  agents.meet();
+  const UniformPages near{mine.id, 0, 64, 64, 1}, remote{far.id, 0, 64, 64, 1};
+  Request request = must(agents.here.write(agents.there.name(), near, remote));
+  ASSERT_TRUE(request.wait(patience).ok());
+  const std::string filler(60'000, '.');
+  std::size_t done = 0;
+  for (; done < 50; ++done) {
+    if (!request.post({.notification = std::to_string(done) + filler}).ok()) break;
+    ASSERT_TRUE(request.wait(patience).ok());
+  }
+  agents.here.close();
+  for (std::size_t i = 0; i < done; ++i)
+    ASSERT_EQ(must(agents.there.wait_notification(patience)).payload, std::to_string(i) + filler);
+}
 
 TEST(Closing, it_ends_fetches_and_sends_of_metadata_that_a_silent_server_holds_up) {
-  const SilentPort port;
+  SilentPort port;
   Agent agent = must(Agent::open(unique_name("closed"), {{"shm"}, "", "", {}}));
   Code fetched = Code::ok, sent = Code::ok;
   const auto begin = std::chrono::steady_clock::now();
   {
     const std::jthread fetching([&] { fetched = agent.fetch_metadata(port.address(), patience).code(); });
     const std::jthread sending([&] { sent = agent.send_metadata(port.address(), {}, patience).code(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(port.accepts(2));
     agent.close();
   }
   EXPECT_EQ(fetched, Code::canceled);
   EXPECT_EQ(sent, Code::canceled);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, patience / 2);
+}
+
+TEST(Closing, it_ends_calls_of_a_store_that_a_silent_server_holds_up_and_no_call_of_another_agent) {
+  SilentPort etcd;
+  const AgentOptions options{{"shm"}, "", "etcd://" + etcd.address() + "/closing", {}};
+  Agent agent = must(Agent::open(unique_name("closed"), options));
+  Agent other = must(Agent::open(unique_name("other"), options));  // of the same session
+  Code published = Code::ok, found = Code::ok, listed = Code::ok, found_by_other = Code::ok;
+  std::atomic<bool> other_waits{true};
+  std::jthread finding_by_other([&] {
+    found_by_other = other.find("nobody", patience).code();
+    other_waits = false;
+  });
+  must(agent.watch_namespace([](const PeerEvent&) {}));
+  std::chrono::steady_clock::time_point begin;
+  {
+    const std::jthread publishing([&] { published = agent.publish().code(); });
+    const std::jthread finding([&] { found = agent.find("nobody", patience).code(); });
+    const std::jthread listing([&] { listed = agent.list_namespace(patience).code(); });
+    EXPECT_TRUE(etcd.accepts(5)) << "one connection for each call, and one for the watch";
+    begin = std::chrono::steady_clock::now();
+    agent.close();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_EQ(published, Code::canceled);
+  EXPECT_EQ(found, Code::canceled);
+  EXPECT_EQ(listed, Code::canceled);
+  EXPECT_EQ(agent.publish().code(), Code::invalid_argument);
+  EXPECT_TRUE(other_waits);
+  other.close();
+  finding_by_other.join();
+  EXPECT_EQ(found_by_other, Code::canceled);
+}
+
+TEST(Closing, a_forked_child_that_destroys_its_copy_ends_no_call_of_its_parent) {
+  Agent agent = must(Agent::open(unique_name("parent"), {{"shm"}, "", "", {}}));
+  const Agent server = must(Agent::open(unique_name("server"), {{"shm"}, "127.0.0.1:0", "", {}}));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    {
+      const Agent copy = std::move(agent);
+    }
+    ::_exit(0);
+  }
+  EXPECT_TRUE(ends_well(child));
+  must(agent.fetch_metadata(server.listen_address(), patience));
 }
 
 }  // namespace

@@ -3,6 +3,10 @@
 // lost.
 #include "two_agents.hpp"
 
+#include "support/heap_in_use.hpp"
+
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <string>
 #include <thread>
@@ -76,7 +80,7 @@ TEST_P(NotificationFlow, of_eight_fast_senders_nothing_accepted_is_lost_and_each
     const auto first = must(hub.wait_notification(patience));
     ASSERT_EQ(first.payload, std::to_string(came[first.peer]++));
     ++all;
-    for (const Notification& n : hub.take_notifications()) {
+    for (const Notification& n : must(hub.take_notifications())) {
       ASSERT_EQ(n.payload, std::to_string(came[n.peer]++));
       ++all;
     }
@@ -143,7 +147,7 @@ TEST_P(NotificationFlow, posts_that_are_canceled_give_back_the_room_of_their_mes
         ASSERT_LT(std::chrono::steady_clock::now(), limit) << "after " << done << " and " << canceled;
       canceler.post_comes();
       ++(request.wait(patience).ok() ? done : canceled);
-      delivered += hub.take_notifications().size();
+      delivered += must(hub.take_notifications()).size();
     }
     canceler.stop();
   }
@@ -153,6 +157,40 @@ TEST_P(NotificationFlow, posts_that_are_canceled_give_back_the_room_of_their_mes
   }
   EXPECT_GE(send_until_full(here, hub.name()), share / 2)
       << "a peer hears of its room when half of it is left";
+}
+
+TEST_P(NotificationFlow, a_function_that_is_slower_than_the_senders_costs_no_memory_for_each_message) {
+  constexpr int messages = 12'000;
+  Agent hub = open("hub"), here = open("here");
+  introduce(hub, here);
+  std::atomic<int> taken = 0;
+  hub.on_notification([&](const Notification&) {
+    std::this_thread::sleep_for(std::chrono::microseconds(1));  // and what the system adds
+    ++taken;
+  });
+  const std::size_t before = heap_in_use();
+  std::size_t most = before;
+  for (int sent = 0; sent < messages;) {
+    if (here.notify(hub.name(), "x").ok() && ++sent % 1000 == 0) most = std::max(most, heap_in_use());
+  }
+  while (taken < messages) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_LE(most - before, std::size_t{600} << 10) << "more than the messages that an inbox has room for";
+}
+
+TEST_P(NotificationFlow, a_function_that_was_replaced_gets_no_message_any_more) {
+  Agent hub = open("hub"), here = open("here");
+  introduce(hub, here);
+  std::atomic<int> first = 0, second = 0;
+  hub.on_notification([&](const Notification&) {
+    ++first;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  for (int sent = 0; sent < 100;) sent += here.notify(hub.name(), "x").ok() ? 1 : 0;
+  while (first == 0) std::this_thread::yield();
+  hub.on_notification([&](const Notification&) { ++second; });
+  const int by_then = first;
+  while (first + second < 100) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_LE(first, by_then + 1) << "a call that had begun may end";
 }
 
 TEST_P(NotificationFlow, an_agent_that_sends_to_itself_hears_that_its_inbox_is_full) {

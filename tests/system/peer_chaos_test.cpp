@@ -80,7 +80,7 @@ const Rule& rule_of(Blow blow) {
   static const std::array<Rule, kinds_of_blows> rules{{
       {"kill", {Code::peer_lost}, true, true},
       {"restart", {Code::peer_lost}, true, true},
-      {"stop", {Code::peer_lost}, false, true},
+      {"stop", {Code::peer_lost, Code::timed_out}, false, true},  // a post may wait for its handshake
       {"pause", {}, false, false},
       {"close there", {Code::peer_lost}, true, true},
       {"deregister there", {Code::not_found}, true, true},
@@ -307,8 +307,11 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     return must(Agent::open(unique_name(stem), o));
   }
 
-  /// `moments`, and before them one of each kind, after which memory is measured.
-  void run(int moments) {
+  /// At least so many moments, as many of each kind: an agent knows the peers that have died since it was
+  /// opened, and is opened anew once in each turn. Before them come a fifth as many: what agents keep for the
+  /// next time has its size after about 200. After these memory is measured.
+  void run(int at_least) {
+    const int moments = in_turns(at_least), warm_up = in_turns(at_least / 5);
     take_memory();
     here_.emplace(open_agent("survivor"));
     mine_ = register_memory(*here_);
@@ -316,7 +319,6 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     Footprint at_start = Footprint::now().plus(4);
     const auto began = Clock::now();
     std::size_t heap = 0;
-    constexpr int warm_up = kinds_of_blows;
     // A blow may come after the last byte: then there are more of them, until one has met a post in flight.
     int i = 0;
     for (; i < warm_up + moments || (met_ == 0 && i < warm_up + moments + 100); ++i) {
@@ -341,6 +343,10 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
   }
 
  private:
+  static int in_turns(int moments) {
+    return (moments + kinds_of_blows - 1) / kinds_of_blows * kinds_of_blows;
+  }
+
   void take_memory() {
     const std::size_t length = bytes + 2 * peer_margin_bytes;
     if (of_gpu())
@@ -658,7 +664,7 @@ TEST_P(PeerChaos, a_notification_to_a_dead_peer_is_refused_with_its_name) {
   }
 }
 
-TEST_P(PeerChaos, no_byte_is_lost_or_misplaced_at_random_moments) { run(13); }
+TEST_P(PeerChaos, no_byte_is_lost_or_misplaced_at_random_moments) { run(11); }
 TEST_P(PeerChaos, no_byte_is_lost_or_misplaced_at_a_thousand_random_moments_slow) { run(1000); }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PeerChaos, ::testing::Values("shm", "tcp", "cuda_ipc"),

@@ -172,7 +172,7 @@ TEST_P(SeveralPeers, each_peer_is_notified_once_and_after_its_own_pages) {
   }
   EXPECT_EQ(request.times().posts, 20u);
   for (Agent& other : all.others)
-    EXPECT_TRUE(other.take_notifications().empty()) << "each notification is delivered once";
+    EXPECT_TRUE(must(other.take_notifications()).empty()) << "each notification is delivered once";
 }
 
 TEST_P(SeveralPeers, a_post_has_one_completion_for_the_callback_and_the_descriptor) {
@@ -413,7 +413,7 @@ TEST(SeveralPeersOverFake, a_part_waits_for_a_full_queue_after_others_have_begun
     for (std::size_t i = 0; i < peers; ++i) {
       EXPECT_TRUE(all.equal(i)) << i;
       EXPECT_EQ(must(all.others[i].wait_notification(patience)).payload, "there");
-      EXPECT_TRUE(all.others[i].take_notifications().empty()) << "each notification is delivered once";
+      EXPECT_TRUE(must(all.others[i].take_notifications()).empty()) << "each notification is delivered once";
     }
   }
 }

@@ -28,6 +28,8 @@ typedef struct headrace_request headrace_request;
 typedef struct headrace_notifications headrace_notifications;
 typedef struct headrace_counter headrace_counter;
 typedef struct headrace_counter_word headrace_counter_word;
+typedef struct headrace_completion_queue headrace_completion_queue;
+typedef struct headrace_notification_watch headrace_notification_watch;
 
 /* A function of the caller's with its context. `drop`, if it is not NULL, is called once when the callback
  * will not be called again: it was replaced, or its agent or request has ended. Frozen. */
@@ -41,7 +43,8 @@ typedef struct headrace_callback {
 typedef struct headrace_agent_options {
   size_t struct_size;
   const char* const* backends; /* names, then NULL; NULL: every backend that loads here */
-  const char* listen;          /* "host:port" of the metadata socket; NULL: the agent does not listen */
+  const char* listen;          /* "host:port" of the metadata socket; NULL: the agent does not listen.
+                                  On loopback without a store: so is tcp's data port, as its default */
   const char* store;           /* "etcd://host:port", "file:///folder", "memory:NAME"; NULL: HEADRACE_STORE */
   const char* const* options;  /* name, value, name, value, ..., NULL; or NULL */
 } headrace_agent_options;
@@ -85,10 +88,11 @@ typedef struct headrace_memory {
 typedef struct headrace_register_options {
   size_t struct_size;
   const char* name;            /* unique in the agent; NULL: unnamed */
-  const char* note;            /* travels with the metadata, up to 64 KiB; may be NULL */
+  const char* note;            /* bytes that travel with the metadata, up to 64 KiB; may be NULL */
   const char* const* backends; /* names, then NULL; NULL: every backend that takes the kind */
   void* keep;                  /* with `drop`: drop(keep) is called once the regions are deregistered */
   void (*drop)(void* keep);    /* may be NULL */
+  uint64_t note_size;          /* of `note`, which may have zeros then; 0: it ends with its first zero */
 } headrace_register_options;
 
 /* Registers `count` ranges, all or none, and writes their ids to regions[0 .. count - 1]. With more than one
@@ -123,9 +127,10 @@ typedef struct headrace_region {
   uint64_t address; /* the owner's; 0 for files and objects */
   uint64_t length;
   const char* name;
-  const char* note;
+  const char* note; /* `note_size` bytes, and a zero behind them */
   int32_t read_only;
   int32_t reserved;
+  uint64_t note_size;
 } headrace_region;
 /* The regions of this agent, or of a peer. Free with headrace_regions_free. */
 HEADRACE_C_API int32_t headrace_agent_regions(const headrace_agent* agent, headrace_regions** regions,
@@ -326,7 +331,7 @@ typedef struct headrace_request_part {
 typedef struct headrace_request_options {
   size_t struct_size;
   const char* const* backends; /* names, then NULL; NULL: the best of all */
-  int64_t timeout_ns;          /* of each post; negative: none */
+  int64_t timeout_ns;          /* of each post; 0: it ends at once; negative: none */
 } headrace_request_options;
 
 /* Makes a request of one part, or of several parts to a peer each. `options` may be NULL. The request co-owns
@@ -353,7 +358,7 @@ typedef struct headrace_post_options {
   int32_t has_notification;
   int32_t has_stream; /* `stream` is a CUDA stream; NULL there: the default stream */
   void* stream;
-  int64_t timeout_ns;                   /* of this post; negative: the request's */
+  int64_t timeout_ns;                   /* of this post; 0: it ends at once; negative: the request's */
   const headrace_page_indices* indices; /* in a capture alone; else NULL */
   int32_t has_immediate;                /* the peer counts the post, or each replay: headrace_agent_counter */
   uint32_t immediate;
@@ -420,6 +425,28 @@ HEADRACE_C_API int32_t headrace_request_event_fd(headrace_request* request, int3
 /* Cancels the post in flight, whose memory must stay until it is quiet, and frees the handle. */
 HEADRACE_C_API void headrace_request_free(headrace_request* request);
 
+/* ------------------------------------------------------------------ completion queues */
+
+/* For event loops: one descriptor for the completions of many requests, also of several agents. A queue may
+ * be freed before its requests: completions to come are not queued then. Free with
+ * headrace_completion_queue_free. */
+HEADRACE_C_API int32_t headrace_completion_queue_open(headrace_completion_queue** queue,
+                                                      headrace_error** error);
+/* Puts `number` into the queue once, at the completion of the post that is in flight. If none is, or if the
+ * post is refused after all, at once. */
+HEADRACE_C_API int32_t headrace_completion_queue_add(headrace_completion_queue* queue,
+                                                     const headrace_request* request, uint64_t number,
+                                                     headrace_error** error);
+/* Moves numbers to numbers[0 .. *count - 1], at most `capacity`, in the order of their completions. Does not
+ * wait: *count is 0 if the queue has none. */
+HEADRACE_C_API int32_t headrace_completion_queue_take(headrace_completion_queue* queue, uint64_t* numbers,
+                                                      uint64_t capacity, uint64_t* count,
+                                                      headrace_error** error);
+/* An eventfd that is readable while the queue has numbers. It belongs to the queue; do not read from it. */
+HEADRACE_C_API int32_t headrace_completion_queue_event_fd(const headrace_completion_queue* queue,
+                                                          int32_t* descriptor, headrace_error** error);
+HEADRACE_C_API void headrace_completion_queue_free(headrace_completion_queue* queue);
+
 /* ------------------------------------------------------------------ notifications */
 
 /* Sends a notification without a request. */
@@ -449,9 +476,26 @@ typedef void (*headrace_notification_function)(void* context, const char* peer, 
 HEADRACE_C_API void headrace_agent_on_notification(headrace_agent* agent,
                                                    headrace_notification_function function,
                                                    headrace_callback callback);
-/* A descriptor that is readable while notifications wait. It belongs to the agent. */
+/* A descriptor that is readable while notifications wait, and once the agent is closed. It belongs to the
+ * agent. */
 HEADRACE_C_API int32_t headrace_agent_notification_fd(headrace_agent* agent, int32_t* descriptor,
                                                       headrace_error** error);
+
+/* Tells of notifications of this peer (NULL: any) whose payload begins with `prefix` (NULL: any), until it is
+ * freed; it takes one descriptor of the process. A watch may be freed after its agent. Free with
+ * headrace_notification_watch_free. */
+HEADRACE_C_API int32_t headrace_agent_watch_notifications(headrace_agent* agent, const char* peer,
+                                                          const char* prefix,
+                                                          headrace_notification_watch** watch,
+                                                          headrace_error** error);
+/* A descriptor that becomes readable when such a notification arrives, when one waits already, and when the
+ * agent is closed. It belongs to the watch; do not read from it. */
+HEADRACE_C_API int32_t headrace_notification_watch_fd(const headrace_notification_watch* watch,
+                                                      int32_t* descriptor, headrace_error** error);
+/* Makes it unreadable until the next such notification. Take those that wait after it, not before. */
+HEADRACE_C_API int32_t headrace_notification_watch_drain(headrace_notification_watch* watch,
+                                                         headrace_error** error);
+HEADRACE_C_API void headrace_notification_watch_free(headrace_notification_watch* watch);
 
 /* ------------------------------------------------------------------ counters */
 
@@ -484,7 +528,7 @@ HEADRACE_C_API void headrace_counter_free(headrace_counter* counter);
 /* ------------------------------------------------------------------ backends, options, telemetry */
 
 /* The backends of this agent as a JSON array of objects: name, version, path, loaded, refusal, kinds, local,
- * remote, notifications, mapping, query, options. */
+ * remote, notifications, mapping, query, ports, options. */
 HEADRACE_C_API int32_t headrace_agent_backends(const headrace_agent* agent, headrace_bytes** json,
                                                headrace_error** error);
 /* Opens one more backend. `options`: name, value, ..., NULL; or NULL. */
@@ -500,6 +544,19 @@ HEADRACE_C_API int32_t headrace_list_backends(const char* const* options, headra
 /* Every option with its value: a JSON array of objects: name, default, value, unit, sentence, source. */
 HEADRACE_C_API int32_t headrace_list_options(const char* const* options, headrace_bytes** json,
                                              headrace_error** error);
+
+/* ------------------------------------------------------------------ first values */
+
+/* Structs whose zeros have a meaning that is rarely wanted: GPU 0, NUMA node 0, descriptor 0, "end at once".
+ * Begin with these, as in: headrace_post_options options = HEADRACE_POST_OPTIONS_INIT; */
+#define HEADRACE_MEMORY_INIT \
+  { .struct_size = sizeof(headrace_memory), .file_descriptor = -1 }
+#define HEADRACE_ALLOCATE_OPTIONS_INIT \
+  { .struct_size = sizeof(headrace_allocate_options), .numa_node = -1, .near_gpu = -1 }
+#define HEADRACE_REQUEST_OPTIONS_INIT \
+  { .struct_size = sizeof(headrace_request_options), .timeout_ns = -1 }
+#define HEADRACE_POST_OPTIONS_INIT \
+  { .struct_size = sizeof(headrace_post_options), .timeout_ns = -1 }
 
 #ifdef __cplusplus
 }

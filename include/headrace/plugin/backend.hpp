@@ -165,6 +165,7 @@ class Backend {
   virtual Status notify(Link& /*link*/, std::uint32_t /*channel*/, std::string_view /*bytes*/) {
     return {Code::not_supported};
   }
+  virtual std::uint64_t unsent(Link& /*link*/) { return 0; }
 
   virtual std::uint32_t progress() { return 0; }
   [[nodiscard]] virtual int descriptor() { return -1; }
@@ -376,6 +377,9 @@ const headrace_backend_v1* table() {
         return Host::to_c(
             self<B>(i).notify(*H::link(connection), channel, {static_cast<const char*>(bytes), length}));
       });
+    };
+    t.unsent = [](void* i, void* connection) {
+      return shielded(std::uint64_t{0}, [&] { return self<B>(i).unsent(*H::link(connection)); });
     };
     t.progress = [](void* i) { return shielded(uint32_t{0}, [&] { return self<B>(i).progress(); }); };
     t.descriptor = [](void* i) {

@@ -21,8 +21,8 @@
  *             `destroy`: the host never runs two of these three at once on one instance
  *   locks     the host holds no lock while it calls the backend; the backend holds no lock while it calls
  *             the host
- *   blocking  no entry may wait for a peer: it starts the work, and reports the result through the host
- *             table
+ *   blocking  no entry may wait for a peer, but `destroy` (see `unsent`): it starts the work, and reports the
+ *             result through the host table
  *   re-entry  inside a host function the host calls no entry of any table and runs no code of a caller.
  *             Another thread of the host may do so before the function returns: `completed` may be followed
  *             by `post` or `release`, `accepted` by `notify`; `link_event` and `received` may come before
@@ -47,7 +47,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_BACKEND_ABI_MAJOR 1u
-#define HEADRACE_BACKEND_ABI_MINOR 2u
+#define HEADRACE_BACKEND_ABI_MINOR 3u
 #define HEADRACE_BACKEND_SYMBOL "headrace_backend_v1_table"
 
 /* The values of headrace::Code; include/headrace/result.hpp says what the caller can do at each. */
@@ -248,6 +248,9 @@ typedef struct headrace_info_v1 {
   uint32_t remote_kinds; /* ... and on the remote side */
   uint32_t reserved;
   uint64_t max_message_bytes; /* longest message that `notify` and `post` accept */
+  /* The addresses on which the instance listens, host:port separated by commas; NULL: none. The text lives as
+   * long as the instance. */
+  const char* ports;
 } headrace_info_v1;
 
 typedef struct headrace_connect_v1 {
@@ -547,6 +550,14 @@ typedef struct headrace_backend_v1 {
    * its work: not_found (a region was deregistered), peer_lost, invalid_argument at the page (an index was
    * out of bounds; reported once). Asks neither device nor peer. */
   int32_t (*check)(void* instance, void* request, headrace_check_v1* args, headrace_text_v1* error);
+
+  /* --- since 1.3 */
+
+  /* Returns how many messages and counts that were accepted on a ready link would be lost if it were
+   * disconnected now, those of posts included. Once it is 0 and no post is in flight, `disconnect` and
+   * `destroy` lose none of them, unless the peer or the network is lost; `destroy` may wait a second for a
+   * peer that does not read. Optional: NULL, or beyond struct_size, if nothing waits in the instance. */
+  uint64_t (*unsent)(void* instance, void* connection);
 } headrace_backend_v1;
 
 /* The struct_size of version 1.0: the smallest that a host accepts. */

@@ -18,22 +18,28 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A store that takes its time for each publish.
+/// A store that takes its time for each publish but the first.
 class SlowStore final : public metadata::Store {
  public:
   struct Seen {
     std::atomic<int> begun = 0, ended = 0;
     std::chrono::microseconds pause{0};
+    bool answers = true;  ///< or it waits until its calls are canceled
   };
   explicit SlowStore(Seen& seen) : seen_(seen) {}
 
   Result<void> publish(std::string_view, std::string_view, std::string_view bytes, std::chrono::nanoseconds,
                        Deadline) override {
     ++seen_.begun;
-    if (seen_.begun > 1) std::this_thread::sleep_for(seen_.pause);  // the caller's own publish is quick
+    if (seen_.begun > 1) std::this_thread::sleep_for(seen_.pause);
+    if (seen_.begun > 1 && !seen_.answers) canceled_.wait(false);
     kept_ = bytes;
     ++seen_.ended;
     return {};
+  }
+  void cancel_calls() noexcept override {
+    canceled_ = true;
+    canceled_.notify_all();
   }
   Result<void> remove(std::string_view, std::string_view, Deadline) override { return {}; }
   Result<std::string> fetch(std::string_view, std::string_view, Deadline) override { return kept_; }
@@ -43,6 +49,7 @@ class SlowStore final : public metadata::Store {
  private:
   Seen& seen_;
   std::string kept_;
+  std::atomic<bool> canceled_ = false;
 };
 
 class ExchangeTest : public testing::Test {
@@ -78,6 +85,18 @@ TEST_F(ExchangeTest, an_agent_may_be_closed_while_the_store_takes_in_a_change_of
   while (seen.begun < 2) std::this_thread::yield();
   impl.reset();
   EXPECT_EQ(seen.ended, seen.begun) << "the store is not used after the agent's end";
+}
+
+TEST_F(ExchangeTest, a_close_ends_the_renewal_that_the_store_does_not_answer) {
+  SlowStore::Seen seen;
+  seen.answers = false;
+  const auto impl = agent_over(seen);
+  const RegionId region = registered(*impl);
+  ASSERT_TRUE(impl->exchange->publish({}, "").ok());
+  ASSERT_TRUE(impl->engine->regions().deregister({&region, 1}, 0ns).ok());
+  while (seen.begun < 2) std::this_thread::yield();
+  impl->close();
+  EXPECT_EQ(seen.ended, 2);
 }
 
 TEST_F(ExchangeTest, an_agent_that_publishes_may_be_closed_at_any_moment) {

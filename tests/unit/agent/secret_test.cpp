@@ -37,14 +37,15 @@ TEST(Secret, comes_from_the_option_or_the_first_line_of_a_file_and_not_from_both
 
 TEST(Secret, that_is_required_and_missing_opens_no_port_beyond_loopback) {
   const Secret missing = read({{"auth", "required"}}).value();
-  EXPECT_TRUE(missing.check_port("a port", "127.0.0.1:0,[::1]:80,localhost:7").ok());
+  EXPECT_TRUE(missing.check_port("a port", "127.0.0.1:0,[::1]:80,localhost:7", "x").ok());
   for (const char* const addresses : {"", "0.0.0.0:0", "127.0.0.1:0,10.0.0.1:0", ":0", "[::]:0", "host:1"}) {
-    const auto refused = missing.check_port("a port", addresses);
+    const auto refused = missing.check_port("a port", addresses, "tcp.listen=127.0.0.1:0");
     EXPECT_EQ(refused.code(), Code::invalid_argument) << addresses;
     EXPECT_THAT(refused.error().message, HasSubstr("set auth_token")) << addresses;
+    EXPECT_THAT(refused.error().message, HasSubstr("HEADRACE_AUTH_TOKEN_FILE), or tcp.listen=127.0.0.1:0"));
   }
-  EXPECT_TRUE(read({{"auth", "required"}, {"auth_token", "abc"}})->check_port("a port", "").ok());
-  EXPECT_TRUE(read({})->check_port("a port", "").ok());
+  EXPECT_TRUE(read({{"auth", "required"}, {"auth_token", "abc"}})->check_port("a port", "", "x").ok());
+  EXPECT_TRUE(read({})->check_port("a port", "", "x").ok());
   EXPECT_EQ(read({{"auth", "maybe"}}).code(), Code::invalid_argument);
 }
 

@@ -29,6 +29,12 @@ TEST(Errors, ASystemErrorNamesTheActionThenTheSystemsTextThenTheErrno) {
   EXPECT_EQ(error.message, "bind 127.0.0.1:80: permission denied (errno 13)");
 }
 
+TEST(Errors, a_lack_of_descriptors_comes_with_what_to_do) {
+  EXPECT_EQ(os_error(EMFILE, "open x").message,
+            "open x: too many open files (errno 24); close descriptors, or raise `ulimit -n`");
+  EXPECT_NE(os_error_text(ENFILE).find("fs.file-max"), std::string::npos);
+}
+
 TEST(Errors, AnErrnoGetsTheCodeOfTheCallersNextStep) {
   EXPECT_EQ(os_error(EMFILE, "open").code, Code::exhausted);
   EXPECT_EQ(os_error(ECONNREFUSED, "connect").code, Code::peer_lost);

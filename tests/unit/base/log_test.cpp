@@ -133,15 +133,5 @@ TEST(Log, ASinkMayItselfSetTheLevel) {
   EXPECT_FALSE(log.enabled(LogLevel::error));
 }
 
-TEST(Log, ThePublicFunctionsSetTheProcessDefault) {
-  Lines lines;
-  set_log_sink(lines.sink());
-  ASSERT_TRUE(set_log_level("info").ok());
-  Log(Logger::process_default(), "agent").info("started");
-  EXPECT_EQ(lines.taken().size(), 1U);
-  set_log_sink({});
-  ASSERT_TRUE(set_log_level("warn").ok());
-}
-
 }  // namespace
 }  // namespace headrace

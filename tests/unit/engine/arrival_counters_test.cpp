@@ -2,12 +2,15 @@
 #include "engine/arrival_counters.hpp"
 
 #include "support/fake_cuda.hpp"
+#include "support/open_descriptors.hpp"
 
 #include <gtest/gtest.h>
 
 #include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <thread>
 
 namespace headrace::engine {
@@ -60,7 +63,7 @@ TEST_F(ArrivalCountersTest, a_wait_returns_once_the_count_is_reached_and_when_ti
 
 TEST_F(ArrivalCountersTest, a_close_ends_waits_and_wakes_those_that_watch_descriptors) {
   const auto count = counters.open({}).value();
-  const int fd = counters.event_fd(*count, 5).value();
+  const int fd = counters.event_fd(count, 5).value();
   EXPECT_FALSE(readable(fd, 0));
   std::jthread closing([&] {
     (void)calls.shut();
@@ -71,7 +74,7 @@ TEST_F(ArrivalCountersTest, a_close_ends_waits_and_wakes_those_that_watch_descri
   EXPECT_TRUE(readable(fd, 30'000));
   closing.join();
   EXPECT_EQ(counters.open({}).code(), Code::invalid_argument);
-  EXPECT_EQ(counters.event_fd(*count, 5).code(), Code::invalid_argument);
+  EXPECT_EQ(counters.event_fd(count, 5).code(), Code::invalid_argument);
   ::close(fd);
 }
 
@@ -80,7 +83,7 @@ TEST_F(ArrivalCountersTest, a_callback_and_a_descriptor_are_told_once_each_at_th
   std::atomic<int> first{0}, second{0};
   counters.on_reached(*count, 2, [&] { ++first; });
   counters.on_reached(*count, 4, [&] { ++second; });
-  const int fd = counters.event_fd(*count, 3).value();
+  const int fd = counters.event_fd(count, 3).value();
   counters.add({}, 1);
   EXPECT_FALSE(readable(fd, 0));
   counters.add({}, 2);
@@ -94,6 +97,33 @@ TEST_F(ArrivalCountersTest, a_callback_and_a_descriptor_are_told_once_each_at_th
   EXPECT_EQ(first, 1);
   EXPECT_EQ(second, 1);
   ::close(fd);
+}
+
+TEST_F(ArrivalCountersTest, descriptors_that_callers_have_closed_are_closed_here_too) {
+  const auto one = counters.open({1, 0}).value(), other = counters.open({2, 0}).value();
+  std::vector<UniqueFd> kept;
+  for (std::uint64_t i = 1; i <= 5; ++i) kept.emplace_back(counters.event_fd(one, 1000 + i).value());
+  const std::size_t before = test::open_descriptors();
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    ::close(counters.event_fd(one, i).value());
+    ::close(counters.event_fd(other, i).value());
+    ::close(counters.event_fd(counters.open({0, static_cast<std::uint32_t>(i)}).value(), 1).value());
+  }
+  EXPECT_LE(test::open_descriptors(), before + 20);
+  counters.add({1, 0}, 1003);
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(readable(kept[i].get(), 0), i < 3) << i;
+}
+
+TEST_F(ArrivalCountersTest, a_descriptor_becomes_readable_although_a_forked_child_has_a_copy_of_it) {
+  const auto count = counters.open({}).value();
+  const UniqueFd fd(counters.event_fd(count, 1).value());
+  const pid_t child = ::fork();
+  if (child == 0)
+    for (;;) ::pause();
+  counters.add({}, 1);
+  EXPECT_TRUE(readable(fd.get(), 0));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(ArrivalCountersTest, words_in_host_and_gpu_memory_follow_the_count) {
@@ -170,7 +200,7 @@ TEST_F(ArrivalCountersTest, a_peer_that_fills_its_places_leaves_those_of_others)
 TEST_F(ArrivalCountersTest, counts_from_many_threads_are_all_there_and_the_watch_meets_the_last) {
   const auto count = counters.open({}).value();
   constexpr std::uint64_t threads = 4, each = 5000;
-  const int fd = counters.event_fd(*count, threads * each).value();
+  const int fd = counters.event_fd(count, threads * each).value();
   std::vector<std::jthread> adding;
   for (std::uint64_t t = 0; t < threads; ++t)
     adding.emplace_back([&] {

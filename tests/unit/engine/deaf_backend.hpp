@@ -20,8 +20,11 @@ struct Deaf {
   static inline std::atomic<std::uint64_t> token = 0, link = 0;
   static inline std::atomic<int> posts = 0, closing = 0;
   static inline std::atomic<bool> may_close = true, full = false, ends_posts_of_closed_links = false;
+  static inline std::atomic<std::uint64_t> unsent = 0;
   static inline std::vector<std::uint64_t> answered;         ///< sequences of revocations, by `answers`
   static inline std::function<void(std::uint64_t)> answers;  ///< inside the call that sends an answer
+
+  static inline std::function<void(std::uint32_t, std::string_view)> sends;  ///< inside `notify`
 
   static void complete(headrace_code_v1 code = HEADRACE_OK) {
     if (const std::uint64_t ended = token.exchange(0); ended != 0)
@@ -39,10 +42,12 @@ struct Deaf {
     fill_requests(t);
     token = link = 0;
     posts = closing = 0;
+    unsent = 0;
     may_close = true;
     full = ends_posts_of_closed_links = false;
     answered.clear();
     answers = nullptr;
+    sends = nullptr;
     return &t;
   }
 
@@ -74,7 +79,9 @@ struct Deaf {
       return int32_t{HEADRACE_OK};
     };
     t.unload = [](void*, void*) {};
+    t.unsent = [](void*, void*) { return unsent.load(); };
     t.notify = [](void*, void*, uint32_t channel, const void* bytes, size_t length) {
+      if (sends) sends(channel, {static_cast<const char*>(bytes), length});
       if (channel == HEADRACE_CHANNEL_AGENT) note({static_cast<const char*>(bytes), length});
       return status(HEADRACE_OK);
     };

@@ -7,9 +7,11 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -118,6 +120,22 @@ TEST_F(EndBellTest, a_number_enters_its_queue_at_the_end_of_the_post_in_flight_a
   begin(life);
   ring(bell, life);
   EXPECT_TRUE(queue->take().empty());
+}
+
+TEST_F(EndBellTest, a_queue_stays_readable_while_numbers_are_left_in_it) {
+  const auto queue = open_queue();
+  for (std::uint64_t number = 1; number <= 3; ++number) queue->push(number);
+  std::array<std::uint64_t, 2> room{};
+  EXPECT_EQ(queue->take(std::span<std::uint64_t>()), 0);
+  EXPECT_EQ(queue->take(room), 2);
+  EXPECT_EQ(room, (std::array<std::uint64_t, 2>{1, 2}));
+  EXPECT_TRUE(is_readable(*queue));
+  queue->push(4);
+  EXPECT_EQ(queue->take(), (std::vector<std::uint64_t>{3, 4}));
+  EXPECT_FALSE(is_readable(*queue));
+  EXPECT_EQ(queue->take(room), 0);
+  queue->push(5);
+  EXPECT_TRUE(is_readable(*queue));
 }
 
 TEST_F(EndBellTest, a_number_enters_its_queue_when_the_post_is_taken_back) {

@@ -2,12 +2,14 @@
 #include "engine/inbox.hpp"
 
 #include "engine/send_credit.hpp"
+#include "tests/support/heap_in_use.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <random>
 
 namespace headrace::engine {
@@ -29,6 +31,12 @@ std::vector<std::string> payloads(const Inbox::Taken& taken) {
   std::vector<std::string> all;
   for (const Notification& n : taken.notifications) all.push_back(n.payload);
   return all;
+}
+
+std::optional<std::string> one(Inbox& inbox, const NotificationFilter& filter) {
+  std::optional<Notification> taken;
+  (void)inbox.take_one(filter, taken);
+  return taken ? std::optional(taken->payload) : std::nullopt;
 }
 
 bool readable(int fd) {
@@ -71,10 +79,10 @@ TEST(Inbox, a_filter_takes_by_peer_and_prefix_and_keeps_the_order_of_the_rest) {
   (void)put(inbox, "k2", "b", 2);
   (void)put(inbox, "other", "a", 1);
   (void)put(inbox, "k0", "a", 3);
-  EXPECT_EQ(inbox.take_one({"a", "k"}).notification->payload, "k1");
-  EXPECT_EQ(inbox.take_one({"a", "k"}).notification->payload, "k0") << "over another link of that peer";
-  EXPECT_FALSE(inbox.take_one({"a", "k"}).notification.has_value());
-  EXPECT_FALSE(inbox.take_one({"nobody", ""}).notification.has_value());
+  EXPECT_EQ(one(inbox, {"a", "k"}), "k1");
+  EXPECT_EQ(one(inbox, {"a", "k"}), "k0") << "over another link of that peer";
+  EXPECT_EQ(one(inbox, {"a", "k"}), std::nullopt);
+  EXPECT_EQ(one(inbox, {"nobody", ""}), std::nullopt);
   EXPECT_EQ(payloads(inbox.take({})), (std::vector<std::string>{"k2", "other"}));
 }
 
@@ -107,7 +115,7 @@ TEST(Inbox, every_filter_takes_what_a_look_at_all_messages_takes) {
     });
     std::vector<std::string> found;
     if (most == 1) {
-      if (auto one = inbox.take_one(filter).notification) found.push_back(std::move(one->payload));
+      if (auto found_one = one(inbox, filter)) found.push_back(std::move(*found_one));
     } else {
       found = payloads(inbox.take(filter));
     }
@@ -123,7 +131,7 @@ double miss_seconds(int waiting) {
   std::vector<double> times;
   for (int i = 0; i < 101; ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    EXPECT_FALSE(inbox.take_one({"", "none" + std::to_string(i)}).notification.has_value());
+    EXPECT_EQ(one(inbox, {"", "none" + std::to_string(i)}), std::nullopt);
     times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   std::ranges::nth_element(times, times.begin() + 50);
@@ -163,6 +171,32 @@ TEST(Inbox, a_watch_is_signaled_for_what_passes_its_filter_alone) {
   EXPECT_TRUE(readable(watch->bell.fd()));
 }
 
+TEST(Inbox, its_descriptor_stays_readable_after_the_close) {
+  Inbox inbox({});
+  const int fd = *inbox.descriptor();
+  (void)put(inbox, "x");
+  inbox.close();
+  (void)inbox.take({});
+  EXPECT_TRUE(readable(fd)) << "one that was there before";
+  Inbox other({});
+  other.close();
+  EXPECT_TRUE(readable(*other.descriptor()));
+}
+
+TEST(Inbox, watches_that_have_ended_take_no_memory_although_no_message_comes) {
+  Inbox inbox({});
+  const auto kept = *inbox.watch({});
+  const auto watch_often = [&] {
+    for (int i = 0; i < 10'000; ++i) (void)*inbox.watch({"a", "k"});
+  };
+  watch_often();
+  const std::size_t before = test::heap_in_use();
+  watch_often();
+  EXPECT_LT(test::heap_in_use(), before + 10'000) << "about 110 bytes each, if they are kept";
+  (void)put(inbox, "x");
+  EXPECT_TRUE(readable(kept->bell.fd()));
+}
+
 // ------------------------------------------------------------------ credit
 
 /// A peer that keeps to its credit, with as many messages as go. Returns how many.
@@ -182,8 +216,10 @@ TEST(Inbox, a_peer_sends_its_share_and_again_as_much_as_is_taken) {
   SendCredit credit;
   EXPECT_EQ(send_all(inbox, credit, 10'000), share);
   constexpr std::size_t taken = 2000;
-  for (std::size_t i = 0; i < taken; ++i)
-    if (const auto due = inbox.take_one({}).due) credit.raise(due->credit);
+  for (std::size_t i = 0; i < taken; ++i) {
+    std::optional<Notification> message;
+    if (const auto due = inbox.take_one({}, message)) credit.raise(due->credit);
+  }
   const std::size_t sent = send_all(inbox, credit, 10'000);
   EXPECT_GE(sent, taken / 2) << "it hears when less than half is left";
   EXPECT_LE(sent, taken);
@@ -286,7 +322,7 @@ TEST(Inbox, this_agent_may_send_to_itself_while_there_is_room) {
   (void)put(inbox, "1", "me", Inbox::self);
   (void)put(inbox, "2", "me", Inbox::self);
   EXPECT_FALSE(inbox.has_room());
-  (void)inbox.take_one({});
+  (void)one(inbox, {});
   EXPECT_TRUE(inbox.has_room());
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace headrace::engine {
 namespace {
@@ -23,7 +24,8 @@ TEST(LinkQueue, posts_wait_until_the_link_is_ready_and_leave_in_their_order) {
   LinkQueue queue;
   std::array<int, 3> posts{};
   for (int& post : posts) EXPECT_EQ(queue.add(post_at(post)), Answer::waits);
-  EXPECT_TRUE(queue.open());
+  queue.open();
+  EXPECT_TRUE(queue.begin_handing_over());
   EXPECT_EQ(queue.add(post_at(posts[0])), Answer::pass);
   const auto waited = queue.take_posts();
   ASSERT_EQ(waited.size(), 3U);
@@ -37,14 +39,15 @@ TEST(LinkQueue, a_removed_post_is_not_handed_over) {
   for (int& post : posts) (void)queue.add(post_at(post));
   EXPECT_TRUE(queue.remove(*post_at(posts[0])));
   EXPECT_FALSE(queue.remove(*post_at(posts[0])));
-  (void)queue.open();
+  queue.open();
   EXPECT_EQ(queue.take_posts(), std::vector{post_at(posts[1])});
 }
 
 TEST(LinkQueue, a_message_waits_behind_those_that_wait_after_the_link_is_ready) {
   LinkQueue queue;
   EXPECT_EQ(queue.add(0, "first"), Answer::waits);
-  EXPECT_TRUE(queue.open());
+  queue.open();
+  EXPECT_TRUE(queue.begin_handing_over());
   EXPECT_EQ(queue.add(0, "second"), Answer::waits) << "the first has not been sent";
   auto next = queue.next_message(0);
   ASSERT_TRUE(next);
@@ -61,7 +64,8 @@ TEST(LinkQueue, messages_of_one_channel_do_not_wait_for_those_of_the_other) {
   LinkQueue queue;
   EXPECT_EQ(queue.add(0, "a user's"), Answer::waits);
   EXPECT_EQ(queue.add(1, "an agent's"), Answer::waits);
-  EXPECT_TRUE(queue.open());
+  queue.open();
+  EXPECT_TRUE(queue.begin_handing_over());
   EXPECT_EQ(queue.next_message(1)->bytes, "an agent's");
   EXPECT_FALSE(queue.next_message(1));
   EXPECT_EQ(queue.add(1, "another"), Answer::pass);
@@ -70,7 +74,8 @@ TEST(LinkQueue, messages_of_one_channel_do_not_wait_for_those_of_the_other) {
 
 TEST(LinkQueue, nothing_waits_if_the_link_is_ready_before_it_comes) {
   LinkQueue queue;
-  EXPECT_FALSE(queue.open());
+  queue.open();
+  EXPECT_FALSE(queue.begin_handing_over());
   EXPECT_EQ(queue.add(0, "message"), Answer::pass);
 }
 
@@ -82,7 +87,7 @@ TEST(LinkQueue, beyond_its_bounds_it_is_full) {
   const std::string most(LinkQueue::most_message_bytes, 'x');
   EXPECT_EQ(queue.add(0, most), Answer::waits);
   EXPECT_EQ(queue.add(0, "x"), Answer::full);
-  (void)queue.open();
+  queue.open();
   EXPECT_EQ(queue.next_message(0)->bytes.size(), most.size());
   EXPECT_EQ(queue.add(0, "x"), Answer::waits) << "there is room again";
 }
@@ -92,7 +97,7 @@ TEST(LinkQueue, a_message_that_is_put_back_leaves_no_room_for_others) {
   const std::string half(LinkQueue::most_message_bytes / 2, 'x');
   EXPECT_EQ(queue.add(0, half), Answer::waits);
   EXPECT_EQ(queue.add(0, half), Answer::waits);
-  (void)queue.open();
+  queue.open();
   auto taken = queue.next_message(0);
   EXPECT_EQ(queue.add(0, half), Answer::waits) << "meanwhile there was room";
   queue.put_back(*std::move(taken));
@@ -113,6 +118,50 @@ TEST(LinkQueue, a_closed_queue_returns_what_waited_and_keeps_nothing) {
   EXPECT_EQ(queue.add(1, "message"), Answer::pass);
 }
 
+TEST(LinkQueue, one_thread_at_a_time_hands_over_until_nothing_waits) {
+  LinkQueue queue;
+  (void)queue.add(0, "message");
+  EXPECT_FALSE(queue.begin_handing_over()) << "the link is not ready";
+  queue.open();
+  EXPECT_TRUE(queue.begin_handing_over());
+  EXPECT_FALSE(queue.begin_handing_over());
+  EXPECT_FALSE(queue.end_handing_over());
+  EXPECT_TRUE(queue.next_message(0));
+  EXPECT_FALSE(queue.messages_have_left()) << "it is on its way to the backend, and may come back";
+  EXPECT_FALSE(queue.next_message(0));
+  EXPECT_TRUE(queue.messages_have_left());
+  EXPECT_TRUE(queue.end_handing_over());
+  EXPECT_FALSE(queue.begin_handing_over());
+}
+
+TEST(LinkQueue, messages_of_another_link_wait_behind_its_own_and_keep_later_ones_out) {
+  LinkQueue queue;
+  queue.open();
+  std::vector<LinkQueue::Message> left{{0, "first"}, {0, "second"}};
+  ASSERT_TRUE(queue.adopt(left));
+  EXPECT_FALSE(queue.messages_have_left());
+  EXPECT_TRUE(queue.begin_handing_over());
+  EXPECT_EQ(queue.add(0, "third"), Answer::full) << "it would take the credit of the first";
+  EXPECT_EQ(queue.add(1, "an agent's"), Answer::pass);
+  auto next = queue.next_message(0);
+  EXPECT_EQ(next->bytes, "first");
+  EXPECT_FALSE(next->has_credit);
+  queue.put_back(*std::move(next));
+  for (const char* const expected : {"first", "second"}) EXPECT_EQ(queue.next_message(0)->bytes, expected);
+  EXPECT_EQ(queue.add(0, "third"), Answer::waits) << "the second may come back";
+  EXPECT_EQ(queue.next_message(0)->bytes, "third");
+  EXPECT_FALSE(queue.next_message(0));
+  EXPECT_EQ(queue.add(0, "fourth"), Answer::pass);
+}
+
+TEST(LinkQueue, a_closed_queue_adopts_nothing) {
+  LinkQueue queue;
+  (void)queue.close();
+  std::vector<LinkQueue::Message> left{{0, "message"}};
+  EXPECT_FALSE(queue.adopt(left));
+  EXPECT_EQ(left.front().bytes, "message");
+}
+
 TEST(LinkQueue, messages_of_a_thread_stay_in_order_while_another_thread_hands_over) {
   LinkQueue queue;
   constexpr int messages = 2000;
@@ -128,7 +177,7 @@ TEST(LinkQueue, messages_of_a_thread_stay_in_order_while_another_thread_hands_ov
     }
   });
   while (!opened) std::this_thread::yield();
-  (void)queue.open();
+  queue.open();
   int taken = 0;
   while (const auto next = queue.next_message(0)) EXPECT_EQ(next->bytes, std::to_string(taken++));
   sender.join();

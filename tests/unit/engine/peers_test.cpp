@@ -43,6 +43,18 @@ TEST_F(PeersTest, a_link_is_made_once_and_is_ready_when_the_backend_says_so) {
   EXPECT_TRUE(parts.peers.connect("there", 0ns, {}).ok());
 }
 
+TEST_F(PeersTest, a_peer_that_only_connected_is_listed_with_the_backend_of_its_link) {
+  const std::uint64_t token = parts.peers.accepted(backend, &Recorded::handle, "there", 1);
+  ASSERT_EQ(parts.peers.list().size(), 1U);
+  EXPECT_TRUE(parts.peers.list().front().connected);
+  EXPECT_EQ(parts.peers.list().front().backends, std::vector<std::string>{"first"});
+  parts.links.event(token, HEADRACE_LINK_LOST, {Code::peer_lost}, "it died");
+  const PeerInfo gone = parts.peers.list().front();
+  EXPECT_TRUE(gone.lost);
+  EXPECT_EQ(gone.detail, "first: it died");
+  EXPECT_TRUE(gone.backends.empty());
+}
+
 TEST_F(PeersTest, a_lost_link_is_closed_later_and_every_watcher_is_told) {
   const auto life = parts.import("there");
   const auto link = parts.links.to(life, backend).value();

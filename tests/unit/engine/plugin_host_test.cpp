@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/plugin_host.hpp"
 
+#include "base/unique_fd.hpp"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,7 +122,7 @@ TEST_F(PluginHostTest, a_verdict_that_another_user_could_have_written_does_not_c
 
 TEST_F(PluginHostTest, find_all_lists_every_plugin_and_a_bad_one_does_not_hide_the_others) {
   PluginHost host(paths(), Log(logger_, "plugins"));
-  const auto all = host.find_all();
+  const auto all = host.find_all().value();
   const auto has = [&](const std::string& name, bool loaded) {
     return std::any_of(all.begin(), all.end(), [&](const FoundBackend& f) {
       return f.name == name && (f.table != nullptr) == loaded;
@@ -137,6 +140,21 @@ TEST_F(PluginHostTest, a_file_that_is_no_shared_object_is_refused) {
   p.other_folders = {folder_.string()};
   PluginHost host(p, Log(logger_, "plugins"));
   EXPECT_TRUE(says(host.find("text").refusal, "text.so")) << host.find("text").refusal;
+}
+
+TEST_F(PluginHostTest, without_descriptors_a_search_is_exhausted_and_the_next_one_finds_the_backend) {
+  PluginHost host(paths(), Log(logger_, "plugins"));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{static_cast<rlim_t>(UniqueFd(::dup(0)).get()), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const FoundBackend shm = host.find("shm");
+  const auto all = host.find_all();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(shm.code, Code::exhausted);
+  EXPECT_TRUE(says(shm.refusal, "ulimit -n")) << shm.refusal;
+  EXPECT_EQ(all.code(), Code::exhausted);
+  EXPECT_NE(host.find("shm").table, nullptr);
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct Stalled {
   }
   static const headrace_backend_v1* table() {
     static headrace_backend_v1 t = *plugin::table<fake::FakeBackend>();
+    t.unsent = nullptr;
     t.name = "stalled";
     t.create = [](const headrace_host_v1* h, const headrace_create_v1* args, void** instance,
                   headrace_text_v1* e) {

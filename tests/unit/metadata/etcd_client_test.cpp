@@ -268,7 +268,8 @@ TEST_F(EtcdWatch, AWatchIgnoresForeignKeys) {
 class CountingEtcd {
  public:
   CountingEtcd() {
-    http->set_answer([](const HttpRequest& request) -> Result<HttpResponse> {
+    http->set_answer([this](const HttpRequest& request) -> Result<HttpResponse> {
+      if (cuts_off && request.url.ends_with("/kv/txn")) return *cuts_off;
       if (request.url.ends_with("/kv/range")) return ok({{"header", {{"revision", "7"}}}});
       if (request.url.ends_with("/lease/grant")) return ok({{"ID", "101"}, {"TTL", "600"}});
       return ok({{"succeeded", true}});
@@ -286,8 +287,16 @@ class CountingEtcd {
     return std::move(open_store(url, options, logger)).value();
   }
 
+  /// The key that the last request removes; empty if it removes none.
+  [[nodiscard]] std::string removed() const {
+    const Json request = Json::parse(http->requests().back().body);
+    const Json::json_pointer key("/success/0/request_delete_range/key");
+    return decode_base64(request.value(key, std::string())).value();
+  }
+
   Logger logger;
   std::shared_ptr<FakeHttpClient> http = std::make_shared<FakeHttpClient>();
+  std::optional<Error> cuts_off = {};  // the end of each transaction, whose answer does not come
 };
 
 TEST(EtcdSharing, TheStoresOfANamespaceHaveOneWatchAndOneLease) {
@@ -317,11 +326,23 @@ TEST(EtcdSharing, AStoreThatEndsAloneRemovesItsEntriesAndTheLastOneEndsTheLease)
   EXPECT_EQ(one->remove("other", "", Deadline::after(10s)).code(), Code::not_found);
   one.reset();
   EXPECT_EQ(etcd.counts()["/v3/lease/revoke"], 0);
-  const Json removal = Json::parse(etcd.http->requests().back().body);
-  EXPECT_EQ(decode_base64(removal["success"][0]["request_delete_range"]["key"].get<std::string>()),
-            "/ns/agents/one/");
+  EXPECT_EQ(etcd.removed(), "/ns/agents/one/");
   other.reset();
   EXPECT_EQ(etcd.counts()["/v3/lease/revoke"], 1);
+}
+
+TEST(EtcdSharing, AnEntryWhosePublishWasCutOffIsRemovedWithItsStore) {
+  CountingEtcd etcd;
+  const auto other = etcd.open();
+  ASSERT_TRUE(other->publish("other", "", "x", 600s, Deadline::after(10s)).ok());
+  for (const Code code : {Code::canceled, Code::timed_out}) {
+    auto one = etcd.open();
+    etcd.cuts_off = Error{code, "no answer"};
+    EXPECT_EQ(one->publish("one", "", "x", 600s, Deadline::after(0s)).code(), code);
+    etcd.cuts_off.reset();
+    one.reset();
+    EXPECT_EQ(etcd.removed(), "/ns/agents/one/") << code_name(code);
+  }
 }
 
 // --- leases

@@ -83,6 +83,18 @@ TEST_F(FileStoreTest, a_store_that_others_may_write_is_refused_with_what_to_do) 
   }
 }
 
+TEST_F(FileStoreTest, a_folder_that_was_removed_comes_back_with_the_next_entry) {
+  const auto store = open(), other = open();
+  ASSERT_TRUE(store->publish("a", "", "bytes", 10s, Deadline::never()));
+  std::filesystem::remove_all(folder_.path());
+  ASSERT_TRUE(store->publish("a", "", "again", 10s, Deadline::never()));
+  EXPECT_EQ(*open()->fetch("a", "", Deadline::never()), "again");
+  ASSERT_TRUE(other->publish("b", "", "too", 10s, Deadline::never()))
+      << "its lock is gone, the folder is there";
+  EXPECT_THAT(*open()->list(Deadline::never()), ::testing::UnorderedElementsAre("a", "b"));
+  EXPECT_EQ(count_files("publishers"), 2U);
+}
+
 TEST_F(FileStoreTest, a_fifo_in_the_place_of_an_entry_keeps_nobody_waiting) {
   const auto store = open();
   ASSERT_TRUE(store->publish("a", "", "bytes", 10s, Deadline::never()));

@@ -254,6 +254,7 @@ TEST_F(MetadataSocket, AMissingServerIsPeerLostAndASilentServerTimesOut) {
   const auto nobody = fetch_from(address, identity("client"), "", 0, soon());
   EXPECT_EQ(nobody.code(), Code::peer_lost);
   EXPECT_THAT(nobody.error().message, HasSubstr(address));
+  EXPECT_THAT(nobody.error().message, HasSubstr("no agent listens there; Agent::listen_address says where"));
 
   const UniqueFd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto any = TcpAddress::parse("127.0.0.1:0")->resolve(TcpAddress::Use::listen)->front();
@@ -271,9 +272,10 @@ TEST_F(MetadataSocket, AServerThatHangsUpIsPeerLost) {
   ASSERT_EQ(::bind(listener.get(), any.get(), any.length), 0);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
   std::thread hang_up([&] { UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset(); });
-  EXPECT_EQ(
-      fetch_from(SocketAddress::local_of(listener.get())->text(), identity("client"), "", 0, soon()).code(),
-      Code::peer_lost);
+  const auto ended =
+      fetch_from(SocketAddress::local_of(listener.get())->text(), identity("client"), "", 0, soon());
+  EXPECT_EQ(ended.code(), Code::peer_lost);
+  EXPECT_THAT(ended.error().message, HasSubstr("is this the metadata socket of an agent of Headrace?"));
   hang_up.join();
 }
 

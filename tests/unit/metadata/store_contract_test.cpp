@@ -124,6 +124,18 @@ TEST_P(StoreContract, ADestroyedStoreRemovesItsEntries) {
   EXPECT_THAT(*b->list(soon()), ElementsAre("other"));
 }
 
+TEST_P(StoreContract, AStoreWhoseCallsAreCanceledKeepsItsEntriesUntilItIsDestroyed) {
+  auto canceled = open();
+  const auto other = open();
+  publish(*canceled, "agent", "bytes");
+  canceled->cancel_calls();
+  EXPECT_EQ(fetch(*other, "agent"), "bytes");
+  publish(*other, "other", "theirs");
+  canceled.reset();
+  EXPECT_EQ(other->fetch("agent", "", soon()).code(), Code::not_found);
+  EXPECT_EQ(fetch(*other, "other"), "theirs");
+}
+
 TEST_P(StoreContract, NamesAreListedOnceAndInOrder) {
   const auto a = open(), b = open();
   for (const char* name : {"c", "a", "b10", "b9"}) publish(*a, name, "x");

@@ -8,11 +8,13 @@ order, as in torch.
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import headrace
 
@@ -59,12 +61,18 @@ def _text(value: bytes) -> bytes:
 
 
 class Client:
-    """One connection to the store. Errors: OSError; after it the connection is useless."""
+    """One connection to the store, for an agent: its close ends a call that is under way.
 
-    def __init__(self) -> None:
-        self._socket = socket.create_connection(endpoint(), patience_seconds())
-        self._socket.settimeout(seconds("NIXL_TCPSTORE_OP_TIMEOUT_MS", OPERATION_MS))
-        self._socket.sendall(struct.pack("=BI", VALIDATE, MAGIC))
+    Errors: OSError, headrace.Canceled (the agent was closed). After either the connection is useless.
+    """
+
+    def __init__(self, agent: headrace.Agent) -> None:
+        self._agent = agent  # the descriptor is the agent's
+        self._closing = agent._closing_fd()
+        self._patience = patience_seconds()
+        self._socket = self._connect(*endpoint())
+        self._patience = seconds("NIXL_TCPSTORE_OP_TIMEOUT_MS", OPERATION_MS)
+        self._send(struct.pack("=BI", VALIDATE, MAGIC))
 
     def set(self, key: str, value: bytes) -> None:
         """Sets the value of a key; replaces an earlier value."""
@@ -90,14 +98,56 @@ class Client:
         """Closes the connection."""
         self._socket.close()
 
+    def _connect(self, host: str, port: int) -> socket.socket:
+        """Connects to the first address of the host that answers."""
+        failed = OSError(f"{host} has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                self._finish_connect(connection, address)
+                return connection
+            except OSError as error:
+                connection.close()
+                failed = error
+            except headrace.Canceled:
+                connection.close()
+                raise
+        raise failed
+
+    def _finish_connect(self, connection: socket.socket, address: Any) -> None:
+        connection.setblocking(False)
+        code = connection.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            self._wait(connection, select.POLLOUT)
+            code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code != 0:
+            raise OSError(code, f"connect to {address}: {os.strerror(code)}")
+
+    def _wait(self, connection: socket.socket, event: int) -> None:
+        poll = select.poll()
+        poll.register(connection, event)
+        poll.register(self._closing, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(self._patience * 1000)]
+        if self._closing in ready:
+            raise headrace.Canceled(f"agent {self._agent.name} was closed while the store did not answer")
+        if not ready:
+            raise TimeoutError(f"the store did not answer within {self._patience} s")
+
+    def _send(self, message: bytes) -> None:
+        rest = memoryview(message)
+        while rest:
+            self._wait(self._socket, select.POLLOUT)
+            rest = rest[self._socket.send(rest) :]
+
     def _ask(self, what: int, key: str, rest: bytes = b"", count: int | None = None) -> None:
         counted = b"" if count is None else struct.pack("=Q", count)
         # torch's clients put a slash before every key.
-        self._socket.sendall(bytes([what]) + counted + _text(b"/" + key.encode()) + rest)
+        self._send(bytes([what]) + counted + _text(b"/" + key.encode()) + rest)
 
     def _take(self, length: int) -> bytes:
         taken = bytearray()
         while len(taken) < length:
+            self._wait(self._socket, select.POLLIN)
             part = self._socket.recv(min(length - len(taken), 1 << 20))
             if not part:
                 raise ConnectionError("the store closed the connection")
@@ -139,10 +189,10 @@ class TcpStore:
     def _with_client(self, act: Callable[[Client], Answer]) -> Answer:
         """Runs `act` on the connection. A failed connection is not used again: it may have stopped inside an
         answer."""
-        client, self._connected = self._connected or Client(), None
+        client, self._connected = self._connected or Client(self._agent), None
         try:
             answer = act(client)
-        except OSError:
+        except (OSError, headrace.Canceled):
             client.close()
             raise
         self._connected = client

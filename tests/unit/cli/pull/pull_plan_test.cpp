@@ -31,7 +31,7 @@ TEST(Selection, AnExactNameIsPreferredToAPattern) {
 TEST(Selection, AnUnknownNameIsRefusedWithSimilarNames) {
   const auto error = select_tensors(model, {"embed.wieght"}).error();
   EXPECT_EQ(error.code, Code::not_found);
-  EXPECT_THAT(error.message, HasSubstr("embed.weight"));
+  EXPECT_THAT(error.message, HasSubstr("no tensor \"embed.wieght\" is served; similar names: embed.weight"));
   EXPECT_THAT(select_tensors(model, {"*.bias"}).error().message, HasSubstr("*.bias"));
 }
 
