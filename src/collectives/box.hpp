@@ -8,6 +8,9 @@
 // looks like a line that is ready.
 #pragma once
 
+#include "base/errors.hpp"
+#include "base/utf8.hpp"
+
 #include <headrace/result.hpp>
 
 #include <algorithm>
@@ -112,7 +115,9 @@ class Box {
   void say_farewell(int from, Code code, std::string_view text) const {
     Farewell& slot = farewell(from);
     slot.code = static_cast<std::int32_t>(code);
-    slot.text_bytes = static_cast<std::uint32_t>(std::min(text.size(), Farewell::most_text_bytes));
+    text = text.substr(0, Farewell::most_text_bytes);
+    for (int cut = 0; cut < 3 && !is_utf8(text); ++cut) text.remove_suffix(1);  // a character is cut
+    slot.text_bytes = static_cast<std::uint32_t>(text.size());
     std::memcpy(slot.text, text.data(), slot.text_bytes);
     slot.said.store(1, std::memory_order_release);
     ended().store(1, std::memory_order_release);
@@ -122,13 +127,22 @@ class Box {
     for (int from = 0; from < layout_.ranks; ++from) {
       const Farewell& slot = farewell(from);
       if (slot.said.load(std::memory_order_acquire) == 0) continue;
-      const std::size_t length = std::min<std::size_t>(slot.text_bytes, Farewell::most_text_bytes);
-      return Error{static_cast<Code>(slot.code), std::string(slot.text, length)};
+      return said_in(slot, from);
     }
     return Error{Code::canceled, "a rank ended the communicator"};
   }
 
  private:
+  /// The slot is another process's: any bytes may be in it.
+  static Error said_in(const Farewell& slot, int from) {
+    std::string text(slot.text, std::min<std::size_t>(slot.text_bytes, Farewell::most_text_bytes));
+    if (!is_utf8(text))
+      text = fmt::format("rank {} ended the communicator, and its reason cannot be read", from);
+    const auto code = static_cast<Code>(slot.code);
+    const bool is_known = code == Code::peer_lost || code == Code::invalid_argument;
+    return Error{is_known ? code : Code::canceled, std::move(text)};
+  }
+
   std::span<std::byte> memory_;
   BoxLayout layout_;
 };

@@ -87,7 +87,7 @@ Result<std::shared_ptr<Comm::Core>> Comm::Core::open(const CommOptions& options)
   HEADRACE_TRY_VOID(collectives::check_options(options));
   HEADRACE_TRY(settings, Settings::read(options.hints));
   const std::string agent = fmt::format("{}.{:016x}.{}", options.name, random_u64(), options.rank);
-  HEADRACE_TRY(station, Station::open(agent, settings.backends));
+  HEADRACE_TRY(station, Station::open(agent, settings.backends, collectives::meets_on_this_host(options)));
   HEADRACE_TRY(members, Members::open(station, options.rank, options.size, "box", settings));
   std::vector<int> ranks(static_cast<std::size_t>(options.size));
   for (int rank = 0; rank < options.size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;

@@ -9,11 +9,7 @@
 namespace headrace::collectives {
 
 Exchange::Exchange(Members& members, Watch& watch, std::uint32_t spins)
-    : members_(members),
-      watch_(watch),
-      waiter_(spins),
-      sources_(static_cast<std::size_t>(members.size())),
-      lines_(static_cast<std::size_t>(members.size())) {}
+    : members_(members), watch_(watch), waiter_(spins), sources_(static_cast<std::size_t>(members.size())) {}
 
 void Exchange::begin(const Call& call, std::uint32_t tag, std::size_t chunk_bytes) {
   call_ = call;
@@ -87,13 +83,12 @@ bool Exchange::push(Outgoing& part) {
 Result<bool> Exchange::pull(Incoming& part) {
   if (part.done == part.bytes) return false;
   LaneReader& lane = members_.reader(part.from, LaneKind::collective);
-  const Line* const line = lane.next();
-  if (line == nullptr) return false;
-  HEADRACE_TRY_VOID(check(*line, part.from, part.bytes));
-  const std::span<const std::byte> bytes = lane.rest(*line);
-  const std::size_t length = std::min(bytes.size(), part.bytes - part.done);
-  std::memcpy(part.data + part.done, bytes.data(), length);
-  lane.take(*line, length);
+  const Front* const front = lane.next();
+  if (front == nullptr) return false;
+  HEADRACE_TRY_VOID(check(*front, part.from, part.bytes));
+  const std::size_t length = std::min(front->bytes.size(), part.bytes - part.done);
+  std::memcpy(part.data + part.done, front->bytes.data(), length);
+  lane.take(length);
   part.done += length;
   return true;
 }
@@ -107,21 +102,18 @@ Result<bool> Exchange::reduce_some() {
       sources_[i] = reducing_.own + reducing_.done;
       continue;
     }
-    const LaneReader& lane = members_.reader(from, LaneKind::collective);
-    lines_[i] = lane.next();
+    const Front* const front = members_.reader(from, LaneKind::collective).next();
     reduction_awaits_ = from;
-    if (lines_[i] == nullptr) return false;
-    HEADRACE_TRY_VOID(check(*lines_[i], from, reducing_.bytes));
-    const std::span<const std::byte> bytes = lane.rest(*lines_[i]);
-    sources_[i] = bytes.data();
-    length = std::min(length, bytes.size());
+    if (front == nullptr) return false;
+    HEADRACE_TRY_VOID(check(*front, from, reducing_.bytes));
+    sources_[i] = front->bytes.data();
+    length = std::min(length, front->bytes.size());
   }
   reduction_awaits_ = -1;
   if (length == 0) return false;  // it waits for its own bytes to leave
   reducing_.reduction(reducing_.output + reducing_.done, sources_, length / reducing_.reduction.width());
   for (int from = 0; from < size(); ++from)
-    if (from != rank())
-      members_.reader(from, LaneKind::collective).take(*lines_[static_cast<std::size_t>(from)], length);
+    if (from != rank()) members_.reader(from, LaneKind::collective).take(length);
   reducing_.done += length;
   return true;
 }
@@ -134,17 +126,17 @@ std::size_t Exchange::sent_everywhere() const {
   return least;
 }
 
-Result<void> Exchange::check(const Line& line, int from, std::size_t bytes) const {
-  if (line.tag == tag_ && line.message_bytes == bytes) return {};
-  if (line.tag != tag_) {
+Result<void> Exchange::check(const Front& front, int from, std::size_t bytes) const {
+  if (front.tag == tag_ && front.message_bytes == bytes) return {};
+  if (front.tag != tag_) {
     return make_error(Code::invalid_argument,
                       "rank {} is in {} number {}: all ranks must call the same operations in the same order",
-                      from, operation_name(operation_of(line.tag)), number_of(line.tag));
+                      from, operation_name(operation_of(front.tag)), number_of(front.tag));
   }
   return make_error(
       Code::invalid_argument,
       "rank {} sends {} bytes and {} were expected: all ranks must give the same counts and types", from,
-      line.message_bytes, bytes);
+      front.message_bytes, bytes);
 }
 
 int Exchange::awaited() const {

@@ -64,7 +64,7 @@ class Exchange {
   Result<bool> pull(Incoming& part);
   Result<bool> reduce_some();
   [[nodiscard]] std::size_t sent_everywhere() const;
-  [[nodiscard]] Result<void> check(const Line& line, int from, std::size_t bytes) const;
+  [[nodiscard]] Result<void> check(const Front& front, int from, std::size_t bytes) const;
   [[nodiscard]] int awaited() const;
 
   Members& members_;
@@ -77,7 +77,6 @@ class Exchange {
   std::vector<Incoming> incoming_;
   Reducing reducing_;
   std::vector<const std::byte*> sources_;  // of a reduction, by rank
-  std::vector<const Line*> lines_;
   int reduction_awaits_ = -1;
 };
 

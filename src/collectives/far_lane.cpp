@@ -9,7 +9,7 @@
 namespace headrace::collectives {
 namespace {
 
-constexpr std::uint64_t look_interval_ns = 20'000'000, grace_ns = 500'000'000;
+constexpr std::uint64_t look_interval_ns = 20'000'000;
 constexpr std::size_t most_line_bytes = sizeof(Line) - sizeof(std::uint64_t);
 
 /// A line without its flag.
@@ -65,12 +65,12 @@ bool PostedLane::settled() {
   return true;
 }
 
-FarPeer::FarPeer(std::shared_ptr<Station> station, FarAddress address)
-    : station_(std::move(station)), address_(std::move(address)) {}
+FarPeer::FarPeer(std::shared_ptr<Station> station, FarAddress address, OwnAddress own)
+    : station_(std::move(station)), address_(std::move(address)), own_(std::move(own)) {}
 
 Result<std::unique_ptr<FarPeer>> FarPeer::open(const std::shared_ptr<Station>& station, FarAddress address,
-                                               const BoxLayout& layout) {
-  std::unique_ptr<FarPeer> peer(new FarPeer(station, std::move(address)));
+                                               OwnAddress own, const BoxLayout& layout) {
+  std::unique_ptr<FarPeer> peer(new FarPeer(station, std::move(address), std::move(own)));
   BoxLayout alone = layout;
   alone.ranks = 1;
   HEADRACE_TRY(region, station->agent().allocate(alone.bytes()));
@@ -105,18 +105,24 @@ void FarPeer::taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) con
 
 bool FarPeer::alive() {
   const std::uint64_t now = now_ns();
-  if (lost_ || lanes_[0]->failed() || lanes_[1]->failed()) {
-    // What the rank sent before it went may still wait for the agent's callback thread.
-    std::uint64_t since = 0;
-    gone_since_ns_.compare_exchange_strong(since, now);
-    return now < gone_since_ns_ + grace_ns;
-  }
+  if (lost_ || lanes_[0]->failed() || lanes_[1]->failed()) return !ask_for_all();
   std::uint64_t due = look_again_ns_.load(std::memory_order_relaxed);
   if (now < due || !look_again_ns_.compare_exchange_strong(due, now + look_interval_ns)) return true;
   const std::vector<PeerInfo> peers = station_->agent().peers();
   const auto found = std::ranges::find(peers, address_.agent, &PeerInfo::name);
   lost_ = found == peers.end() || found->lost;
   return true;  // the next look says so
+}
+
+/// What the rank sent before it went may still wait for the agent's callback thread. Mail to ourselves comes
+/// there after it.
+bool FarPeer::ask_for_all() {
+  if (!asked_) {
+    const FarAddress to{own_.agent, own_.mailbox, {}, own_.peer};
+    const MailHead head{MailKind::all_came, LaneKind::collective, 0, 0, 0, 0};
+    asked_ = station_->agent().notify(to.agent, mail(to, head, {})).ok();
+  }
+  return all_came_;
 }
 
 }  // namespace headrace::collectives

@@ -15,7 +15,7 @@
 
 namespace headrace::collectives {
 
-enum class MailKind : std::uint32_t { line = 0, taken = 1, farewell = 2 };
+enum class MailKind : std::uint32_t { line = 0, taken = 1, farewell = 2, all_came = 3 };
 
 /// What follows the mailbox in a notification.
 struct MailHead {
@@ -33,6 +33,13 @@ struct FarAddress {
   std::uint64_t mailbox = 0;
   RegionId box;
   int my_rank = 0;
+};
+
+/// Where mail of this rank to itself goes.
+struct OwnAddress {
+  std::string agent;
+  std::uint64_t mailbox = 0;
+  int peer = 0;  ///< the far rank that it is about
 };
 
 /// The notification that carries `body`.
@@ -74,7 +81,7 @@ class FarPeer {
  public:
   ///   errors  those of Agent::allocate
   static Result<std::unique_ptr<FarPeer>> open(const std::shared_ptr<Station>& station, FarAddress address,
-                                               const BoxLayout& layout);
+                                               OwnAddress own, const BoxLayout& layout);
   ~FarPeer();
   FarPeer(const FarPeer&) = delete;
   FarPeer& operator=(const FarPeer&) = delete;
@@ -84,20 +91,23 @@ class FarPeer {
   void say_farewell(Code code, std::string_view text);
   /// What the far rank says it has taken.
   void taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) const;
-  /// Whether the agent still reaches it.
+  /// Whether the agent still reaches it, or its last lines are on their way into the box.
   [[nodiscard]] bool alive();
+  /// Mail that was sent when the rank was gone has come: so all has that the rank sent.
+  void all_came() { all_came_ = true; }
 
  private:
-  FarPeer(std::shared_ptr<Station> station, FarAddress address);
+  FarPeer(std::shared_ptr<Station> station, FarAddress address, OwnAddress own);
+  bool ask_for_all();
 
   const std::shared_ptr<Station> station_;
   const FarAddress address_;
+  const OwnAddress own_;
   Region region_;
   Box copy_;
   std::array<std::unique_ptr<PostedLane>, lane_kinds> lanes_;
   std::atomic<std::uint64_t> look_again_ns_{0};
-  std::atomic<std::uint64_t> gone_since_ns_{0};
-  std::atomic<bool> lost_{false};
+  std::atomic<bool> lost_{false}, asked_{false}, all_came_{false};
 };
 
 }  // namespace headrace::collectives

@@ -77,32 +77,39 @@ class LaneWriter {
   std::uint64_t taken_lines_ = 0, taken_bytes_ = 0;  // as last seen
 };
 
+/// A line as its reader has read it, once: the memory is its writer's, who may be any process of this user.
+struct Front {
+  std::uint32_t tag = 0;
+  std::uint64_t message_bytes = 0;        ///< of the whole message
+  std::span<const std::byte> bytes = {};  ///< those of this part that have not been taken
+};
+
 class LaneReader {
  public:
   LaneReader() = default;
   LaneReader(const LaneMemory& lane, FarLane* far) : lane_(lane), far_(far) {}
 
   /// The line at the front, if it is there.
-  [[nodiscard]] const Line* next() const {
+  [[nodiscard]] const Front* next() {
+    if (has_front_) return &front_;
     const Line& line = lane_.lines[lines_ % lane_.line_count];
-    return line.ready.load(std::memory_order_acquire) == lines_ + 1 ? &line : nullptr;
-  }
-  /// The bytes of this front line that have not been taken.
-  [[nodiscard]] std::span<const std::byte> rest(const Line& line) const {
-    // A writer may be any process of this user: no length leads out of the ring.
+    if (line.ready.load(std::memory_order_acquire) != lines_ + 1) return nullptr;
+    has_front_ = true;
+    length_ = line.length;
     const std::size_t at = bytes_ % std::max<std::size_t>(lane_.byte_count, 1);
-    const std::size_t most = line.length <= inline_bytes ? inline_bytes : lane_.byte_count - at;
-    const std::size_t length = std::min<std::size_t>(line.length, most);
-    const std::byte* const first = line.length <= inline_bytes ? line.bytes : lane_.bytes + at;
-    return {first + offset_, length - offset_};
+    // No length leads out of the ring.
+    if (length_ > inline_bytes) length_ = std::min(length_, lane_.byte_count - at);
+    front_ = {
+        line.tag, line.message_bytes, {length_ <= inline_bytes ? line.bytes : lane_.bytes + at, length_}};
+    return &front_;
   }
   /// Takes bytes of the front line; with the last one the line goes.
-  void take(const Line& line, std::size_t length) {
-    offset_ += length;
-    if (offset_ < line.length) return;
-    bytes_ += ring_bytes(line.length);
+  void take(std::size_t length) {
+    front_.bytes = front_.bytes.subspan(length);
+    if (!front_.bytes.empty()) return;
+    has_front_ = false;
+    bytes_ += ring_bytes(length_);
     ++lines_;
-    offset_ = 0;
     if (far_ != nullptr) return tell_far();
     lane_.taken->bytes.store(bytes_, std::memory_order_release);
     lane_.taken->lines.store(lines_, std::memory_order_release);
@@ -122,7 +129,9 @@ class LaneReader {
   FarLane* far_ = nullptr;
   std::uint64_t lines_ = 0, bytes_ = 0;  // taken
   std::uint64_t told_lines_ = 0, told_bytes_ = 0;
-  std::size_t offset_ = 0;  // in the front line
+  bool has_front_ = false;
+  std::size_t length_ = 0;  // of the front line
+  Front front_;
 };
 
 }  // namespace headrace::collectives

@@ -17,6 +17,9 @@ namespace headrace::collectives {
 ///   errors  invalid_argument (no address, or none of the forms), and those of the store
 [[nodiscard]] Result<std::shared_ptr<CommStore>> open_meeting_place(const CommOptions& options);
 
+/// Whether ranks of another host cannot come to the place.
+[[nodiscard]] bool meets_on_this_host(const CommOptions& options);
+
 /// One rank at the meeting. Entries of an earlier run that died are never taken for those of this one: each
 /// rank has a nonce, rank 0 makes the table of all, and a table holds once every rank has found its own nonce
 /// in it. Rank 0 returns last: its entries may go with it.

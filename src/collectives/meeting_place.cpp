@@ -133,7 +133,8 @@ Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const
   identity.incarnation = random_u64();
   identity.token = secret.token;
   if (options.rank == 0) {
-    HEADRACE_TRY_VOID(secret.check_port("the meeting of ranks", address));
+    HEADRACE_TRY_VOID(secret.check_port("the meeting of ranks", address,
+                                        "meet at a port of 127.0.0.1 if all ranks are on this host"));
     return ServedStore::open(address, identity);
   }
   auto store = std::make_shared<RemoteStore>(address, identity);
@@ -142,6 +143,14 @@ Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const
 }
 
 }  // namespace
+
+bool meets_on_this_host(const CommOptions& options) {
+  if (options.size == 1) return true;
+  if (options.store) return false;
+  return options.meeting.starts_with("memory:") ||
+         (options.meeting.starts_with(tcp_scheme) &&
+          is_loopback_only(options.meeting.substr(tcp_scheme.size())));
+}
 
 Result<std::shared_ptr<CommStore>> open_meeting_place(const CommOptions& options) {
   if (options.store) return options.store;

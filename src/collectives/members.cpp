@@ -124,7 +124,8 @@ Result<void> Members::connect_to(int peer, const Card& card, Deadline deadline) 
     to.box = Box(mapping->bytes(), box_.layout());
     to.mapping = std::move(*mapping);
   } else {
-    HEADRACE_TRY(far, FarPeer::open(station_, {card.agent, card.mailbox, box, rank_}, box_.layout()));
+    HEADRACE_TRY(far, FarPeer::open(station_, {card.agent, card.mailbox, box, rank_},
+                                    {agent.name(), mailbox_, peer}, box_.layout()));
     to.far = std::move(far);
     to.listener.store(to.far.get(), std::memory_order_release);
     HEADRACE_TRY_VOID(agent.connect(card.agent, left));
@@ -150,6 +151,8 @@ void Members::take_mail(std::string_view bytes) {
   } else if (head.kind == MailKind::taken) {
     if (const FarPeer* const far = at(from).listener.load(std::memory_order_acquire))
       far->taken(head.lane, head.lines, head.bytes);
+  } else if (head.kind == MailKind::all_came) {
+    if (FarPeer* const far = at(from).listener.load(std::memory_order_acquire)) far->all_came();
   } else if (bytes.size() == sizeof(Line) - sizeof(std::uint64_t) && head.lines != 0) {
     const LaneMemory lane = box_.lane(from, head.lane);
     Line& line = lane.lines[(head.lines - 1) % lane.line_count];

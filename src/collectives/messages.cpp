@@ -95,15 +95,14 @@ bool Messages::push(int to) {
 
 bool Messages::pull(int from) {
   LaneReader& lane = members_.reader(from, LaneKind::message);
-  const Line* const line = lane.next();
-  if (line == nullptr) return false;
+  const Front* const front = lane.next();
+  if (front == nullptr) return false;
   Arriving& now = arriving(from);
-  if (!now.active && !begin(from, *line)) return false;
-  const std::span<const std::byte> bytes = lane.rest(*line);
-  const std::size_t length = std::min(bytes.size(), now.bytes - now.done);
+  if (!now.active && !begin(from, *front)) return false;
+  const std::size_t length = std::min(front->bytes.size(), now.bytes - now.done);
   std::byte* const to = now.kept != nullptr ? now.kept->bytes.data() : now.receive.data;
-  if (!now.unwanted && length != 0) std::memcpy(to + now.done, bytes.data(), length);
-  lane.take(*line, length);
+  if (!now.unwanted && length != 0) std::memcpy(to + now.done, front->bytes.data(), length);
+  lane.take(length);
   now.done += length;
   if (now.kept != nullptr) now.kept->done = now.done;
   if (now.done == now.bytes) finish(from);
@@ -111,14 +110,14 @@ bool Messages::pull(int from) {
 }
 
 /// Decides where a message goes. False: nowhere yet, so its sender waits.
-bool Messages::begin(int from, const Line& line) {
-  const auto bytes = static_cast<std::size_t>(line.message_bytes);
+bool Messages::begin(int from, const Front& front) {
+  const auto bytes = static_cast<std::size_t>(front.message_bytes);
   const auto wanted =
-      std::ranges::find_if(receives_, [&](const Receive& r) { return r.fits(from, line.tag); });
+      std::ranges::find_if(receives_, [&](const Receive& r) { return r.fits(from, front.tag); });
   if (wanted == receives_.end()) {
-    if (kept_bytes_ + bytes > kept_limit_) return false;
+    if (kept_bytes_ > kept_limit_ || bytes > kept_limit_ - kept_bytes_) return false;
     kept_bytes_ += bytes;
-    kept_.push_back({from, line.tag, std::vector<std::byte>(bytes), 0, {}});
+    kept_.push_back({from, front.tag, std::vector<std::byte>(bytes), 0, {}});
     arriving(from) = {true, bytes, 0, {}, &kept_.back(), false};
     return true;
   }

@@ -86,7 +86,7 @@ class Messages {
 
   bool push(int to);
   bool pull(int from);
-  bool begin(int from, const Line& line);
+  bool begin(int from, const Front& front);
   void finish(int from);
   void deliver(Kept& kept, const Receive& receive);
   void end(const Receive& receive, int from, Result<void> result);

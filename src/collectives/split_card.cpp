@@ -9,6 +9,11 @@
 #include <algorithm>
 
 namespace headrace::collectives {
+namespace {
+
+constexpr std::uint64_t most_text_bytes = std::uint64_t{64} << 20;  // metadata of an agent with many regions
+
+}  // namespace
 
 std::string SplitCard::encode() const {
   wire::ByteWriter writer;
@@ -63,6 +68,9 @@ Result<void> gather_texts(Exchange& exchange, const std::string& mine, std::vect
       all_gather(exchange, parts, {reinterpret_cast<const std::byte*>(&length), sizeof length}));
   all.assign(size, {});
   for (std::size_t i = 0; i < size; ++i) {
+    if (lengths[i] > most_text_bytes)
+      return make_error(Code::corrupt, "rank {} sends a text of {} bytes: at most {} are possible", i,
+                        lengths[i], most_text_bytes);
     all[i].resize(lengths[i]);
     parts[i] = {reinterpret_cast<std::byte*>(all[i].data()), all[i].size()};
   }

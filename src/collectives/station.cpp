@@ -3,13 +3,17 @@
 
 #include "base/errors.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace headrace::collectives {
 
 Result<std::shared_ptr<Station>> Station::open(const std::string& name,
-                                               const std::vector<std::string>& backends) {
-  HEADRACE_TRY(agent, Agent::open(name, {.backends = backends}));
+                                               const std::vector<std::string>& backends, bool local) {
+  AgentOptions options;
+  options.backends = backends;
+  if (local && std::ranges::count(backends, "tcp") != 0) options.options["tcp.listen"] = "127.0.0.1";
+  HEADRACE_TRY(agent, Agent::open(name, options));
   std::shared_ptr<Station> station(new Station(std::move(agent)));
   station->agent_.on_notification(
       [self = station.get()](const Notification& mail) { self->hand_over(mail.payload); });

@@ -18,8 +18,10 @@ namespace headrace::collectives {
 
 class Station {
  public:
+  /// `local`: all ranks are on this host, so no port need be open to others.
   [[nodiscard]] static Result<std::shared_ptr<Station>> open(const std::string& name,
-                                                             const std::vector<std::string>& backends);
+                                                             const std::vector<std::string>& backends,
+                                                             bool local);
   ~Station();
   Station(const Station&) = delete;
   Station& operator=(const Station&) = delete;
