@@ -293,7 +293,7 @@ function(headrace_add_python)
   headrace_add_compat_nixl()
 endfunction()
 
-# examples/*.cpp -> one program each, on the installed surface alone, and a test that runs it.
+# examples/*.cpp, *.c -> one program each, on the installed surface alone, and a test that runs it. x.c beside x.cpp is x_c.
 function(headrace_add_examples)
   headrace_glob(sources examples/*.cpp examples/*.c)
   if(NOT TARGET headrace)
@@ -302,6 +302,9 @@ function(headrace_add_examples)
   add_custom_target(headrace_examples)
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
+    if(source MATCHES "\\.c$" AND EXISTS ${PROJECT_SOURCE_DIR}/examples/${name}.cpp)
+      string(APPEND name _c)
+    endif()
     add_executable(example_${name} ${source})
     add_dependencies(headrace_examples example_${name})
     target_link_libraries(example_${name} PRIVATE headrace headrace_options Threads::Threads)

@@ -30,4 +30,14 @@ const char* headrace_bytes_data(const headrace_bytes* bytes) {
 std::uint64_t headrace_bytes_size(const headrace_bytes* bytes) {
   return bytes == nullptr ? 0 : bytes->text.size();
 }
+std::int32_t headrace_bytes_assign(headrace_bytes* bytes, const void* data, std::uint64_t size) {
+  using namespace headrace::c;
+  return guarded(nullptr, [&]() -> headrace::Result<void> {
+    HEADRACE_C_TRY(given(bytes, "bytes"));
+    auto all = array_in(static_cast<const char*>(data), size, "data");
+    if (!all) return std::move(all).error();
+    bytes->text.assign(all->begin(), all->end());
+    return {};
+  });
+}
 void headrace_bytes_free(headrace_bytes* bytes) { delete bytes; }

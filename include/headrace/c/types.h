@@ -47,6 +47,9 @@ HEADRACE_C_API void headrace_error_free(headrace_error* error);
 typedef struct headrace_bytes headrace_bytes;
 HEADRACE_C_API const char* headrace_bytes_data(const headrace_bytes* bytes);
 HEADRACE_C_API uint64_t headrace_bytes_size(const headrace_bytes* bytes);
+/* Replaces bytes, for a function of the caller that gives some to the library: 0, invalid_argument (NULL) or
+ * exhausted. */
+HEADRACE_C_API int32_t headrace_bytes_assign(headrace_bytes* bytes, const void* data, uint64_t size);
 HEADRACE_C_API void headrace_bytes_free(headrace_bytes* bytes);
 
 #ifdef __cplusplus

@@ -22,6 +22,8 @@
 #ifndef HEADRACE_PLUGIN_MODEL_RUNTIME_V1_H
 #define HEADRACE_PLUGIN_MODEL_RUNTIME_V1_H
 
+#include <headrace/plugin/dtype_v1.h>
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,26 +35,6 @@ extern "C" {
 #define HEADRACE_MODEL_RUNTIME_ABI_MINOR 0u
 #define HEADRACE_MODEL_RUNTIME_SYMBOL "headrace_model_runtime_v1_table"
 #define HEADRACE_MODEL_MOST_DIMENSIONS 8
-
-typedef enum headrace_dtype_v1 {
-  HEADRACE_FLOAT32 = 0,
-  HEADRACE_FLOAT64 = 1,
-  HEADRACE_FLOAT16 = 2,
-  HEADRACE_BFLOAT16 = 3,
-  HEADRACE_INT8 = 4,
-  HEADRACE_INT16 = 5,
-  HEADRACE_INT32 = 6,
-  HEADRACE_INT64 = 7,
-  HEADRACE_UINT8 = 8,
-  HEADRACE_UINT16 = 9,
-  HEADRACE_UINT32 = 10,
-  HEADRACE_UINT64 = 11,
-  HEADRACE_BOOLEAN = 12,
-  HEADRACE_COMPLEX64 = 13,
-  HEADRACE_COMPLEX128 = 14,
-  HEADRACE_FLOAT8_E4M3FN = 15,
-  HEADRACE_FLOAT8_E5M2 = 16
-} headrace_dtype_v1;
 
 /* As a stream: the framework's current stream on this thread for the device. NULL is the device's default
  * stream. */
