@@ -104,7 +104,10 @@ Request::Ready Request::find_memory(Outcome& why) {
   for (std::size_t i = 0; i < handles.size(); ++i) {
     auto found = Handles::remote(handles[i]).reach(gpu_->device->ordinal());
     if (found.reach == PeerRegion::Reach::refused) {
-      why = about_region(i, found.error.code, std::move(found.error.message));
+      // The driver does not know memory of a process that ends, before its link tells.
+      const bool gone =
+          found.error.code == Code::not_found && (link_->has_hung_up() || link_->process().dying());
+      why = gone ? link_->why_lost() : about_region(i, found.error.code, std::move(found.error.message));
       return Ready::never;
     }
     by_owner = by_owner || found.reach == PeerRegion::Reach::by_owner;

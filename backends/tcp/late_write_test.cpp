@@ -157,7 +157,7 @@ TEST_P(LateWrite, is_placed_while_its_peer_is_there) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ends, LateWrite, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "reset" : "closed"; });
+                         [](const auto& each) { return each.param ? "reset" : "closed"; });
 
 }  // namespace
 }  // namespace headrace::tcp

@@ -247,10 +247,14 @@ void PyRequest::wait(const Timeout& timeout) {
     return without_gil([&] { return request_->wait(time); });
   };
   const auto running = [&](Status status) { return status.code == Code::timed_out && !ended(); };
-  const Status status =
+  Status status =
       ended() ? request_->wait(std::chrono::nanoseconds(0)) : wait_in_slices(timeout, wait, running);
   if (status.ok()) return;
-  if (running(status)) {
+  const bool late = status.code == Code::timed_out;
+  if (late && ended()) {  // since that wait, or by its own deadline
+    status = request_->wait(std::chrono::nanoseconds(0));
+    if (status.ok()) return;
+  } else if (late) {
     Error error = error_of({});
     error.code = Code::timed_out;
     error.message += ": still in flight when the timeout of wait expired: wait again, or cancel it";

@@ -154,8 +154,8 @@ class Request {
   HEADRACE_API RequestState poll();
   /// Returns the state and does nothing else.
   [[nodiscard]] HEADRACE_API RequestState state() const;
-  /// Waits until the post has ended. Returns ok, the request's error, timed_out (the post still runs), or
-  /// invalid_argument (never posted, or captured).
+  /// Waits until the post has ended. Returns ok, the request's error, timed_out (the post still ran), or
+  /// invalid_argument (never posted, or captured). If state() has ended after timed_out, wait(0) tells how.
   HEADRACE_API Status wait(Timeout timeout = forever);
   /// Asks that the post ends, and returns at once; wait() returns when the memory is quiet. Does nothing if
   /// the post has ended. A captured request has left the state `captured` when this returns.

@@ -17,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* lock_name = "lock";
-constexpr int attempts = 3;
 constexpr std::size_t key_digits = 32, random_digits = 16;
 
 fs::path beside(const fs::path& place) { return fmt::format("{}.{:016x}", place.string(), random_u64()); }
@@ -34,14 +33,10 @@ bool is_workplace(const fs::path& path) {
          are_digits(std::string_view(name).substr(key_digits + 1)) && is_own(path.string(), S_IFDIR);
 }
 
-UniqueFd open_lock(const fs::path& folder, int flags) {
-  return UniqueFd(::open((folder / lock_name).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600));
-}
-
-/// Whether its process has ended. Without a lock file it is about to be renamed, or its process died at that
-/// point: then its age tells.
+/// Whether its process has ended. Without a lock it is new, or about to be renamed, or its process died at
+/// that point: then its age tells.
 bool is_dead(const fs::path& workplace) {
-  const UniqueFd lock = open_lock(workplace, 0);
+  const UniqueFd lock(::open((workplace / lock_name).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (lock) return ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
   struct stat status {};
   constexpr std::time_t long_ago_seconds = 600;
@@ -50,20 +45,18 @@ bool is_dead(const fs::path& workplace) {
 
 }  // namespace
 
+/// The lock gets its name once it is held: nobody finds one that is free while its process lives.
 Result<Workplace> Workplace::make(const fs::path& place) {
   Workplace made;
-  // Another process's sweep may remove the folder before it is locked; then another one is made.
-  for (int attempt = 0; attempt < attempts; ++attempt) {
-    made.folder_ = beside(place);
-    if (::mkdir(made.folder_.c_str(), 0700) != 0)
-      return os_error(errno, "make the folder {}", std::exchange(made.folder_, {}).string());
-    made.lock_ = open_lock(made.folder_, O_CREAT);
-    struct stat status {};
-    if (made.lock_ && ::flock(made.lock_.get(), LOCK_EX | LOCK_NB) == 0 &&
-        ::fstat(made.lock_.get(), &status) == 0 && status.st_nlink > 0)
-      return made;
-  }
-  return os_error(errno, "lock the folder {}", made.folder_.string());
+  const fs::path folder = beside(place);
+  if (::mkdir(folder.c_str(), 0700) != 0) return os_error(errno, "make the folder {}", folder.string());
+  made.folder_ = folder;
+  const fs::path unnamed = folder / "new_lock";
+  made.lock_.reset(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!made.lock_ || ::flock(made.lock_.get(), LOCK_EX | LOCK_NB) != 0 ||
+      ::rename(unnamed.c_str(), (folder / lock_name).c_str()) != 0)
+    return os_error(errno, "lock the folder {}", folder.string());
+  return made;
 }
 
 Workplace::~Workplace() {

@@ -63,6 +63,29 @@ def script():
         scripted.close()
 
 
+def test_a_post_may_end_when_a_slice_of_its_wait_has_passed(script):
+    """Python waits in slices of 100 ms. After one the thread may wait some ms for the interpreter, in which
+    the post ends."""
+    case = script(",".join(f"delay:{ms}ms@{post}" for post, ms in enumerate(range(97, 107), 1)), "thread")
+    done = threading.Event()
+
+    def keep_the_interpreter():
+        while not done.is_set():
+            pass
+
+    busy = threading.Thread(target=keep_the_interpreter)
+    busy.start()
+    try:
+        for _ in range(10):
+            case.request.post()
+            case.request.wait(30)
+    finally:
+        done.set()
+        busy.join()
+    assert case.request.state == "done"
+    assert all(case.arrived())
+
+
 def test_a_wait_that_times_out_leaves_the_request_in_flight(script):
     case = script("drop@1")
     case.request.post()

@@ -371,7 +371,8 @@ HEADRACE_C_API int32_t headrace_request_post(headrace_request* request, const he
 /* Runs progress once on this thread and returns the headrace_state. */
 HEADRACE_C_API int32_t headrace_request_poll(headrace_request* request);
 HEADRACE_C_API int32_t headrace_request_state(const headrace_request* request);
-/* Waits until the post has ended: 0, the post's error, or timed_out while the post still runs. */
+/* Waits until the post has ended: 0, the post's error, or timed_out while the post still ran. If the state
+   has ended after timed_out, a wait of 0 ns tells how. */
 HEADRACE_C_API int32_t headrace_request_wait(headrace_request* request, int64_t timeout_ns,
                                              headrace_error** error);
 /* Asks that the post ends. Wait until the memory is quiet. */

@@ -42,6 +42,14 @@ class LinkTest : public ::testing::Test {
   }
   /// The time that one region takes of `count` that are loaded.
   double unload_ns(std::uint32_t count) {
+    static int unloaded;  // a set would take longer than what is measured
+    unloaded = 0;
+    table.load_remote = [](void*, void*, const headrace_remote_region_v1* region, void** remote,
+                           headrace_text_v1*) {
+      *remote = handle_of(region->region_id);
+      return int32_t{HEADRACE_OK};
+    };
+    table.unload = [](void*, void*) { ++unloaded; };
     Link link(1, *backend, {});
     link.set_connection(&connection);
     load(link, count);
@@ -49,7 +57,7 @@ class LinkTest : public ::testing::Test {
       const IdRange one{static_cast<std::uint32_t>(1 + i * (count / 101)), 1};
       link.unload({&one, 1});
     });
-    EXPECT_EQ(loaded.size(), count - 101);
+    EXPECT_EQ(unloaded, 101);
     link.close();
     return time;
   }

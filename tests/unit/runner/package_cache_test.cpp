@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/package_cache.hpp"
 
+#include "runner/workplace.hpp"
 #include "support/package_file.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -202,11 +203,29 @@ TEST_F(PackageCacheTest, openers_of_a_damaged_entry_all_find_a_whole_one) {
       threads.emplace_back([&] {
         std::error_code none;
         const auto unpacked = cache_.unpacked(package);
+        EXPECT_TRUE(unpacked) << unpacked.error().message;
         for (int look = 0; look < 20; ++look)
           if (!unpacked || fs::file_size(member, none) != bytes) ++wrong;
       });
   }
   EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(PackageCacheTest, a_sweep_leaves_the_folder_of_one_that_begins) {
+  const fs::path place = fs::path(folder_.path()) / std::string(32, 'a');
+  std::atomic<bool> done = false;
+  std::vector<std::jthread> sweepers;
+  for (int i = 0; i < 3; ++i)
+    sweepers.emplace_back([&] {
+      while (!done) Workplace::sweep(folder_.path());
+    });
+  int lost = 0;
+  for (int i = 0; i < 300; ++i) {
+    const auto made = Workplace::make(place);
+    if (!made || !fs::exists(made->folder() / "lock")) ++lost;
+  }
+  done = true;
+  EXPECT_EQ(lost, 0);
 }
 
 TEST_F(PackageCacheTest, a_failed_unpack_leaves_nothing) {
