@@ -133,7 +133,8 @@ Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const
   identity.incarnation = random_u64();
   identity.token = secret.token;
   if (options.rank == 0) {
-    HEADRACE_TRY_VOID(secret.check_port("the meeting of ranks", address));
+    HEADRACE_TRY_VOID(secret.check_port("the meeting of ranks", address,
+                                        "meet at a port of 127.0.0.1 if all ranks are on this host"));
     return ServedStore::open(address, identity);
   }
   auto store = std::make_shared<RemoteStore>(address, identity);
