@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -140,6 +141,20 @@ struct CommOptions {
   bool abort_on_error = false;
   /// Values by name; list_comm_hints() has the names.
   std::map<std::string, std::string> hints = {};
+  /// Asked about ten times a second by a thread that waits in open, split, finalize or an operation that is
+  /// not async. True ends the wait with canceled; an operation that others wait for ends the communicator.
+  std::function<bool()> interrupted = {};
+
+  /// Rank, size and meeting as the launcher of this process has set them in the environment. The first pair
+  /// that is set counts: HEADRACE_RANK and HEADRACE_SIZE, RANK and WORLD_SIZE (torchrun),
+  /// OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE, PALS_RANKID and PMI_SIZE, PMI_RANK and PMI_SIZE,
+  /// SLURM_PROCID and SLURM_NTASKS.
+  ///   errors  not_found (no pair: lists them), invalid_argument (half of a pair: names the other half; not a
+  ///           number), and those of meeting_from_environment if there are several ranks
+  static HEADRACE_API Result<CommOptions> from_environment();
+  /// "tcp://" with MASTER_ADDR and MASTER_PORT. Empty: neither is set, or torchrun itself listens there.
+  ///   errors  invalid_argument (one of them alone)
+  static HEADRACE_API Result<std::string> meeting_from_environment();
 };
 
 /// One hint: what it is for. The value is the default.
@@ -155,13 +170,22 @@ struct OpOptions {
   Timeout timeout = {};  ///< from the call on; nullopt: the communicator's
   /// "algorithm": "one_shot" or "two_shot" for all_reduce, the same on every rank.
   std::map<std::string, std::string> hints = {};
+  /// Released when the operation has ended: an owner of the memory, if the operation is async.
+  std::shared_ptr<const void> owner = {};
 };
 
 /// What goes with a message from rank to rank.
 struct MessageOptions {
   bool async = false;
   Timeout timeout = {};
-  std::uint32_t tag = 0;  ///< a receive takes messages of its own tag alone
+  std::uint32_t tag = 0;                   ///< a receive takes messages of its own tag alone
+  std::shared_ptr<const void> owner = {};  ///< as in OpOptions
+};
+
+/// What is new in a communicator that split makes.
+struct SplitOptions {
+  std::map<std::string, std::string> hints = {};  ///< instead of the parent's; all but `backends`
+  Timeout timeout = {};                           ///< of each operation; nullopt: the parent's
 };
 
 /// As the source of recv: the first message with the tag, from any rank.
@@ -190,6 +214,11 @@ class Work {
   [[nodiscard]] HEADRACE_API Error error() const;
   /// Of a receive that is completed: the rank that sent. Else -1.
   [[nodiscard]] HEADRACE_API int source() const;
+  /// Calls it once when the operation has ended, or at once if it has.
+  ///   threads  the one that ends the operation, which may hold locks of the communicator
+  ///   owns     the callback, until it has been called. It neither blocks nor calls the communicator:
+  ///            CompletionQueue::put is made for it
+  HEADRACE_API void on_end(std::function<void()> callback) const;
 
  private:
   std::shared_ptr<State> state_;  // null: done when the call returned
@@ -218,7 +247,7 @@ class Comm {
   ///   have),
   ///           timed_out (which ranks have not come), and those of Agent::open and of the store
   static HEADRACE_API Result<Comm> open(const CommOptions& options);
-  /// Leaves. Operations that are under way are aborted.
+  /// Closes.
   HEADRACE_API ~Comm();
   HEADRACE_API Comm(Comm&&) noexcept;
   HEADRACE_API Comm& operator=(Comm&&) noexcept;
@@ -244,8 +273,9 @@ class Comm {
   /// group that it belongs to, or no ranks: then it gets nullopt.
   ///   errors  invalid_argument (this rank is not in `ranks`, a rank twice or out of range; another rank of
   ///   the
-  ///           group gave another list or name)
-  HEADRACE_API Result<std::optional<Comm>> split(std::span<const int> ranks, const std::string& name);
+  ///           group gave another list or name; hints)
+  HEADRACE_API Result<std::optional<Comm>> split(std::span<const int> ranks, const std::string& name,
+                                                 const SplitOptions& options = {});
 
   /// Ends every operation on all ranks: they return canceled, with this rank and the reason, within 100 ms.
   HEADRACE_API void abort(std::string_view reason = "abort was called");
@@ -254,6 +284,8 @@ class Comm {
   /// Waits for queued operations and leaves; later operations return invalid_argument.
   ///   errors  those of the operations that were queued
   HEADRACE_API Result<void> finalize();
+  /// Leaves at once: operations that are under way are aborted, later ones return invalid_argument.
+  HEADRACE_API void close();
 
   // --- all ranks give, all receive
 

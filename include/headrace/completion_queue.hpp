@@ -28,6 +28,8 @@ class CompletionQueue {
   /// Puts `number` into the queue once, at the completion of the post that is in flight. If none is, or if
   /// the post is refused after all, at once.
   HEADRACE_API void add(const Request& request, std::uint64_t number) const;
+  /// Puts a number into the queue now: the end of anything else that an event loop waits for.
+  HEADRACE_API void put(std::uint64_t number) const;
   /// Returns the numbers in the order of their completions, and removes them.
   [[nodiscard]] HEADRACE_API std::vector<std::uint64_t> take() const;
   /// The same, as many as `room` has room for. Returns how many. The others stay.

@@ -161,12 +161,13 @@ Comm::Comm(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 Comm::Comm(Comm&&) noexcept = default;
 Comm& Comm::operator=(Comm&& other) noexcept {
   if (this != &other) {
-    if (core_) core_->close();
+    close();
     core_ = std::move(other.core_);
   }
   return *this;
 }
-Comm::~Comm() {
+Comm::~Comm() { close(); }
+void Comm::close() {
   if (core_) core_->close();
 }
 
@@ -190,8 +191,9 @@ Result<void> Comm::set_hints(const std::map<std::string, std::string>& hints) {
   return core_->set_hints(hints);
 }
 
-Result<std::optional<Comm>> Comm::split(std::span<const int> ranks, const std::string& name) {
-  HEADRACE_TRY(core, core_->split(ranks, name));
+Result<std::optional<Comm>> Comm::split(std::span<const int> ranks, const std::string& name,
+                                        const SplitOptions& options) {
+  HEADRACE_TRY(core, core_->split(ranks, name, options));
   if (!core) return std::optional<Comm>();
   return std::optional<Comm>(Comm(std::move(core)));
 }
@@ -442,5 +444,12 @@ Error Work::error() const {
 }
 
 int Work::source() const { return state_ && state_->ended() ? state_->source() : -1; }
+
+void Work::on_end(std::function<void()> callback) const {
+  if (state_)
+    state_->on_end(std::move(callback));
+  else
+    callback();
+}
 
 }  // namespace headrace

@@ -65,6 +65,16 @@ Code code_for_others(Code code) {
   return code == Code::peer_lost || code == Code::invalid_argument ? code : Code::canceled;
 }
 
+/// The settings of a communicator that another one makes, and its options with the changes.
+Result<Settings> settings_of_split(CommOptions& options, const SplitOptions& changes) {
+  if (changes.hints.contains("backends"))
+    return make_error(Code::invalid_argument,
+                      "split: hint backends is that of the communicator that was opened first");
+  for (const auto& [name, value] : changes.hints) options.hints[name] = value;
+  if (changes.timeout) options.timeout = changes.timeout;
+  return Settings::read(options.hints);
+}
+
 }  // namespace
 
 Error late(const Call& call, int awaited) {
@@ -97,7 +107,8 @@ Result<std::shared_ptr<Comm::Core>> Comm::Core::open(const CommOptions& options)
   const Deadline deadline = collectives::deadline_of(options.meeting_timeout);
   HEADRACE_TRY(place, collectives::open_meeting_place(options));
   HEADRACE_TRY(card, members->card());
-  collectives::Meeting meeting(*place, options.name, options.rank, options.size);
+  collectives::Meeting meeting(*place, options.name, options.rank, options.size,
+                               collectives::Interrupt(options.interrupted));
   HEADRACE_TRY(cards, meeting.exchange(std::move(card), deadline));
   HEADRACE_TRY_VOID(members->connect(cards, deadline));
   auto core = std::make_shared<Core>(options, std::move(settings), std::move(members), std::move(ranks));
@@ -113,6 +124,7 @@ Comm::Core::Core(CommOptions options, Settings settings, std::unique_ptr<Members
     : name_(options.name),
       ranks_(std::move(ranks)),
       spins_(collectives::spins_for(members->size())),
+      interrupted_(options.interrupted),
       members_(std::move(members)),
       messages_(*members_, settings),
       exchange_(*members_, *this, spins_),
@@ -258,6 +270,7 @@ bool Comm::Core::wait(Work::State& work, Deadline deadline) {
 Result<void> Comm::Core::look(const Call& call, int awaited) {
   if (call.awaited != nullptr) call.awaited->store(awaited, std::memory_order_relaxed);
   if (ended()) return why_ended();
+  if (call.interrupt.asked()) return interrupt(call);
   if (call.deadline.expired()) return collectives::late(call, awaited);
   if (awaited >= 0 && !members_->alive(awaited)) {
     if (call.gone == awaited && !members_->ended())
@@ -269,7 +282,18 @@ Result<void> Comm::Core::look(const Call& call, int awaited) {
   return {};
 }
 
-Result<Work> Comm::Core::message(Operation operation, int peer, bool async, Timeout timeout,
+Result<void> Comm::Core::wait_in_call(const std::shared_ptr<Work::State>& work) {
+  collectives::Interrupt interrupted(interrupted_);
+  while (!wait(*work, interrupted.next_look())) {
+    if (!interrupted.asked()) continue;
+    const bool alone = messages_.drop(work, collectives::Interrupt::error());
+    if (!alone) interrupt(work->call());
+  }
+  if (work->status() == WorkStatus::completed) return {};
+  return work->error();
+}
+
+Result<Work> Comm::Core::message(Operation operation, int peer, const MessageOptions& options,
                                  const std::function<void(const std::shared_ptr<Work::State>&)>& post) {
   const int least = operation == Operation::recv ? any_source : 0;
   if (peer < least || peer >= size() || peer == rank()) {
@@ -279,29 +303,27 @@ Result<Work> Comm::Core::message(Operation operation, int peer, bool async, Time
   }
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
-  const Call call = new_call(operation, timeout);
-  auto state = std::make_shared<Work::State>(shared_from_this(), call);
+  const Call call = new_call(operation, options.timeout);
+  auto state = std::make_shared<Work::State>(shared_from_this(), call, options.owner);
   if (ended()) return collectives::described(*this, call, why_ended());
-  if (async)
+  if (options.async)
     if (auto started = start_worker(); !started) return std::move(started).error();
   post(state);  // in order of call
   changed_.notify_all();
   lock.unlock();
-  const Work work(std::move(state));
-  if (async) return work;
-  if (auto done = work.wait(); !done) return std::move(done).error();
-  return work;
+  if (!options.async) HEADRACE_TRY_VOID(wait_in_call(state));
+  return Work(std::move(state));
 }
 
 Result<Work> Comm::Core::send(const ConstElements& input, int to, const MessageOptions& options) {
-  return message(Operation::send, to, options.async, options.timeout, [&](const auto& work) {
+  return message(Operation::send, to, options, [&](const auto& work) {
     messages_.send(work, options.async, to, options.tag, static_cast<const std::byte*>(input.data),
                    input.bytes());
   });
 }
 
 Result<Work> Comm::Core::receive(const Elements& output, int from, const MessageOptions& options) {
-  return message(Operation::recv, from, options.async, options.timeout, [&](const auto& work) {
+  return message(Operation::recv, from, options, [&](const auto& work) {
     messages_.receive(work, options.async, from, options.tag, static_cast<std::byte*>(output.data),
                       output.bytes());
     messages_.progress();
@@ -338,20 +360,38 @@ void Comm::Core::fail(const Call& call, const Error& error) {
   std::abort();
 }
 
+Error Comm::Core::interrupt(const Call& call) {
+  const Error full = collectives::described(*this, call, collectives::Interrupt::error());
+  end_all(full, full.message);
+  return collectives::Interrupt::error();
+}
+
 void Comm::Core::abort(std::string_view reason) {
   const std::string text = fmt::format("rank {} aborted {}: {}", rank(), name_text(name_), reason);
   end_all(Error{Code::canceled, text}, text);
 }
 
 Result<void> Comm::Core::finalize() {
+  collectives::Interrupt interrupted(interrupted_);
+  const auto look = [&] {
+    if (interrupted.asked()) abort("its caller interrupted finalize");
+  };
   {
     std::unique_lock lock(order_);
     if (closing_) return {};
     closing_ = true;
-    changed_.wait(lock, [this] { return queue_.empty() && !running_; });
+    while (!changed_.wait_for(lock, collectives::Interrupt::interval,
+                              [this] { return queue_.empty() && !running_; })) {
+      lock.unlock();
+      look();
+      lock.lock();
+    }
   }
   collectives::Waiter waiter(spins_);
-  while (messages_.pending()) drive_messages(waiter);
+  while (messages_.pending()) {
+    drive_messages(waiter);
+    look();
+  }
   Result<void> result;
   if (ended()) result = why_ended();
   close();
@@ -378,15 +418,18 @@ void Comm::Core::close() {
   members_->leave();
 }
 
-Result<std::shared_ptr<Comm::Core>> Comm::Core::split(std::span<const int> ranks, const std::string& name) {
+Result<std::shared_ptr<Comm::Core>> Comm::Core::split(std::span<const int> ranks, const std::string& name,
+                                                      const SplitOptions& changes) {
   HEADRACE_TRY(mine, collectives::index_in_group(ranks, rank(), size()));
   if (!ranks.empty()) HEADRACE_TRY_VOID(collectives::check_name(name));
+  CommOptions options = this->options();
+  HEADRACE_TRY(settings, collectives::settings_of_split(options, changes));
   std::unique_ptr<Members> members;
   collectives::SplitCard card{{ranks.begin(), ranks.end()}, name, {}};
   if (!ranks.empty()) {
     const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
     HEADRACE_TRY(opened,
-                 Members::open(members_->station(), mine, static_cast<int>(ranks.size()), box, settings()));
+                 Members::open(members_->station(), mine, static_cast<int>(ranks.size()), box, settings));
     HEADRACE_TRY(bytes, opened->card());
     members = std::move(opened);
     card.members_card = std::move(bytes);
@@ -411,12 +454,12 @@ Result<std::shared_ptr<Comm::Core>> Comm::Core::split(std::span<const int> ranks
     group.push_back(std::move(theirs.members_card));
     first_ranks.push_back(ranks_[static_cast<std::size_t>(other)]);
   }
-  CommOptions options = this->options();
   options.rank = mine;
   options.size = static_cast<int>(ranks.size());
   options.name = name;
   HEADRACE_TRY_VOID(members->connect(group, collectives::deadline_of(options.meeting_timeout)));
-  auto core = std::make_shared<Core>(options, settings(), std::move(members), std::move(first_ranks));
+  auto core =
+      std::make_shared<Core>(options, std::move(settings), std::move(members), std::move(first_ranks));
   OpOptions until;
   until.timeout = options.meeting_timeout;
   HEADRACE_TRY_VOID(core->collective(Operation::open, until, collectives::barrier));

@@ -3,6 +3,7 @@
 // when one fails.
 #pragma once
 
+#include "base/errors.hpp"
 #include "collectives/exchange.hpp"
 #include "collectives/members.hpp"
 #include "collectives/messages.hpp"
@@ -55,7 +56,8 @@ class Comm::Core final : public collectives::Watch, public std::enable_shared_fr
   Result<Work> collective(Operation operation, const OpOptions& options, Body body);
   Result<Work> send(const ConstElements& input, int to, const MessageOptions& options);
   Result<Work> receive(const Elements& output, int from, const MessageOptions& options);
-  Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name);
+  Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
+                                      const SplitOptions& changes);
 
   void abort(std::string_view reason);
   [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_acquire) || members_->ended(); }
@@ -82,8 +84,10 @@ class Comm::Core final : public collectives::Watch, public std::enable_shared_fr
   [[nodiscard]] Call new_call(Operation operation, Timeout timeout);  // order_ is held
   template <class Run>
   Result<void> run(const Call& call, Operation operation, const Run& body);
-  Result<Work> message(Operation operation, int peer, bool async, Timeout timeout,
+  Result<Work> message(Operation operation, int peer, const MessageOptions& options,
                        const std::function<void(const std::shared_ptr<Work::State>&)>& post);
+  /// Waits for a work in the call that began it.
+  Result<void> wait_in_call(const std::shared_ptr<Work::State>& work);
   Result<void> enqueue(Task task);  // order_ is held
   Result<void> start_worker();      // order_ is held
   void work();
@@ -93,11 +97,14 @@ class Comm::Core final : public collectives::Watch, public std::enable_shared_fr
   /// Ends the communicator on all ranks, once.
   void end_all(Error cause, std::string_view farewell);
   void fail(const Call& call, const Error& error);
+  /// Ends it because the caller does not wait any longer.
+  Error interrupt(const Call& call);
   [[nodiscard]] Result<void> usable() const;  // order_ is held
 
   const std::string name_;
   const std::vector<int> ranks_;
   const std::uint32_t spins_;
+  const std::function<bool()> interrupted_;
   std::unique_ptr<collectives::Members> members_;
   collectives::Messages messages_;
   Exchange exchange_;  // used by the thread that has set running_
@@ -132,9 +139,10 @@ template <class Body>
 Result<Work> Comm::Core::collective(Operation operation, const OpOptions& options, Body body) {
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
-  const Call call = new_call(operation, options.timeout);
+  Call call = new_call(operation, options.timeout);
   if (!options.async && !running_ && queue_.empty()) {
     running_ = true;
+    call.interrupt = collectives::Interrupt(interrupted_);
     lock.unlock();
     Result<void> result = run(call, operation, body);
     lock.lock();
@@ -143,13 +151,11 @@ Result<Work> Comm::Core::collective(Operation operation, const OpOptions& option
     if (!result) return collectives::described(*this, call, std::move(result).error());
     return Work();
   }
-  auto state = std::make_shared<Work::State>(shared_from_this(), call);
+  auto state = std::make_shared<Work::State>(shared_from_this(), call, options.owner);
   if (auto queued = enqueue({state, operation, std::move(body)}); !queued) return std::move(queued).error();
   lock.unlock();
-  const Work work(std::move(state));
-  if (options.async) return work;
-  if (auto waited = work.wait(); !waited) return std::move(waited).error();
-  return work;
+  if (!options.async) HEADRACE_TRY_VOID(wait_in_call(state));
+  return Work(std::move(state));
 }
 
 }  // namespace headrace

@@ -28,8 +28,13 @@ std::string encode_number(std::uint64_t number) {
 
 }  // namespace
 
-Meeting::Meeting(CommStore& store, std::string name, int rank, int size)
-    : store_(store), name_(std::move(name)), rank_(rank), size_(size), nonce_(random_u64()) {}
+Meeting::Meeting(CommStore& store, std::string name, int rank, int size, Interrupt interrupt)
+    : store_(store),
+      name_(std::move(name)),
+      rank_(rank),
+      size_(size),
+      nonce_(random_u64()),
+      interrupt_(interrupt) {}
 
 Result<std::vector<std::string>> Meeting::exchange(std::string mine, Deadline deadline) {
   mine_ = std::move(mine);
@@ -58,8 +63,7 @@ Result<std::vector<std::string>> Meeting::lead(Deadline deadline) {
         for (Entry& entry : all.entries) bytes.push_back(std::move(entry.bytes));
         return bytes;
       }
-      if (deadline.expired()) return late();
-      std::this_thread::sleep_for(look_interval);
+      HEADRACE_TRY_VOID(pause(deadline));
     }
   }
 }
@@ -69,8 +73,7 @@ Result<void> Meeting::wait_until_done(Deadline deadline) {
   for (int rank = 1; rank < size_; ++rank) {
     auto entry = entry_of(rank);
     while (entry && !entry->done) {
-      if (deadline.expired()) return late();
-      std::this_thread::sleep_for(look_interval);
+      HEADRACE_TRY_VOID(pause(deadline));
       entry = entry_of(rank);
     }
     if (!entry && !is_missing(entry)) return std::move(entry).error();
@@ -83,8 +86,7 @@ Result<Meeting::Table> Meeting::collect(Deadline deadline) {
   for (int rank = 0; rank < size_; ++rank) {
     auto entry = entry_of(rank);
     while (is_missing(entry)) {
-      if (deadline.expired()) return late();
-      std::this_thread::sleep_for(look_interval);
+      HEADRACE_TRY_VOID(pause(deadline));
       entry = entry_of(rank);
     }
     if (!entry) return std::move(entry).error();
@@ -125,8 +127,7 @@ Result<std::vector<std::string>> Meeting::follow(Deadline deadline) {
     }
     HEADRACE_TRY(mine, entry_of(rank_));
     if (mine.nonce != nonce_) return taken_twice();
-    if (deadline.expired()) return late();
-    std::this_thread::sleep_for(look_interval);
+    HEADRACE_TRY_VOID(pause(deadline));
   }
 }
 
@@ -160,6 +161,13 @@ Result<Meeting::Table> Meeting::table() {
     all.entries.push_back({nonce, 0, false, std::string(entry)});
   }
   return all;
+}
+
+Result<void> Meeting::pause(Deadline deadline) {
+  if (interrupt_.asked()) return Interrupt::error();
+  if (deadline.expired()) return late();
+  std::this_thread::sleep_for(look_interval);
+  return {};
 }
 
 Error Meeting::late() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/clock.hpp"
+#include "collectives/interrupt.hpp"
 
 #include <headrace/comm.hpp>
 
@@ -25,7 +26,7 @@ namespace headrace::collectives {
 /// in it. Rank 0 returns last: its entries may go with it.
 class Meeting {
  public:
-  Meeting(CommStore& store, std::string name, int rank, int size);
+  Meeting(CommStore& store, std::string name, int rank, int size, Interrupt interrupt = {});
 
   /// Leaves `mine` and returns the entries of all ranks, in their order.
   ///   errors  timed_out (the ranks that have not come), invalid_argument (another caller has this rank),
@@ -50,6 +51,8 @@ class Meeting {
   [[nodiscard]] Result<void> leave_entry(std::uint64_t confirmed, bool done);
   [[nodiscard]] Result<Entry> entry_of(int rank);
   [[nodiscard]] Result<Table> table();
+  /// Waits before the next look into the store.
+  [[nodiscard]] Result<void> pause(Deadline deadline);
   [[nodiscard]] Error late();
   [[nodiscard]] Error taken_twice() const;
   [[nodiscard]] std::string key(std::string_view what) const;
@@ -58,6 +61,7 @@ class Meeting {
   const std::string name_;
   const int rank_, size_;
   const std::uint64_t nonce_;
+  Interrupt interrupt_;
   std::string mine_;
 };
 

@@ -109,6 +109,7 @@ class RemoteStore final : public PolledStore {
     while (true) {
       auto sent = metadata::send_to(address_, identity_, writer.view(), Deadline::after(call_limit));
       if (sent || sent.code() != Code::peer_lost || deadline.expired()) return sent;
+      if (interrupt.asked()) return Interrupt::error();
       std::this_thread::sleep_for(poll_interval);
     }
   }
@@ -119,6 +120,7 @@ class RemoteStore final : public PolledStore {
     return found;
   }
   std::chrono::nanoseconds patience = std::chrono::seconds(120);
+  Interrupt interrupt = {};
 
  private:
   const std::string address_;
@@ -139,6 +141,7 @@ Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const
   }
   auto store = std::make_shared<RemoteStore>(address, identity);
   if (options.meeting_timeout) store->patience = *options.meeting_timeout;
+  store->interrupt = Interrupt(options.interrupted);
   return std::shared_ptr<CommStore>(std::move(store));
 }
 

@@ -4,13 +4,18 @@
 
 #include "base/clock.hpp"
 #include "base/futex.hpp"
+#include "collectives/interrupt.hpp"
 
 #include <headrace/comm.hpp>
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace headrace::collectives {
 
@@ -23,6 +28,7 @@ struct Call {
   std::atomic<int>* awaited = nullptr;  ///< where to note the rank that is waited for; may be null
   /// A rank that was gone at the last look. What it sent before is seen by the look that follows.
   mutable int gone = -1;
+  mutable Interrupt interrupt = {};  ///< set while the caller's own thread runs the operation
 };
 
 /// "rank 1 has not come within 50 ms".
@@ -38,8 +44,8 @@ namespace headrace {
 /// thread reads it.
 class Work::State {
  public:
-  State(std::shared_ptr<Comm::Core> core, const collectives::Call& call)
-      : core_(std::move(core)), call_(call) {
+  State(std::shared_ptr<Comm::Core> core, const collectives::Call& call, std::shared_ptr<const void> owner)
+      : core_(std::move(core)), call_(call), owner_(std::move(owner)) {
     call_.awaited = &awaited_;
   }
 
@@ -57,8 +63,22 @@ class Work::State {
                : error_.code == Code::canceled ? WorkStatus::aborted
                                                : WorkStatus::failed;
     }
+    owner_.reset();
     status_.store(word(status), std::memory_order_release);
     futex_wake(status_, futex_all);
+    std::vector<std::function<void()>> callbacks;
+    {
+      const std::scoped_lock lock(callbacks_mutex_);
+      callbacks = std::exchange(callbacks_, {});
+    }
+    for (const auto& callback : callbacks) callback();
+  }
+  void on_end(std::function<void()> callback) {
+    {
+      const std::scoped_lock lock(callbacks_mutex_);
+      if (!ended()) return callbacks_.push_back(std::move(callback));
+    }
+    callback();
   }
   void set_source(int rank) { source_ = rank; }  // before the end
 
@@ -84,6 +104,9 @@ class Work::State {
   std::atomic<std::uint32_t> status_{0};
   Error error_{Code::ok, {}};
   int source_ = -1;
+  std::shared_ptr<const void> owner_;
+  std::mutex callbacks_mutex_;
+  std::vector<std::function<void()>> callbacks_;
 };
 
 }  // namespace headrace
