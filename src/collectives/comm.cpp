@@ -427,6 +427,7 @@ bool Work::is_completed() const {
 
 Result<void> Work::wait(Timeout timeout) const {
   if (!state_) return {};
+  if (!state_->ended() && state_->core()->forked()) return state_->core()->why_not_in_child();
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
   if (!state_->core()->wait(*state_, deadline)) {
     const int awaited = state_->awaited();

@@ -131,7 +131,20 @@ Comm::Core::Core(CommOptions options, Settings settings, std::unique_ptr<Members
       options_(std::move(options)),
       settings_(std::move(settings)) {}
 
-Comm::Core::~Core() { close(); }
+Comm::Core::~Core() {
+  close();
+  if (!forked()) return;
+  // They belong to the parent, and end with the child's memory.
+  static_cast<void>(members_.release());
+  if (worker_.joinable()) static_cast<void>(new std::thread(std::move(worker_)));
+}
+
+Error Comm::Core::why_not_in_child() const {
+  return make_error(Code::invalid_argument,
+                    "the communicator {} was opened before this process was forked: open one of its own in "
+                    "the child",
+                    name_text(name_));
+}
 
 CommOptions Comm::Core::options() const {
   const std::scoped_lock lock(order_);
@@ -301,6 +314,7 @@ Result<Work> Comm::Core::message(Operation operation, int peer, const MessageOpt
                       "rank {}, {} of {}: rank {} is no other rank; there are {} ranks, from 0", rank(),
                       collectives::operation_name(operation), name_text(name_), peer, size());
   }
+  if (forked()) return why_not_in_child();
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
   const Call call = new_call(operation, options.timeout);
@@ -367,11 +381,13 @@ Error Comm::Core::interrupt(const Call& call) {
 }
 
 void Comm::Core::abort(std::string_view reason) {
+  if (forked()) return;
   const std::string text = fmt::format("rank {} aborted {}: {}", rank(), name_text(name_), reason);
   end_all(Error{Code::canceled, text}, text);
 }
 
 Result<void> Comm::Core::finalize() {
+  if (forked()) return why_not_in_child();
   collectives::Interrupt interrupted(interrupted_);
   const auto look = [&] {
     if (interrupted.asked()) abort("its caller interrupted finalize");
@@ -399,6 +415,7 @@ Result<void> Comm::Core::finalize() {
 }
 
 void Comm::Core::close() {
+  if (forked()) return;
   std::thread worker;
   bool busy = messages_.pending();
   {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/errors.hpp"
+#include "base/fork_guard.hpp"
 #include "collectives/exchange.hpp"
 #include "collectives/members.hpp"
 #include "collectives/messages.hpp"
@@ -65,9 +66,13 @@ class Comm::Core final : public collectives::Watch, public std::enable_shared_fr
   /// Aborts what is under way, and leaves.
   void close();
 
+  /// Whether this is a forked child's copy: it has none of the threads, and the memory is its parent's.
+  [[nodiscard]] bool forked() const { return fork_guard_.forked(); }
+  [[nodiscard]] Error why_not_in_child() const;
+
   /// Makes progress with sends and receives once.
   void poll() {
-    if (messages_.pending()) messages_.progress();
+    if (!forked() && messages_.pending()) messages_.progress();
   }
   /// Waits for a work of this communicator; false: it is late.
   bool wait(Work::State& work, Deadline deadline);
@@ -101,6 +106,7 @@ class Comm::Core final : public collectives::Watch, public std::enable_shared_fr
   Error interrupt(const Call& call);
   [[nodiscard]] Result<void> usable() const;  // order_ is held
 
+  const ForkGuard fork_guard_;
   const std::string name_;
   const std::vector<int> ranks_;
   const std::uint32_t spins_;
@@ -137,6 +143,7 @@ Result<void> Comm::Core::run(const Call& call, Operation operation, const Run& b
 
 template <class Body>
 Result<Work> Comm::Core::collective(Operation operation, const OpOptions& options, Body body) {
+  if (forked()) return why_not_in_child();
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
   Call call = new_call(operation, options.timeout);

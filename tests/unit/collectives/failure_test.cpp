@@ -3,6 +3,8 @@
 #include "ranks.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <optional>
@@ -168,6 +170,41 @@ TEST(CommFailure, a_communicator_that_goes_ends_what_is_under_way_everywhere) {
       EXPECT_EQ(result.code(), Code::canceled);
       EXPECT_THAT(result.error().message, HasSubstr("left while operations were under way"));
     }
+  });
+}
+
+TEST(CommFork, a_child_leaves_the_communicators_of_its_parent_alone) {
+  const std::string name = unique_comm_name();
+  std::vector<std::optional<Comm>> comms(2);
+  on_threads(2, [&](int rank) {
+    comms[static_cast<std::size_t>(rank)] = must(Comm::open(rank_options(rank, 2, name)));
+  });
+  std::vector<float> got(1);
+  const Work pending = must(comms[0]->recv(got, 1, {.async = true}));  // its thread runs
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<float> data(1);
+    const auto refused = comms[0]->all_reduce(data, ReduceOp::sum);
+    const auto waited = pending.wait();
+    comms[0]->abort("by the child");
+    const bool right = refused.code() == Code::invalid_argument &&
+                       refused.error().message.find("forked") != std::string::npos &&
+                       waited.code() == Code::invalid_argument && !pending.is_completed() &&
+                       comms[1]->finalize().code() == Code::invalid_argument;
+    comms.clear();
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  const std::vector<float> sent{7};
+  ok(comms[1]->send(sent, 0));
+  must(pending.wait());
+  EXPECT_EQ(got, sent);
+  on_threads(2, [&](int rank) {
+    std::vector<float> data{static_cast<float>(rank + 1)};
+    ok(comms[static_cast<std::size_t>(rank)]->all_reduce(data, ReduceOp::sum));
+    EXPECT_EQ(data[0], 3);
   });
 }
 
