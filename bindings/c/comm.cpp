@@ -27,6 +27,17 @@ Result<CommOptions> comm_options_of(const headrace_comm_options* given) {
   return options;
 }
 
+Result<SplitOptions> split_options_of(const headrace_split_options* given) {
+  SplitOptions options;
+  if (given == nullptr) return options;
+  HEADRACE_C_TRY(whole(given, "options"));
+  options.timeout = timeout_of(given->timeout_ns);
+  auto hints = pairs_in(given->hints);
+  if (!hints) return std::move(hints).error();
+  options.hints = std::move(*hints);
+  return options;
+}
+
 nlohmann::ordered_json described(Timeout timeout) {
   return timeout ? nlohmann::ordered_json(timeout->count()) : nlohmann::ordered_json();
 }
@@ -52,6 +63,23 @@ nlohmann::ordered_json described(const CommHint& hint) {
 
 using namespace headrace::c;
 using headrace::Result;
+
+std::int32_t headrace_comm_options_from_environment(headrace_comm_options* options, headrace_bytes** place,
+                                                    headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(options, "options"));
+    HEADRACE_C_TRY(whole(options, "options"));
+    HEADRACE_C_TRY(given(place, "place"));
+    auto launched = headrace::CommOptions::from_environment();
+    if (!launched) return std::move(launched).error();
+    options->rank = launched->rank;
+    options->size = launched->size;
+    const bool is_there = !launched->meeting.empty();
+    give(place, std::move(launched->meeting));
+    options->meeting = is_there ? static_cast<const char*>(headrace_bytes_data(*place)) : nullptr;
+    return {};
+  });
+}
 
 std::int32_t headrace_comm_open(const headrace_comm_options* options, headrace_comm** comm,
                                 headrace_error** error) {
@@ -125,14 +153,17 @@ std::int32_t headrace_comm_set_hints(headrace_comm* comm, const char* const* hin
 }
 
 std::int32_t headrace_comm_split(headrace_comm* comm, const std::int32_t* ranks, std::uint64_t rank_count,
-                                 const char* name, headrace_comm** part, headrace_error** error) {
+                                 const char* name, const headrace_split_options* options,
+                                 headrace_comm** part, headrace_error** error) {
   return guarded(error, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(comm, "comm"));
     HEADRACE_C_TRY(given(part, "part"));
     const auto group = array_in(ranks, rank_count, "ranks");
     if (!group) return group.error();
     if (!group->empty()) HEADRACE_C_TRY(given(name, "name"));
-    auto made = comm->comm.split(*group, text_or_empty(name));
+    const auto changes = split_options_of(options);
+    if (!changes) return changes.error();
+    auto made = comm->comm.split(*group, text_or_empty(name), *changes);
     if (!made) return std::move(made).error();
     *part = *made ? new headrace_comm(std::move(**made)) : nullptr;
     return {};

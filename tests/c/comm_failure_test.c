@@ -152,11 +152,11 @@ static void settings_are_checked(headrace_comm* comm) {
   CHECK(refused(headrace_comm_set_hints(comm, unknown, fresh()), NULL, "lane_bytes"));
   CHECK(refused(headrace_comm_set_hints(comm, fixed, fresh()), NULL, "is fixed"));
   CHECK(refused(headrace_comm_set_hints(comm, NULL, fresh()), NULL, "hints is NULL"));
-  CHECK(headrace_comm_split(comm, twice, 2, "part", &part, fresh()) == invalid_argument);
-  CHECK(headrace_comm_split(comm, far, 1, "part", &part, fresh()) == invalid_argument);
-  CHECK(refused(headrace_comm_split(comm, twice, 1, NULL, &part, fresh()), NULL, "name is NULL"));
-  CHECK(refused(headrace_comm_split(comm, NULL, 1, "part", &part, fresh()), NULL, "ranks is NULL"));
-  CHECK(refused(headrace_comm_split(comm, twice, 1, "part", NULL, fresh()), NULL, "part is NULL"));
+  CHECK(headrace_comm_split(comm, twice, 2, "part", NULL, &part, fresh()) == invalid_argument);
+  CHECK(headrace_comm_split(comm, far, 1, "part", NULL, &part, fresh()) == invalid_argument);
+  CHECK(refused(headrace_comm_split(comm, twice, 1, NULL, NULL, &part, fresh()), NULL, "name is NULL"));
+  CHECK(refused(headrace_comm_split(comm, NULL, 1, "part", NULL, &part, fresh()), NULL, "ranks is NULL"));
+  CHECK(refused(headrace_comm_split(comm, twice, 1, "part", NULL, NULL, fresh()), NULL, "part is NULL"));
   CHECK(part == NULL && headrace_comm_is_aborted(comm) == 0);
 }
 
@@ -318,7 +318,7 @@ static void after_finalize_every_operation_is_refused(headrace_comm* comm) {
   CHECK(refused(headrace_comm_recv(comm, &four, HEADRACE_ANY_SOURCE, NULL, &work, fresh()), &work,
                 "has been finalized"));
   headrace_comm* part = NULL;
-  CHECK(refused(headrace_comm_split(comm, NULL, 0, NULL, &part, fresh()), NULL, "has been finalized"));
+  CHECK(refused(headrace_comm_split(comm, NULL, 0, NULL, NULL, &part, fresh()), NULL, "has been finalized"));
 }
 
 /* A close aborts what is under way; the works tell so, and are freed afterwards. */

@@ -338,10 +338,19 @@ static void a_split_has_its_ranks_in_the_given_order(headrace_comm* comm) {
   const int me = headrace_comm_rank(comm);
   headrace_comm* part = comm;
   if (me == 1) {
-    CHECK(headrace_comm_split(comm, NULL, 0, NULL, &part, fresh()) == 0 && part == NULL);
+    CHECK(headrace_comm_split(comm, NULL, 0, NULL, NULL, &part, fresh()) == 0 && part == NULL);
     return;
   }
-  CHECK(headrace_comm_split(comm, group, 2, "half", &part, fresh()) == 0);
+  static const char* const hints[] = {"one_shot_bytes", "0", NULL};
+  headrace_split_options options = HEADRACE_SPLIT_OPTIONS_INIT;
+  options.hints = hints;
+  options.timeout_ns = 7000000000;
+  CHECK(headrace_comm_split(comm, group, 2, "half", &options, &part, fresh()) == 0);
+  headrace_bytes* values = NULL;
+  CHECK(headrace_comm_get_options(part, &values, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(values), "\"timeout_ns\":7000000000") != NULL);
+  CHECK(strstr(headrace_bytes_data(values), "\"one_shot_bytes\":\"0\"") != NULL);
+  headrace_bytes_free(values);
   CHECK(headrace_comm_size(part) == 2 && headrace_comm_rank(part) == (me == 2 ? 0 : 1));
   CHECK(headrace_comm_ranks(part)[0] == 2 && headrace_comm_ranks(part)[1] == 0);
   CHECK(strcmp(headrace_comm_name(part), "half") == 0);
@@ -363,6 +372,22 @@ static void one_rank_needs_no_options(void) {
   headrace_comm_close(comm);
 }
 
+static void rank_size_and_meeting_come_from_the_environment(void) {
+  static const char* const variables[] = {"HEADRACE_RANK", "HEADRACE_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+  headrace_comm_options options = HEADRACE_COMM_OPTIONS_INIT;
+  headrace_bytes* place = NULL;
+  CHECK(headrace_comm_options_from_environment(&options, &place, fresh()) != 0);
+  CHECK(strstr(text(), "OMPI_COMM_WORLD_RANK") != NULL);
+  setenv(variables[0], "1", 1);
+  setenv(variables[1], "2", 1);
+  setenv(variables[2], "10.0.0.1", 1);
+  setenv(variables[3], "29500", 1);
+  CHECK(headrace_comm_options_from_environment(&options, &place, fresh()) == 0);
+  CHECK(options.rank == 1 && options.size == 2 && strcmp(options.meeting, "tcp://10.0.0.1:29500") == 0);
+  headrace_bytes_free(place);
+  for (size_t i = 0; i < sizeof variables / sizeof *variables; ++i) unsetenv(variables[i]);
+}
+
 int main(void) {
   CHECK(count_allocations());
   with_ranks("reduce", size, all_reduce_knows_every_operation_in_both_algorithms);
@@ -379,6 +404,7 @@ int main(void) {
   with_ranks("split", size, a_split_has_its_ranks_in_the_given_order);
   names_of_operations_and_statuses_are_those_of_the_header();
   one_rank_needs_no_options();
+  rank_size_and_meeting_come_from_the_environment();
   (void)fresh();
   puts("collectives in C do what they say");
   return 0;

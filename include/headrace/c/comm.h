@@ -55,6 +55,13 @@ typedef struct headrace_comm_options {
   int32_t reserved;
 } headrace_comm_options;
 
+/* Fills rank, size and meeting from the environment that a launcher has set: torchrun's, Open MPI's, PALS's,
+ * PMI's, Slurm's, or HEADRACE_RANK and HEADRACE_SIZE, with MASTER_ADDR and MASTER_PORT. `meeting` is NULL if
+ * there is none. *place owns its text: free it with headrace_bytes_free after headrace_comm_open. not_found:
+ * no launcher has set rank and size. */
+HEADRACE_C_API int32_t headrace_comm_options_from_environment(headrace_comm_options* options,
+                                                              headrace_bytes** place, headrace_error** error);
+
 /* Meets the other ranks and connects to each. `options` may be NULL: one rank alone. Free with
  * headrace_comm_close. */
 HEADRACE_C_API int32_t headrace_comm_open(const headrace_comm_options* options, headrace_comm** comm,
@@ -86,11 +93,19 @@ HEADRACE_C_API int32_t headrace_comm_set_timeout(headrace_comm* comm, int64_t ti
 HEADRACE_C_API int32_t headrace_comm_set_hints(headrace_comm* comm, const char* const* hints,
                                                headrace_error** error);
 
+/* What is new in a communicator that headrace_comm_split makes. */
+typedef struct headrace_split_options {
+  size_t struct_size;
+  const char* const* hints; /* name, value, ..., NULL: instead of the parent's; or NULL */
+  int64_t timeout_ns;       /* of each operation; negative: the parent's */
+} headrace_split_options;
+
 /* Makes a communicator of some ranks, in the given order. All ranks of this one call it. Each gives the group
- * that it belongs to, or no ranks: then *part is NULL, and `name` is not read. Free with
- * headrace_comm_close. */
+ * that it belongs to, or no ranks: then *part is NULL, and `name` is not read. `options` may be NULL. Free
+ * with headrace_comm_close. */
 HEADRACE_C_API int32_t headrace_comm_split(headrace_comm* comm, const int32_t* ranks, uint64_t rank_count,
-                                           const char* name, headrace_comm** part, headrace_error** error);
+                                           const char* name, const headrace_split_options* options,
+                                           headrace_comm** part, headrace_error** error);
 
 /* Ends every operation on all ranks: they return canceled, with this rank and the reason. `reason` may be
  * NULL. */
@@ -283,6 +298,8 @@ HEADRACE_C_API void headrace_work_free(headrace_work* work);
     .struct_size = sizeof(headrace_comm_options), .size = 1, .meeting_timeout_ns = 120000000000, \
     .timeout_ns = 600000000000                                                                   \
   }
+#define HEADRACE_SPLIT_OPTIONS_INIT \
+  { .struct_size = sizeof(headrace_split_options), .timeout_ns = -1 }
 #define HEADRACE_OP_OPTIONS_INIT \
   { .struct_size = sizeof(headrace_op_options), .timeout_ns = -1, .factor = 1 }
 #define HEADRACE_MESSAGE_OPTIONS_INIT \
