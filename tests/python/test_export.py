@@ -439,6 +439,7 @@ def full_disk(folder, mixed):
         "models.py:mixed",
         "--output",
         f"{where}/mixed.pt2",
+        "--force",
         before=["unshare", "-rm", "sh", "-c", script, "sh"],
     )
 
