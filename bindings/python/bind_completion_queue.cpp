@@ -3,6 +3,7 @@
 #include <headrace/completion_queue.hpp>
 
 #include "bindings/python/binding.hpp"
+#include "bindings/python/comm_handle.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/request_handle.hpp"
 
@@ -20,6 +21,14 @@ class PyCompletionQueue {
     check_home();
     request.check_home();
     queue_.add(request.request(), number);
+  }
+  void add_work(const PyWork& work, std::uint64_t number) const {
+    check_home();
+    const headrace::Work& added = work.work();
+    without_gil([&] {
+      added.on_end([queue = queue_, number] { queue.put(number); });
+      return true;
+    });
   }
   [[nodiscard]] std::vector<std::uint64_t> take() const {
     check_home();
@@ -44,14 +53,18 @@ class PyCompletionQueue {
 void bind_completion_queue(nb::module_& module) {
   nb::class_<PyCompletionQueue>(
       module, "CompletionQueue",
-      "One eventfd for the completions of many requests, for event loops.\n\n"
-      "`await request` uses one for each asyncio loop. Requests of several agents may use one queue.\n"
+      "One eventfd for the completions of many requests and works, for event loops.\n\n"
+      "`await request` and `await work` use one for each asyncio loop. Requests of several agents, and "
+      "works\n"
+      "of several communicators, may use one queue.\n"
       "Errors: Exhausted (no descriptors).\n"
       "Threads: any.")
       .def(nb::init<>())
       .def("add", &PyCompletionQueue::add, nb::arg("request"), nb::arg("number"),
            "Puts the number into the queue once, at the completion of the post that is in flight.\n\n"
            "If no post is in flight, or if it is refused after all: at once.")
+      .def("add", &PyCompletionQueue::add_work, nb::arg("work"), nb::arg("number"),
+           "Puts the number into the queue once, when the operation of the work has ended.")
       .def("take", &PyCompletionQueue::take,
            "Returns the numbers in the order of their completions, and removes them. Does not wait.")
       .def("fileno", &PyCompletionQueue::event_fd,

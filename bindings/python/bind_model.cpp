@@ -195,20 +195,20 @@ std::vector<TensorInput> gather(const Model& model, ExchangeCache& exchange, con
   const std::vector<TensorSpec>& specs = model.info().inputs;
   std::vector<TensorInput> inputs;
   inputs.reserve(std::max(specs.size(), positional.size()));
-  const auto name_of = [&](std::size_t i) {
-    return i < specs.size() ? specs[i].name.c_str() : "beyond the last";
+  const auto role_of = [&](std::size_t i) {
+    return TensorRole{"input", i < specs.size() ? specs[i].name.c_str() : "beyond the last", "models"};
   };
   for (std::size_t i = 0; i < positional.size(); ++i)
-    inputs.emplace_back(nb::handle(positional[i]).ptr(), name_of(i), exchange, stream);
+    inputs.emplace_back(nb::handle(positional[i]).ptr(), role_of(i), exchange, stream);
   if (nb::len(nb::handle(named)) == 0) return writable(specs, std::move(inputs));
   std::size_t used = 0;
   for (std::size_t i = positional.size(); i < specs.size(); ++i) {
     const nb::str key = to_str(specs[i].name);
     if (!named.contains(key)) {
-      inputs.emplace_back(Py_None, name_of(i), exchange);
+      inputs.emplace_back(Py_None, role_of(i), exchange);
       continue;
     }
-    inputs.emplace_back(nb::object(named[key]).ptr(), name_of(i), exchange, stream);
+    inputs.emplace_back(nb::object(named[key]).ptr(), role_of(i), exchange, stream);
     ++used;
   }
   if (used == named.size()) return writable(specs, std::move(inputs));
@@ -264,7 +264,7 @@ void replace_constants(PyModel& self, const nb::dict& values) {
   std::map<std::string, TensorView> views;
   for (const auto& [key, value] : values) {
     const std::string name = to_text(key, "the name of a constant");
-    inputs.emplace_back(value.ptr(), name.c_str(), self.exchange);
+    inputs.emplace_back(value.ptr(), TensorRole{"input", name.c_str(), "models"}, self.exchange);
     views[name] = inputs.back().view();
   }
   take(without_gil([&] { return model->replace_constants(views); }));

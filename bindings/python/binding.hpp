@@ -12,6 +12,8 @@ void bind_result(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_pages(nb::module_& module);
 void bind_request(nb::module_& module);
+void bind_work(nb::module_& module);
+void bind_comm(nb::module_& module);
 void bind_completion_queue(nb::module_& module);
 void bind_counter(nb::module_& module);
 void bind_telemetry(nb::module_& module);

@@ -2,6 +2,7 @@
 #include "bindings/python/interpreter.hpp"
 
 #include "bindings/python/agent_handle.hpp"
+#include "bindings/python/comm_handle.hpp"
 #include "bindings/python/log_relay.hpp"
 
 #include <pthread.h>
@@ -62,6 +63,7 @@ void take_gil_back(PyThreadState* thread) {
 
 void end_with_interpreter() {
   if (!forked_since_import()) {
+    close_all_comms();
     close_all_agents();
     stop_log_relay();
   }

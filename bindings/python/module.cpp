@@ -14,7 +14,9 @@ NB_MODULE(_headrace, module) {
   bind_memory(module);
   bind_pages(module);
   bind_request(module);
+  bind_work(module);
   bind_completion_queue(module);
+  bind_comm(module);
   bind_counter(module);
   bind_telemetry(module);
   bind_agent(module);

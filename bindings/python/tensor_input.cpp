@@ -16,8 +16,11 @@ namespace {
 
 constexpr std::uint32_t known_major = 1;
 
-[[noreturn]] void refuse(const char* name, const std::string& reason) {
-  raise_invalid("input " + std::string(name) + ": " + reason);
+[[noreturn]] void refuse(const TensorRole& role, const std::string& reason) {
+  raise_invalid(std::string(role.kind) + " " + role.name + ": " + reason);
+}
+[[noreturn]] void refuse_many_dimensions(const TensorRole& role, std::size_t rank) {
+  refuse(role, "it has " + std::to_string(rank) + " dimensions; " + role.taker + " take at most 8");
 }
 
 /// The first line of the current Python error, which it clears: torch's message without the C++ stack below
@@ -28,19 +31,18 @@ std::string first_line_of_error() {
   return text.substr(0, text.find('\n'));
 }
 
-/// The view of a DLPack tensor. Raises if models do not take its dtype, device or rank.
-TensorView view_of(const DlTensor& tensor, const char* name) {
+/// The view of a DLPack tensor. Raises if its dtype, device or rank is not taken.
+TensorView view_of(const DlTensor& tensor, const TensorRole& role) {
   const auto dtype = dtype_from_dlpack(tensor.type);
   if (!dtype)
-    refuse(name, "its elements have DLPack type " + std::to_string(tensor.type.code) + " with " +
-                     std::to_string(tensor.type.bits) + " bits, which models do not take");
+    refuse(role, "its elements have DLPack type " + std::to_string(tensor.type.code) + " with " +
+                     std::to_string(tensor.type.bits) + " bits, which " + role.taker + " do not take");
   const auto device = device_from_dlpack(tensor.device);
   if (!device)
-    refuse(name, "it is on a device of DLPack type " + std::to_string(tensor.device.type) +
-                     ", which models do not run on");
+    refuse(role, "it is on a device of DLPack type " + std::to_string(tensor.device.type) + ", which " +
+                     role.taker + " do not use");
   const auto rank = static_cast<std::size_t>(tensor.rank);
-  if (!Shape::fits(rank))
-    refuse(name, "it has " + std::to_string(rank) + " dimensions; models take at most 8");
+  if (!Shape::fits(rank)) refuse_many_dimensions(role, rank);
   TensorView view{static_cast<const std::byte*>(tensor.data) + tensor.byte_offset,
                   *dtype,
                   Shape(std::span<const std::int64_t>(tensor.shape, rank)),
@@ -113,15 +115,15 @@ bool ExchangeCache::is_late(PyObject* object, bool complex) const {
   return is_neg_.is_valid() && (is(is_neg_) || (complex && is(is_conj_)));
 }
 
-TensorInput::TensorInput(PyObject* object, const char* name, ExchangeCache& cache,
+TensorInput::TensorInput(PyObject* object, const TensorRole& role, ExchangeCache& cache,
                          std::optional<void*> stream) {
   if (object == Py_None) {  // left out: a view without memory; the model checks whether it may be
     view_.shape = {1};
     return;
   }
-  if (take_exchange(object, name, cache) || take_buffer(object, name) || take_dlpack(object, name, stream))
+  if (take_exchange(object, role, cache) || take_buffer(object, role) || take_dlpack(object, role, stream))
     return;
-  refuse(name, shown(object) +
+  refuse(role, shown(object) +
                    " is not an array: give a torch tensor, a NumPy array, or another object with the buffer "
                    "protocol or DLPack");
 }
@@ -136,20 +138,22 @@ TensorInput::~TensorInput() {
   if (has_buffer_) PyBuffer_Release(&buffer_);
 }
 
-bool TensorInput::take_exchange(PyObject* object, const char* name, ExchangeCache& cache) {
+bool TensorInput::take_exchange(PyObject* object, const TensorRole& role, ExchangeCache& cache) {
   const auto* const table = static_cast<const DlExchangeTable*>(cache.table_of(object));
   if (table == nullptr) return false;
   DlTensor tensor{};
   if (table->describe(object, &tensor) != 0)
-    refuse(name, "its memory cannot be used: " + first_line_of_error());
-  view_ = view_of(tensor, name);
+    refuse(role, "its memory cannot be used: " + first_line_of_error());
+  view_ = view_of(tensor, role);
   const bool complex = view_.dtype == DType::complex64 || view_.dtype == DType::complex128;
-  if (cache.is_late(object, complex))
-    refuse(name, "it is a lazily negated or conjugated view: give its resolve_neg() or resolve_conj()");
+  const bool real = view_.dtype == DType::float32 || view_.dtype == DType::float64 ||
+                    view_.dtype == DType::float16;  // the parts of a complex tensor
+  if ((real || complex) && cache.is_late(object, complex))
+    refuse(role, "it is a lazily negated or conjugated view: give its resolve_neg() or resolve_conj()");
   return true;
 }
 
-bool TensorInput::take_buffer(PyObject* object, const char* name) {
+bool TensorInput::take_buffer(PyObject* object, const TensorRole& role) {
   if (PyObject_CheckBuffer(object) == 0) return false;
   if (PyObject_GetBuffer(object, &buffer_, PyBUF_FULL_RO) != 0) {
     if (PyObject_HasAttrString(object, "__dlpack__") == 0) throw nb::python_error();
@@ -157,20 +161,20 @@ bool TensorInput::take_buffer(PyObject* object, const char* name) {
     return false;
   }
   has_buffer_ = true;
+  if (buffer_.suboffsets != nullptr) refuse(role, "it is a table of pointers (it has suboffsets)");
   const auto dtype = dtype_of(buffer_.format, buffer_.itemsize);
   if (!dtype)
-    refuse(name,
-           "its elements have the format '" + std::string(buffer_.format) + "', which models do not take");
+    refuse(role, "its elements have the format '" + std::string(buffer_.format) + "', which " + role.taker +
+                     " do not take");
   const auto rank = static_cast<std::size_t>(buffer_.ndim);
-  if (!Shape::fits(rank))
-    refuse(name, "it has " + std::to_string(rank) + " dimensions; models take at most 8");
+  if (!Shape::fits(rank)) refuse_many_dimensions(role, rank);
   view_ = {buffer_.buf, *dtype, {}, {}, {}};
   std::array<std::int64_t, most_tensor_dimensions> shape{}, strides{};
   for (std::size_t i = 0; i < rank; ++i) {
     shape[i] = buffer_.shape != nullptr ? buffer_.shape[i] : buffer_.len / buffer_.itemsize;
     if (buffer_.strides == nullptr) continue;
     if (buffer_.strides[i] % buffer_.itemsize != 0)
-      refuse(name, "its strides are not multiples of the element size: copy it first");
+      refuse(role, "its strides are not multiples of the element size: copy it first");
     strides[i] = buffer_.strides[i] / buffer_.itemsize;
   }
   view_.shape = Shape(std::span<const std::int64_t>(shape.data(), rank));
@@ -179,7 +183,7 @@ bool TensorInput::take_buffer(PyObject* object, const char* name) {
   return true;
 }
 
-bool TensorInput::take_dlpack(PyObject* object, const char* name, std::optional<void*> stream) {
+bool TensorInput::take_dlpack(PyObject* object, const TensorRole& role, std::optional<void*> stream) {
   if (PyObject_HasAttrString(object, "__dlpack__") == 0) return false;
   nb::kwargs how = nb::steal<nb::kwargs>(PyDict_New());
   if (stream) how["stream"] = dlpack_stream(*stream);
@@ -188,7 +192,7 @@ bool TensorInput::take_dlpack(PyObject* object, const char* name, std::optional<
   const auto* const managed =
       static_cast<const DlManagedTensor*>(PyCapsule_GetPointer(kept_.ptr(), "dltensor"));
   if (managed == nullptr) throw nb::python_error();
-  view_ = view_of(managed->tensor, name);
+  view_ = view_of(managed->tensor, role);
   return true;
 }
 

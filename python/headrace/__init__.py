@@ -11,6 +11,11 @@ requests:
         here, far = (headrace.UniformPages(region, 0, 0, 65536, 16) for region in (cache, there))
         agent.read("prefill", here, far)
 
+Ranks add, gather and exchange elements by a communicator:
+
+    with headrace.new_comm(rank=0, size=2, meeting="tcp://first.example:29500") as comm:
+        comm.all_reduce(array, headrace.ReduceOp.SUM)
+
 Memory and page arrays are passed by the buffer protocol or by DLPack. The package imports neither NumPy nor
 torch.
 """
@@ -21,6 +26,9 @@ from . import _headrace
 from ._headrace import (
     Agent,
     BackendInfo,
+    Comm,
+    CommHint,
+    CommOptions,
     CompletionQueue,
     CostEstimate,
     Counter,
@@ -37,6 +45,7 @@ from ._headrace import (
     PageView,
     PartInfo,
     PeerInfo,
+    ReduceOp,
     Region,
     RegionPages,
     Request,
@@ -44,9 +53,13 @@ from ._headrace import (
     TelemetrySnapshot,
     Tensor,
     UniformPages,
+    Work,
+    any_source,
     list_backends,
+    list_comm_hints,
     list_namespace,
     list_options,
+    new_comm,
     pages_of,
     set_log_level,
     set_log_sink,
@@ -73,6 +86,9 @@ __all__ = [
     "BackendFailed",
     "BackendInfo",
     "Canceled",
+    "Comm",
+    "CommHint",
+    "CommOptions",
     "CompletionQueue",
     "Corrupt",
     "CostEstimate",
@@ -97,6 +113,7 @@ __all__ = [
     "PartInfo",
     "PeerInfo",
     "PeerLost",
+    "ReduceOp",
     "Region",
     "RegionPages",
     "Request",
@@ -105,10 +122,14 @@ __all__ = [
     "Tensor",
     "TimedOut",
     "UniformPages",
+    "Work",
     "WouldBlock",
+    "any_source",
     "list_backends",
+    "list_comm_hints",
     "list_namespace",
     "list_options",
+    "new_comm",
     "pages_of",
     "set_log_level",
     "set_log_sink",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`await request` and `agent.notifications()`: the running asyncio loop watches eventfds of Headrace.
+"""`await request`, `await work` and `agent.notifications()`: the running asyncio loop watches eventfds of
+Headrace.
 
 The compiled module imports this file at first use, so that `import headrace` does not import asyncio.
 """
@@ -16,7 +17,7 @@ from ._headrace import CompletionQueue
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ._headrace import Agent, Counter, Request
+    from ._headrace import Agent, Counter, Request, Work
 
 
 async def ended(request: Request) -> None:
@@ -32,6 +33,16 @@ async def ended(request: Request) -> None:
         await _quiet(request)
         raise
     request.wait(0)
+
+
+async def work_ended(work: Work) -> None:
+    """Waits until the operation has ended, and raises its error.
+
+    When the waiting task is canceled, the operation goes on: other ranks take part in it.
+    """
+    if not work.is_completed():
+        await _Completions.of(asyncio.get_running_loop()).next(work)
+    work.wait(0)
 
 
 async def _quiet(request: Request) -> None:
@@ -80,8 +91,8 @@ class _Completions:
         self.waiting: dict[int, asyncio.Future[None]] = {}
         loop.add_reader(self._queue.fileno(), self._wake)
 
-    async def next(self, request: Request) -> None:
-        """Waits for the completion of the post in flight."""
+    async def next(self, request: Request | Work) -> None:
+        """Waits for the completion of the post in flight, or for the end of the operation."""
         self._last_number = number = self._last_number + 1
         future = self.waiting[number] = self._loop.create_future()
         try:

@@ -12,7 +12,10 @@ from collections.abc import (
     Mapping as _Mapping,
     Sequence
 )
+import concurrent.futures
+import datetime
 import os
+import types
 from typing import Any, Literal, NoReturn, overload
 
 import numpy
@@ -609,22 +612,127 @@ class Request:
 
     def __reduce__(self) -> NoReturn: ...
 
+class ReduceOp:
+    """
+    How the elements of all ranks become one: SUM, PRODUCT, MIN, MAX, AVG, BAND, BOR, BXOR or
+    PREMUL_SUM(factor).
+
+    float16, bfloat16 and float8 are added in float32 and rounded once. Floats have all but the bit
+    operations. Complex numbers have SUM, PRODUCT, AVG and PREMUL_SUM. Integers have all: sums wrap
+    around, AVG drops the fraction, the factor of PREMUL_SUM is whole. Of bool, SUM, MAX and BOR are
+    "or", PRODUCT, MIN and BAND are "and", BXOR is "xor".
+    """
+
+    @staticmethod
+    def PREMUL_SUM(factor: float) -> ReduceOp:
+        """
+        The sum of each rank's elements times the factor, the same on every rank.
+        """
+
+    @property
+    def name(self) -> str:
+        """The name as in C++: "sum"."""
+
+    @property
+    def factor(self) -> float:
+        """The factor of PREMUL_SUM; else 1."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    SUM: ReduceOp = ...
+
+    PRODUCT: ReduceOp = ...
+
+    MIN: ReduceOp = ...
+
+    MAX: ReduceOp = ...
+
+    BAND: ReduceOp = ...
+
+    BOR: ReduceOp = ...
+
+    BXOR: ReduceOp = ...
+
+    AVG: ReduceOp = ...
+
+class Work:
+    """
+    An operation of a communicator that is under way, or done.
+
+    Owns: until the operation has ended, its tensors stay in memory, also if the work is dropped.
+    Threads: any. `await work` waits in the running asyncio loop; cancelling the task does not end the
+    operation.
+    """
+
+    @property
+    def status(self) -> str:
+        """
+        "not_started", "in_progress", "completed", "timed_out", "aborted" or "failed".
+        """
+
+    def is_completed(self) -> bool:
+        """
+        Whether it has ended, well or not. Makes progress with sends and receives; does not wait.
+        """
+
+    def wait(self, timeout: float | datetime.timedelta | None = None) -> None:
+        """
+        Waits until it has ended.
+
+        timeout: seconds or a timedelta; None: no limit but that of the operation.
+        Errors: those of the operation; TimedOut (the timeout expired; the operation goes on).
+        """
+
+    def wait_blocking(self, timeout: float | datetime.timedelta | None = None) -> None:
+        """The same as wait: operations on the host have no stream."""
+
+    def exception(self) -> headrace.errors.Error | None:
+        """Why it failed; None if it did not fail, or has not ended."""
+
+    def source(self) -> int:
+        """Of a receive that is completed: the rank that sent. Else -1."""
+
+    def get_future(self) -> concurrent.futures.Future[None]:
+        """
+        A future that ends with the operation, with its error if it failed. It cannot be cancelled.
+
+        Threads: callbacks of all such futures run on one thread of the process.
+        """
+
+    def __await__(self) -> Generator[object, None, None]: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
 class CompletionQueue:
     """
-    One eventfd for the completions of many requests, for event loops.
+    One eventfd for the completions of many requests and works, for event loops.
 
-    `await request` uses one for each asyncio loop. Requests of several agents may use one queue.
+    `await request` and `await work` use one for each asyncio loop. Requests of several agents, and works
+    of several communicators, may use one queue.
     Errors: Exhausted (no descriptors).
     Threads: any.
     """
 
     def __init__(self) -> None: ...
 
+    @overload
     def add(self, request: Request, number: int) -> None:
         """
         Puts the number into the queue once, at the completion of the post that is in flight.
 
         If no post is in flight, or if it is refused after all: at once.
+        """
+
+    @overload
+    def add(self, work: Work, number: int) -> None:
+        """
+        Puts the number into the queue once, when the operation of the work has ended.
         """
 
     def take(self) -> list[int]:
@@ -640,6 +748,253 @@ class CompletionQueue:
         """
 
     def __reduce__(self) -> NoReturn: ...
+
+class CommOptions:
+    """The options of a communicator, from Comm.get_options."""
+
+    @property
+    def timeout(self) -> float:
+        """
+        Seconds that an operation may take, unless it has a timeout of its own; math.inf: no limit.
+        """
+
+    @property
+    def meeting_timeout(self) -> float:
+        """Seconds within which all ranks had to come."""
+
+    @property
+    def meeting(self) -> str:
+        """Where the ranks met; "" if it was a store, or if there is one rank."""
+
+    @property
+    def abort_process_on_timeout_or_error(self) -> bool:
+        """Whether an operation that fails ends the process."""
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """The hints that were given, with their later values."""
+
+    def __repr__(self) -> str: ...
+
+class CommHint:
+    """A hint of communicators, from list_comm_hints."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def default_value(self) -> str:
+        """The value that holds if none is given."""
+
+    @property
+    def unit(self) -> str:
+        """"bytes" or "list"."""
+
+    @property
+    def sentence(self) -> str:
+        """What it does."""
+
+    def __repr__(self) -> str: ...
+
+def list_comm_hints() -> list[CommHint]:
+    """Lists the hints of communicators."""
+
+any_source: int = -1
+
+class Comm:
+    """
+    One rank of a communicator, from new_comm or split.
+
+    Every rank calls the same operations in the same order; sends and receives are apart from that order.
+    An operation takes NumPy arrays, torch tensors on the CPU and other objects with the buffer protocol
+    or DLPack, contiguous, of any shape.
+    async_op: return at once; the work waits. timeout: seconds or a timedelta, from the call on; None: the
+    communicator's. An operation that fails or is late ends the communicator on all ranks. Ctrl-C in an
+    operation that is not async ends it too, before KeyboardInterrupt is raised.
+    Errors of every operation: InvalidArgument (rank, root, counts, dtypes, memory; another rank is in
+    another operation), TimedOut, Canceled (aborted: by which rank, why), PeerLost (which rank).
+    Threads: any. A forked child opens its own communicators.
+    """
+
+    def get_rank(self) -> int:
+        """The rank of this participant, from 0."""
+
+    def get_size(self) -> int:
+        """The number of ranks."""
+
+    def get_ranks(self) -> list[int]:
+        """
+        The ranks of this communicator as those of the one that was opened first.
+        """
+
+    def get_name(self) -> str:
+        """The name, the same on all ranks."""
+
+    def get_options(self) -> CommOptions:
+        """The options, with the values that were set since."""
+
+    def get_device(self) -> str:
+        """"cpu": where the tensors lie."""
+
+    def get_backend(self) -> str:
+        """"host"."""
+
+    def get_backend_version(self) -> str:
+        """The version of Headrace."""
+
+    def set_timeout(self, timeout: float | datetime.timedelta) -> None:
+        """
+        Sets the timeout of operations that begin later, in seconds or as a timedelta; math.inf: no limit.
+        """
+
+    def set_hints(self, hints: dict[str, Any]) -> None:
+        """
+        Changes hints for operations that begin later, on every rank alike.
+
+        Errors: InvalidArgument (unknown: the nearest; a hint that is fixed when the communicator opens).
+        """
+
+    def split(self, ranks: Sequence[int], name: str, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Comm | None:
+        """
+        Makes a communicator of some ranks, in the given order. All ranks of this one call it.
+
+        ranks: the group that this rank belongs to; empty: none, the answer is None.
+        hints, timeout: of the new communicator, instead of those of this one.
+        Errors: InvalidArgument (this rank is not in ranks; a rank twice or out of range; another rank of
+        the group gave another list or name).
+        """
+
+    def abort(self, reason: str = 'abort was called') -> None:
+        """
+        Ends every operation on all ranks: they raise Canceled, with this rank and the reason.
+
+        Threads: any.
+        """
+
+    def is_aborted(self) -> bool:
+        """
+        Whether the communicator has ended: by abort, or by an operation that failed on some rank.
+        """
+
+    def finalize(self) -> None:
+        """
+        Waits for queued operations and leaves; later operations raise InvalidArgument.
+
+        Errors: those of the operations that were queued.
+        """
+
+    def __enter__(self) -> Comm: ...
+
+    def __exit__(self, type: type[BaseException] | None, value: BaseException | None, traceback: types.TracebackType | None) -> None:
+        """
+        Finalizes. After an exception it aborts, with the exception as the reason.
+        """
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+    def all_reduce(self, tensor: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, *, output: object | None = None) -> Work:
+        """
+        Every rank gets the reduction of all ranks' elements, bit for bit the same.
+
+        output: the memory of the result, of the same count and dtype; None: the tensor itself.
+        hints: "algorithm": "one_shot" or "two_shot", the same on every rank.
+        """
+
+    def all_gather(self, tensor_list: object, tensor: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """tensor_list[r] gets the tensor of rank r. All have the same count."""
+
+    def all_gather_v(self, tensor_list: object, tensor: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        The same with counts that differ: tensor_list[r] has the count of rank r's tensor.
+        """
+
+    def all_gather_single(self, output: object, input: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """output gets the inputs of all ranks in a row."""
+
+    def reduce_scatter(self, output: object, input_list: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        Rank r gets the reduction of all ranks' input_list[r]. All have the same count.
+        """
+
+    def reduce_scatter_v(self, output: object, input_list: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        The same with counts that differ: input_list[r] has the count of rank r's output.
+        """
+
+    def reduce_scatter_single(self, output: object, input: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """The same with the inputs in a row, one for each rank."""
+
+    def all_to_all(self, output_tensor_list: object, input_tensor_list: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        output_tensor_list[r] gets input_tensor_list[this rank] of rank r. Counts may differ.
+        """
+
+    def all_to_all_single(self, output: object, input: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """The same with the parts in a row, all of one count."""
+
+    def all_to_all_v_single(self, output: object, input: object, output_split_sizes: Sequence[int], input_split_sizes: Sequence[int], async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """The same with counts for each rank, in elements."""
+
+    def barrier(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """Returns once every rank has called it."""
+
+    def broadcast(self, tensor: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """Every rank gets the root's elements."""
+
+    def reduce(self, tensor: object, root: int, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        The root gets the reduction of all ranks' elements; those of other ranks stay as they are.
+        """
+
+    def gather(self, output_tensor_list: object | None, input_tensor: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        output_tensor_list[r] of the root gets the input of rank r. On other ranks it is empty or None.
+        """
+
+    def gather_single(self, output: object | None, input: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        The same with the inputs of all ranks in a row. On other ranks the output may be None.
+        """
+
+    def scatter(self, output_tensor: object, input_tensor_list: object | None, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        Rank r gets input_tensor_list[r] of the root. On other ranks the list is empty or None.
+        """
+
+    def send(self, tensor: object, dst: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, *, tag: int = 0) -> Work:
+        """
+        Sends a message. Done when the elements may be changed; the receiver may not have them yet.
+        """
+
+    def recv(self, tensor: object, src: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, *, tag: int = 0) -> Work:
+        """
+        Receives the next message of the tag from a rank, or from headrace.any_source: Work.source() tells
+        which. The message has as many bytes as the tensor.
+        """
+
+def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None) -> Comm:
+    """
+    Opens a communicator: meets the other ranks and connects to each.
+
+    rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,
+    srun and others, or HEADRACE_RANK and HEADRACE_SIZE).
+    meeting: where the ranks meet: "tcp://host:port", at which rank 0 listens; "file:///folder";
+    "memory:NAME" for threads of one process; "etcd://host:port". None: tcp:// with MASTER_ADDR and
+    MASTER_PORT, or torchrun's own store. One rank needs none.
+    store: instead of meeting, an object like torch.distributed.Store, with set(key, value), get(key) and
+    wait([key], timedelta). Values are bytes.
+    name: the same on all ranks. Communicators at one place have different names.
+    timeout: of each operation, in seconds or as a timedelta; None: 600 s; math.inf: no limit.
+    meeting_timeout: until all ranks have come; None: 120 s.
+    abort_process_on_timeout_or_error: ends the process when an operation fails, or is late.
+    hints: list_comm_hints() has the names.
+    Errors: InvalidArgument (rank, size, name, an unknown hint: the nearest; a rank that two callers
+    have), NotFound (no launcher has set rank and size: what was looked for), NotSupported (another
+    backend or device), TimedOut (which ranks have not come), and those of the store.
+    """
 
 class CounterWord:
     """

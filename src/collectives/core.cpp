@@ -139,6 +139,13 @@ Comm::Core::~Core() {
   if (worker_.joinable()) static_cast<void>(new std::thread(std::move(worker_)));
 }
 
+Error Comm::Core::no_such_hint(Operation operation, const std::string& hint) const {
+  return make_error(Code::invalid_argument,
+                    "rank {}, {} of {}: it has no hint \"{}\"; of the operations all_reduce alone has one, "
+                    "\"algorithm\"",
+                    rank(), collectives::operation_name(operation), name_text(name_), hint);
+}
+
 Error Comm::Core::why_not_in_child() const {
   return make_error(Code::invalid_argument,
                     "the communicator {} was opened before this process was forked: open one of its own in "

@@ -69,6 +69,7 @@ class Comm::Core final : public collectives::Watch, public std::enable_shared_fr
   /// Whether this is a forked child's copy: it has none of the threads, and the memory is its parent's.
   [[nodiscard]] bool forked() const { return fork_guard_.forked(); }
   [[nodiscard]] Error why_not_in_child() const;
+  [[nodiscard]] Error no_such_hint(Operation operation, const std::string& hint) const;
 
   /// Makes progress with sends and receives once.
   void poll() {
@@ -144,6 +145,8 @@ Result<void> Comm::Core::run(const Call& call, Operation operation, const Run& b
 template <class Body>
 Result<Work> Comm::Core::collective(Operation operation, const OpOptions& options, Body body) {
   if (forked()) return why_not_in_child();
+  if (operation != Operation::all_reduce && !options.hints.empty())
+    return no_such_hint(operation, options.hints.begin()->first);
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
   Call call = new_call(operation, options.timeout);

@@ -39,6 +39,16 @@ def test_partial_metadata_shows_one_region_at_a_time():
     assert "name='layer 2'" in said and "after deregistration:" in said
 
 
+def test_three_processes_add_their_elements():
+    said = run("all_reduce.py")
+    assert sorted(said.splitlines()) == [f"rank {rank}: the sum is 6" for rank in range(3)]
+
+
+def test_a_rank_serves_others_with_asyncio():
+    said = run("send_recv_asyncio.py")
+    assert sorted(said.splitlines()) == ["rank 1: [100, 121, 144, 169]", "rank 2: [400, 441, 484, 529]"]
+
+
 def test_two_agents_find_each_other_in_a_real_etcd(etcd, monkeypatch):
     monkeypatch.setenv("HEADRACE_TCP_LISTEN", "127.0.0.1:0")  # else a warning: a store, and no secret
     said = run("etcd_agents.py", f"etcd://{etcd}/example")

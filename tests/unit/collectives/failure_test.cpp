@@ -173,6 +173,17 @@ TEST(CommFailure, a_communicator_that_goes_ends_what_is_under_way_everywhere) {
   });
 }
 
+TEST(CommFailure, an_operation_without_hints_refuses_them_and_ends_nothing) {
+  with_ranks(2, [](Comm& comm) {
+    std::vector<float> data(3, 1);
+    const auto refused = comm.broadcast(data, 0, {.hints = {{"algorithm", "one_shot"}}});
+    EXPECT_EQ(refused.code(), Code::invalid_argument);
+    EXPECT_THAT(refused.error().message, HasSubstr("broadcast of")) << refused.error().message;
+    EXPECT_THAT(refused.error().message, HasSubstr("no hint \"algorithm\""));
+    ok(comm.broadcast(data, 0));
+  });
+}
+
 TEST(CommFork, a_child_leaves_the_communicators_of_its_parent_alone) {
   const std::string name = unique_comm_name();
   std::vector<std::optional<Comm>> comms(2);
