@@ -362,6 +362,7 @@ class Comm {
 
  private:
   explicit Comm(std::shared_ptr<Core> core);
+  void let_go();
   std::shared_ptr<Core> core_;
 };
 

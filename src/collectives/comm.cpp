@@ -38,7 +38,10 @@ auto parts_of(const List& list) {
 /// One call whose arguments are checked. The first error stays.
 class Arguments {
  public:
-  Arguments(const Comm::Core& core, const char* op) : core_(core), op_(op) {}
+  Arguments(const Comm::Core& core, const char* op) : core_(core), op_(op) {
+    // Before anything takes a lock: the parent may have held it.
+    if (core.forked()) error_ = core.why_not_in_child();
+  }
 
   Arguments& memory(const char* what, const ConstElements& elements) {
     if (static_cast<std::size_t>(elements.dtype) >= dtype_count)
@@ -161,14 +164,20 @@ Comm::Comm(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 Comm::Comm(Comm&&) noexcept = default;
 Comm& Comm::operator=(Comm&& other) noexcept {
   if (this != &other) {
-    close();
+    let_go();
     core_ = std::move(other.core_);
   }
   return *this;
 }
-Comm::~Comm() { close(); }
+Comm::~Comm() { let_go(); }
 void Comm::close() {
   if (core_) core_->close();
+}
+/// In a forked child it stays: its threads and locks are the parent's, and none of them would let it go.
+void Comm::let_go() {
+  close();
+  if (core_ && core_->forked())
+    static_cast<void>(std::make_unique<std::shared_ptr<Core>>(std::move(core_)).release());
 }
 
 Result<Comm> Comm::open(const CommOptions& options) {

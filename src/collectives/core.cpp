@@ -131,13 +131,7 @@ Comm::Core::Core(CommOptions options, Settings settings, std::unique_ptr<Members
       options_(std::move(options)),
       settings_(std::move(settings)) {}
 
-Comm::Core::~Core() {
-  close();
-  if (!forked()) return;
-  // They belong to the parent, and end with the child's memory.
-  static_cast<void>(members_.release());
-  if (worker_.joinable()) static_cast<void>(new std::thread(std::move(worker_)));
-}
+Comm::Core::~Core() { close(); }
 
 Error Comm::Core::no_such_hint(Operation operation, const std::string& hint) const {
   return make_error(Code::invalid_argument,

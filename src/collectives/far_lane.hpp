@@ -107,6 +107,7 @@ class FarPeer {
   Box copy_;
   std::array<std::unique_ptr<PostedLane>, lane_kinds> lanes_;
   std::atomic<std::uint64_t> look_again_ns_{0};
+  std::atomic<std::uint64_t> gone_since_ns_{0};
   std::atomic<bool> lost_{false}, asked_{false}, all_came_{false};
 };
 
