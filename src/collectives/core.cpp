@@ -429,9 +429,7 @@ void Comm::Core::close() {
   changed_.notify_all();
   if (worker.joinable()) worker.join();
   const Deadline until = Deadline::after(collectives::settle_limit);
-  while (!ended() && !until.expired() &&
-         !(members_->settled(collectives::LaneKind::collective) &&
-           members_->settled(collectives::LaneKind::message)))
+  while (!ended() && !until.expired() && !members_->far_ranks_have_all())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   members_->leave();
 }

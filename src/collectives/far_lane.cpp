@@ -97,6 +97,20 @@ void FarPeer::say_farewell(Code code, std::string_view text) {
   static_cast<void>(station_->agent().notify(address_.agent, bytes));
 }
 
+bool FarPeer::say(MailKind kind) {
+  const MailHead head{kind, LaneKind::collective, 0, 0, 0, 0};
+  return station_->agent().notify(address_.agent, mail(address_, head, {})).ok();
+}
+
+void FarPeer::say_leaving() {
+  if (!told_) told_ = say(MailKind::leaving);
+}
+
+void FarPeer::answer_leaving() {
+  leaves_ = true;
+  static_cast<void>(say(MailKind::all_here));
+}
+
 void FarPeer::taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) const {
   Taken& taken = *copy_.lane(0, kind).taken;
   raise(taken.bytes, bytes);

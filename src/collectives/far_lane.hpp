@@ -15,7 +15,14 @@
 
 namespace headrace::collectives {
 
-enum class MailKind : std::uint32_t { line = 0, taken = 1, farewell = 2, all_came = 3 };
+enum class MailKind : std::uint32_t {
+  line = 0,
+  taken = 1,
+  farewell = 2,
+  all_came = 3,
+  leaving = 4,
+  all_here = 5
+};
 
 /// What follows the mailbox in a notification.
 struct MailHead {
@@ -93,12 +100,20 @@ class FarPeer {
   void taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) const;
   /// Whether the agent still reaches it, or its last lines are on their way into the box.
   [[nodiscard]] bool alive();
+  /// Tells it, once, that nothing comes after what was sent. It answers when it has all.
+  void say_leaving();
+  /// The answer to its own.
+  void answer_leaving();
+  /// Whether it has all that was sent to it, or needs nothing because it leaves too, or is gone.
+  [[nodiscard]] bool has_all() { return all_here_ || leaves_ || !alive(); }
+  void all_here() { all_here_ = true; }
   /// Mail that was sent when the rank was gone has come: so all has that the rank sent.
   void all_came() { all_came_ = true; }
 
  private:
   FarPeer(std::shared_ptr<Station> station, FarAddress address, OwnAddress own);
   bool ask_for_all();
+  bool say(MailKind kind);
 
   const std::shared_ptr<Station> station_;
   const FarAddress address_;
@@ -108,7 +123,8 @@ class FarPeer {
   std::array<std::unique_ptr<PostedLane>, lane_kinds> lanes_;
   std::atomic<std::uint64_t> look_again_ns_{0};
   std::atomic<std::uint64_t> gone_since_ns_{0};
-  std::atomic<bool> lost_{false}, asked_{false}, all_came_{false};
+  std::atomic<bool> lost_{false}, asked_{false}, all_came_{false}, told_{false}, all_here_{false},
+      leaves_{false};
 };
 
 }  // namespace headrace::collectives

@@ -151,8 +151,13 @@ void Members::take_mail(std::string_view bytes) {
   } else if (head.kind == MailKind::taken) {
     if (const FarPeer* const far = at(from).listener.load(std::memory_order_acquire))
       far->taken(head.lane, head.lines, head.bytes);
-  } else if (head.kind == MailKind::all_came) {
-    if (FarPeer* const far = at(from).listener.load(std::memory_order_acquire)) far->all_came();
+  } else if (head.kind == MailKind::all_came || head.kind == MailKind::leaving ||
+             head.kind == MailKind::all_here) {
+    FarPeer* const far = at(from).listener.load(std::memory_order_acquire);
+    if (far == nullptr) return;
+    if (head.kind == MailKind::all_came) far->all_came();
+    if (head.kind == MailKind::leaving) far->answer_leaving();
+    if (head.kind == MailKind::all_here) far->all_here();
   } else if (bytes.size() == sizeof(Line) - sizeof(std::uint64_t) && head.lines != 0) {
     const LaneMemory lane = box_.lane(from, head.lane);
     Line& line = lane.lines[(head.lines - 1) % lane.line_count];
@@ -170,6 +175,17 @@ bool Members::settled(LaneKind kind) {
   bool all = true;
   for (Peer& peer : peers_)
     if (peer.far && !peer.far->lane(kind).settled()) all = false;
+  return all;
+}
+
+bool Members::far_ranks_have_all() {
+  if (!settled(LaneKind::collective) || !settled(LaneKind::message)) return false;
+  bool all = true;
+  for (Peer& peer : peers_) {
+    if (!peer.far) continue;
+    peer.far->say_leaving();
+    if (!peer.far->has_all()) all = false;
+  }
   return all;
 }
 

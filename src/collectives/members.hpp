@@ -46,6 +46,10 @@ class Members {
   /// Whether every byte has left for far ranks.
   [[nodiscard]] bool settled(LaneKind kind);
 
+  /// Tells far ranks, once all has left for them, that nothing comes after it. Whether all have it: only then
+  /// may their link end, because a link that ends may lose what was not read.
+  [[nodiscard]] bool far_ranks_have_all();
+
   /// Whether a rank is still there. Its last lines may have come before it went.
   [[nodiscard]] bool alive(int peer);
   /// Whether another rank has ended the communicator, and why.
