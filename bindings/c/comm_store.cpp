@@ -2,8 +2,6 @@
 // The caller's store of include/headrace/c/comm.h as a CommStore.
 #include "comm_handles.hpp"
 
-#include <algorithm>
-
 namespace headrace::c {
 namespace {
 
@@ -20,11 +18,6 @@ class StoreOfCaller final : public CommStore {
     headrace_bytes value;
     HEADRACE_C_TRY(result_of("get", key, store_.get(store_.context, key.c_str(), &value), value));
     return std::move(value.text);
-  }
-  Result<void> wait(const std::string& key, Timeout timeout) override {
-    headrace_bytes why;
-    const std::int64_t timeout_ns = timeout ? std::max<std::int64_t>(timeout->count(), 0) : -1;
-    return result_of("wait", key, store_.wait(store_.context, key.c_str(), timeout_ns, &why), why);
   }
 
  private:
@@ -49,7 +42,6 @@ Result<std::shared_ptr<CommStore>> store_of(const headrace_comm_store* given) {
   HEADRACE_C_TRY(whole(given, "store"));
   if (given->set == nullptr) return missing("the store's set");
   if (given->get == nullptr) return missing("the store's get");
-  if (given->wait == nullptr) return missing("the store's wait");
   return std::shared_ptr<CommStore>(std::make_shared<StoreOfCaller>(*given));
 }
 

@@ -82,12 +82,4 @@ bool PyStore::has_value(const std::string& key) {
   }
 }
 
-Result<void> PyStore::wait(const std::string& key, Timeout timeout) {
-  return with_gil("wait", [&]() -> Result<void> {
-    constexpr auto a_year = std::chrono::hours(24 * 365);
-    store_.attr("wait")(list_of(key), timedelta(timeout.value_or(a_year)));
-    return {};
-  });
-}
-
 }  // namespace headrace::python

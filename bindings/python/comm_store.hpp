@@ -20,7 +20,6 @@ class PyStore final : public CommStore, public Held {
 
   Result<void> set(const std::string& key, const std::string& value) override;
   Result<std::string> get(const std::string& key) override;
-  Result<void> wait(const std::string& key, Timeout timeout) override;
 
   // With the GIL:
   /// Releases the object: the ranks have met.

@@ -121,8 +121,6 @@ class CommStore {
   virtual Result<void> set(const std::string& key, const std::string& value) = 0;
   /// The value of a key. errors: not_found (no value yet)
   virtual Result<std::string> get(const std::string& key) = 0;
-  /// Returns once the key has a value. errors: timed_out
-  virtual Result<void> wait(const std::string& key, Timeout timeout) = 0;
 };
 
 struct CommOptions {

@@ -9,7 +9,7 @@
 namespace headrace::collectives {
 namespace {
 
-constexpr std::uint64_t look_interval_ns = 20'000'000, grace_ns = 500'000'000;
+constexpr std::uint64_t look_interval_ns = 20'000'000;
 constexpr std::size_t most_line_bytes = sizeof(Line) - sizeof(std::uint64_t);
 
 /// A line without its flag.
@@ -118,6 +118,7 @@ void FarPeer::taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) con
 }
 
 bool FarPeer::alive() {
+  if (leaves_) return false;  // its last words came behind all else
   const std::uint64_t now = now_ns();
   if (lost_ || lanes_[0]->failed() || lanes_[1]->failed()) return !ask_for_all();
   std::uint64_t due = look_again_ns_.load(std::memory_order_relaxed);
@@ -128,13 +129,9 @@ bool FarPeer::alive() {
   return true;  // the next look says so
 }
 
-/// What the rank sent before it went may still wait in another socket than its goodbye came by: for that
-/// there is a time. Or it waits for the agent's callback thread: mail to ourselves comes there after it.
+/// What the rank sent before it died may still wait for the agent's callback thread. Mail to ourselves comes
+/// there after it.
 bool FarPeer::ask_for_all() {
-  std::uint64_t since = 0;
-  const std::uint64_t now = now_ns();
-  gone_since_ns_.compare_exchange_strong(since, now);
-  if (now < gone_since_ns_ + grace_ns) return false;
   if (!asked_) {
     const FarAddress to{own_.agent, own_.mailbox, {}, own_.peer};
     const MailHead head{MailKind::all_came, LaneKind::collective, 0, 0, 0, 0};

@@ -98,14 +98,15 @@ class FarPeer {
   void say_farewell(Code code, std::string_view text);
   /// What the far rank says it has taken.
   void taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) const;
-  /// Whether the agent still reaches it, or its last lines are on their way into the box.
+  /// Whether it has not left, and the agent still reaches it, or its last lines are on their way into the
+  /// box.
   [[nodiscard]] bool alive();
   /// Tells it, once, that nothing comes after what was sent. It answers when it has all.
   void say_leaving();
   /// The answer to its own.
   void answer_leaving();
   /// Whether it has all that was sent to it, or needs nothing because it leaves too, or is gone.
-  [[nodiscard]] bool has_all() { return all_here_ || leaves_ || !alive(); }
+  [[nodiscard]] bool has_all() { return all_here_ || !alive(); }
   void all_here() { all_here_ = true; }
   /// Mail that was sent when the rank was gone has come: so all has that the rank sent.
   void all_came() { all_came_ = true; }
@@ -122,7 +123,6 @@ class FarPeer {
   Box copy_;
   std::array<std::unique_ptr<PostedLane>, lane_kinds> lanes_;
   std::atomic<std::uint64_t> look_again_ns_{0};
-  std::atomic<std::uint64_t> gone_since_ns_{0};
   std::atomic<bool> lost_{false}, asked_{false}, all_came_{false}, told_{false}, all_here_{false},
       leaves_{false};
 };

@@ -23,23 +23,8 @@ constexpr auto call_limit = std::chrono::seconds(10);
 constexpr auto poll_interval = std::chrono::milliseconds(2);
 constexpr std::string_view tcp_scheme = "tcp://";
 
-/// `wait` by asking again and again.
-class PolledStore : public CommStore {
- public:
-  Result<void> wait(const std::string& key, Timeout timeout) final {
-    const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
-    while (true) {
-      const auto value = get(key);
-      if (value) return {};
-      if (value.code() != Code::not_found) return value.error();
-      if (deadline.expired()) return make_error(Code::timed_out, "\"{}\" has no value yet", key);
-      std::this_thread::sleep_for(poll_interval);
-    }
-  }
-};
-
 /// A store of agents.
-class AgentStore final : public PolledStore {
+class AgentStore final : public CommStore {
  public:
   explicit AgentStore(std::unique_ptr<metadata::Store> store) : store_(std::move(store)) {}
   Result<void> set(const std::string& key, const std::string& value) override {
@@ -54,7 +39,7 @@ class AgentStore final : public PolledStore {
 };
 
 /// At rank 0: a map, and the server through which the others read and write it.
-class ServedStore final : public PolledStore {
+class ServedStore final : public CommStore {
  public:
   static Result<std::shared_ptr<CommStore>> open(const std::string& address,
                                                  const metadata::SocketIdentity& identity) {
@@ -97,7 +82,7 @@ class ServedStore final : public PolledStore {
 };
 
 /// At the other ranks. Until rank 0 listens there is no entry.
-class RemoteStore final : public PolledStore {
+class RemoteStore final : public CommStore {
  public:
   RemoteStore(std::string address, metadata::SocketIdentity identity)
       : address_(std::move(address)), identity_(std::move(identity)) {}

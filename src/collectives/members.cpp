@@ -204,10 +204,4 @@ void Members::say_farewell(Code code, std::string_view text) {
   }
 }
 
-bool Members::all_mapped() const {
-  for (const Peer& peer : peers_)
-    if (peer.far) return false;
-  return true;
-}
-
 }  // namespace headrace::collectives

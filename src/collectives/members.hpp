@@ -43,8 +43,6 @@ class Members {
   [[nodiscard]] LaneReader& reader(int peer, LaneKind kind) { return at(peer).readers[index(kind)]; }
   /// Goes on with what far ranks could not be told before.
   void tell_far(LaneKind kind);
-  /// Whether every byte has left for far ranks.
-  [[nodiscard]] bool settled(LaneKind kind);
 
   /// Tells far ranks, once all has left for them, that nothing comes after it. Whether all have it: only then
   /// may their link end, because a link that ends may lose what was not read.
@@ -56,8 +54,6 @@ class Members {
   [[nodiscard]] bool ended() const { return box_.ended().load(std::memory_order_acquire) != 0; }
   [[nodiscard]] Error first_farewell() const { return box_.first_farewell(); }
   void say_farewell(Code code, std::string_view text);
-  /// Whether all other ranks are on this host.
-  [[nodiscard]] bool all_mapped() const;
   /// Tells the other ranks that this one is gone. Memory stays mapped until the object goes.
   void leave();
 
@@ -74,6 +70,8 @@ class Members {
   Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name);
   Result<void> connect_to(int peer, const Card& card, Deadline deadline);
   void take_mail(std::string_view mail);
+  /// Whether every byte has left for far ranks.
+  [[nodiscard]] bool settled(LaneKind kind);
   [[nodiscard]] Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   static std::size_t index(LaneKind kind) { return static_cast<std::size_t>(kind); }
 

@@ -397,16 +397,11 @@ static int32_t get(void* context, const char* key, headrace_bytes* value) {
   return code;
 }
 
-static int32_t wait_in_store(void* context, const char* key, int64_t timeout_ns, headrace_bytes* why) {
-  (void)context, (void)key, (void)timeout_ns, (void)why;
-  return timed_out;
-}
-
 static struct store shared_store = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void* meets_at_the_store(void* argument) {
   const rank_of_run* rank = argument;
-  const headrace_comm_store store = {sizeof store, &shared_store, set, get, wait_in_store};
+  const headrace_comm_store store = {sizeof store, &shared_store, set, get};
   headrace_comm_options options = rank_options("stored", rank->rank, 2);
   options.meeting = NULL;
   options.store = &store;
@@ -437,7 +432,7 @@ static int32_t fails(void* context, const char* key, const void* value, uint64_t
 }
 
 static void open_at(struct failing* failing, int32_t code, const char* part) {
-  const headrace_comm_store store = {sizeof store, failing, fails, no_store, wait_in_store};
+  const headrace_comm_store store = {sizeof store, failing, fails, no_store};
   headrace_comm_options options = rank_options("failing", 1, 2);
   options.meeting = NULL;
   options.store = &store;

@@ -36,8 +36,6 @@ typedef struct headrace_comm_store {
   int32_t (*set)(void* context, const char* key, const void* value, uint64_t size, headrace_bytes* why);
   /* Assigns the value of a key. not_found: it has none yet. */
   int32_t (*get)(void* context, const char* key, headrace_bytes* value);
-  /* Returns once the key has a value. timed_out: it has none yet. */
-  int32_t (*wait)(void* context, const char* key, int64_t timeout_ns, headrace_bytes* why);
 } headrace_comm_store;
 
 typedef struct headrace_comm_options {

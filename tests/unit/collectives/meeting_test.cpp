@@ -51,7 +51,6 @@ class MapStore final : public CommStore {
     if (found == values_.end()) return Error{Code::not_found, "no value"};
     return found->second;
   }
-  Result<void> wait(const std::string&, Timeout) override { return {}; }
 
  private:
   std::mutex mutex_;
