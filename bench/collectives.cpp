@@ -25,7 +25,6 @@ namespace {
 
 using headrace::Comm;
 using headrace::ConstElements;
-using headrace::Elements;
 using headrace::ReduceOp;
 using headrace::Result;
 using headrace::Work;
@@ -101,14 +100,17 @@ class Data {
   Case of(const std::string& op) {
     const std::size_t part = std::max<std::size_t>(count_ / ranks_, 1);
     const auto span = [](std::vector<float>& v, std::size_t n) { return std::span<float>(v.data(), n); };
-    const auto sum = static_cast<float>(ranks_ * (ranks_ + 1) / 2);
+    const std::size_t all_ranks = ranks_ * (ranks_ + 1) / 2;
+    const auto sum = static_cast<float>(all_ranks);
     const auto all_are = [this](std::size_t n, float value) {
       return std::all_of(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(n),
                          [value](float element) { return element == value; });
     };
     const auto rows = [this, part] {
-      for (std::size_t i = 0; i < part * ranks_; ++i)
-        if (out_[i] != static_cast<float>(i / part + 1)) return false;
+      for (std::size_t i = 0; i < part * ranks_; ++i) {
+        const std::size_t from = i / part;
+        if (out_[i] != static_cast<float>(from + 1)) return false;
+      }
       return true;
     };
     out_.assign(std::max(count_, part * ranks_), 0);
@@ -158,7 +160,7 @@ class Data {
                 headrace::MessageOptions async;
                 async.async = true;
                 const int ranks = comm_.size();
-                const auto sent = comm_.send(span(in_, count_), (comm_.rank() + 1) % ranks, async);
+                auto sent = comm_.send(span(in_, count_), (comm_.rank() + 1) % ranks, async);
                 if (!sent) return sent;
                 auto got = comm_.recv(span(out_, count_), (comm_.rank() + ranks - 1) % ranks);
                 if (!got) return got;

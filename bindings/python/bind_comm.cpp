@@ -55,8 +55,9 @@ CommOptions options_of(const std::optional<int>& rank, const std::optional<int>&
 std::shared_ptr<PyStore> set_place(CommOptions& options, std::optional<std::string> meeting,
                                    nb::object store) {
   if (meeting && !store.is_none()) raise_invalid("meeting and store are given: give one of them");
-  if (meeting) options.meeting = *std::move(meeting);
-  if (!meeting && store.is_none() && options.size > 1) {
+  if (meeting) {
+    options.meeting = *std::move(meeting);
+  } else if (store.is_none() && options.size > 1) {
     store = nb::module_::import_("headrace.compat.torchrun").attr("store")();
     if (store.is_none()) options.meeting = take(CommOptions::meeting_from_environment());
   }

@@ -90,17 +90,21 @@ struct Product {
     return multiply(a, b);
   }
 };
+template <class T>
+[[gnu::always_inline]] inline bool is_nan(T a) noexcept {
+  return a != a;  // NOLINT(misc-redundant-expression): a NaN is not itself
+}
 // A NaN on either side is the result.
 struct Min {
   template <class T>
   [[gnu::always_inline]] static T apply(T a, T b) noexcept {
-    return a < b || a != a ? a : b;
+    return a < b || is_nan(a) ? a : b;
   }
 };
 struct Max {
   template <class T>
   [[gnu::always_inline]] static T apply(T a, T b) noexcept {
-    return a > b || a != a ? a : b;
+    return a > b || is_nan(a) ? a : b;
   }
 };
 struct And {

@@ -10,19 +10,19 @@ namespace headrace::collectives {
 
 /// Types without infinities (float8_e4m3fn) have one NaN, of all ones, and end at their largest number.
 /// Rounds to nearest, ties to even, as write_element does.
-template <int exponent_bits, int mantissa_bits, bool infinities>
+template <int ExponentBits, int MantissaBits, bool HasInfinities>
 struct SmallFloat {
-  static constexpr int value_bits = exponent_bits + mantissa_bits;
+  static constexpr int value_bits = ExponentBits + MantissaBits;
   using Stored = std::conditional_t<value_bits == 15, std::uint16_t, std::uint8_t>;
   using Wide = float;
 
   [[gnu::always_inline]] static float load(Stored stored) noexcept {
     const std::uint32_t magnitude = stored & ((1U << value_bits) - 1);
     const std::uint32_t sign = static_cast<std::uint32_t>(stored >> value_bits) << 31;
-    const std::uint32_t shifted = magnitude << (23 - mantissa_bits);
+    const std::uint32_t shifted = magnitude << (23 - MantissaBits);
     // The product moves the exponent to float's bias; subnormals become normal on the way.
     std::uint32_t bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(shifted) * to_float_bias);
-    if constexpr (infinities)
+    if constexpr (HasInfinities)
       bits = magnitude >= all_exponent ? shifted | float_infinity : bits;
     else
       bits = magnitude == (1U << value_bits) - 1 ? float_nan : bits;
@@ -33,12 +33,12 @@ struct SmallFloat {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = bits & 0x7fffffff;
     const std::uint32_t sign = (bits >> 31) << value_bits;
-    constexpr std::uint32_t half_less_one = (1U << (22 - mantissa_bits)) - 1;
-    const std::uint32_t odd = (magnitude >> (23 - mantissa_bits)) & 1;
+    constexpr std::uint32_t half_less_one = (1U << (22 - MantissaBits)) - 1;
+    const std::uint32_t odd = (magnitude >> (23 - MantissaBits)) & 1;
     const std::uint32_t normal =
-        (magnitude + half_less_one + odd - ((127U - bias) << 23)) >> (23 - mantissa_bits);
+        (magnitude + half_less_one + odd - ((127U - bias) << 23)) >> (23 - MantissaBits);
     // A float whose last bit has the value of a subnormal's last bit: the addition rounds.
-    constexpr std::uint32_t rounder = static_cast<std::uint32_t>(127 + 24 - bias - mantissa_bits) << 23;
+    constexpr std::uint32_t rounder = static_cast<std::uint32_t>(127 + 24 - bias - MantissaBits) << 23;
     const std::uint32_t subnormal =
         std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(rounder)) -
         rounder;
@@ -50,11 +50,12 @@ struct SmallFloat {
   }
 
  private:
-  static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
-  static constexpr std::uint32_t all_exponent = ((1U << exponent_bits) - 1) << mantissa_bits;
-  static constexpr std::uint32_t all_mantissa = (1U << mantissa_bits) - 1;
-  static constexpr std::uint32_t too_large = infinities ? all_exponent : all_exponent | (all_mantissa - 1);
-  static constexpr std::uint32_t nan = all_exponent | (infinities ? 1U << (mantissa_bits - 1) : all_mantissa);
+  static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
+  static constexpr std::uint32_t all_exponent = ((1U << ExponentBits) - 1) << MantissaBits;
+  static constexpr std::uint32_t all_mantissa = (1U << MantissaBits) - 1;
+  static constexpr std::uint32_t too_large = HasInfinities ? all_exponent : all_exponent | (all_mantissa - 1);
+  static constexpr std::uint32_t nan =
+      all_exponent | (HasInfinities ? 1U << (MantissaBits - 1) : all_mantissa);
   static constexpr std::uint32_t float_infinity = 0x7f800000;
   static constexpr std::uint32_t float_nan = 0x7fc00000;
   static constexpr float to_float_bias = std::bit_cast<float>(static_cast<std::uint32_t>(254 - bias) << 23);

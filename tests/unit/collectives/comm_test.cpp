@@ -271,10 +271,13 @@ TEST_P(CommOfSize, operations_with_counts_that_differ_move_each_its_own) {
     ok(comm.reduce_scatter_v(reduced.all(), lists, Kind::sum));
     for (std::size_t i = 0; i < gathered[me]; ++i) ASSERT_EQ(reduced.at(i), sum_of_values(size, i));
 
-    Memory even(DType::uint8, 6 * ranks, [&](std::size_t i) { return static_cast<double>(me * 10 + i / 6); });
+    const auto part_of = [](std::size_t i) { return i / 6; };
+    Memory even(DType::uint8, 6 * ranks,
+                [&](std::size_t i) { return static_cast<double>(me * 10 + part_of(i)); });
     Memory turned(DType::uint8, 6 * ranks);
     ok(comm.all_to_all_single(turned.all(), even.all()));
-    for (std::size_t i = 0; i < 6 * ranks; ++i) ASSERT_EQ(turned.at(i), static_cast<double>(i / 6 * 10 + me));
+    for (std::size_t i = 0; i < 6 * ranks; ++i)
+      ASSERT_EQ(turned.at(i), static_cast<double>(part_of(i) * 10 + me));
   });
 }
 

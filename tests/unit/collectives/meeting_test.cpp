@@ -116,7 +116,7 @@ TEST(Meeting, a_rank_that_two_callers_have_is_refused) {
 }
 
 TEST(Meeting, wrong_options_are_refused_with_their_values) {
-  const auto refused = [](CommOptions options) {
+  const auto refused = [](const CommOptions& options) {
     const auto result = Comm::open(options);
     EXPECT_EQ(result.code(), Code::invalid_argument);
     return result.ok() ? std::string() : result.error().message;

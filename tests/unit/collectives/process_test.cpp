@@ -34,8 +34,9 @@ std::string work_through(Comm& comm) {
   for (const std::size_t count : {1UL, 1000UL, 1'000'000UL}) {
     std::vector<float> data(count, static_cast<float>(comm.rank() + 1));
     if (const auto done = comm.all_reduce(data, ReduceOp::sum); !done.ok()) return text_of(done);
+    const int all_ranks = comm.size() * (comm.size() + 1) / 2;
     for (const float element : data)
-      if (element != static_cast<float>(comm.size() * (comm.size() + 1) / 2)) return "a wrong sum";
+      if (element != static_cast<float>(all_ranks)) return "a wrong sum";
     std::vector<float> got(count);
     MessageOptions async;
     async.async = true;
