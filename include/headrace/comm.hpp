@@ -3,10 +3,9 @@
 // of one process, on one host or several.
 #pragma once
 
-#include <headrace/request.hpp>
-#include <headrace/tensor.hpp>
+#include <headrace/comm_call.hpp>
+#include <headrace/comm_hooks.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,101 +14,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 namespace headrace {
-
-/// The element type of a C++ type. float16, bfloat16, float8 and bool have none: name them.
-template <class T>
-inline constexpr std::optional<DType> dtype_of = std::nullopt;
-template <>
-inline constexpr std::optional<DType> dtype_of<float> = DType::float32;
-template <>
-inline constexpr std::optional<DType> dtype_of<double> = DType::float64;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::int8_t> = DType::int8;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::int16_t> = DType::int16;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::int32_t> = DType::int32;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::int64_t> = DType::int64;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::uint8_t> = DType::uint8;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::uint16_t> = DType::uint16;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::uint32_t> = DType::uint32;
-template <>
-inline constexpr std::optional<DType> dtype_of<std::uint64_t> = DType::uint64;
-
-/// Contiguous elements of the caller that an operation writes. They stay the caller's, in place, until the
-/// operation has ended.
-struct Elements {
-  void* data = nullptr;  ///< may be null if there are none
-  std::size_t count = 0;
-  DType dtype = DType::float32;
-
-  Elements() = default;
-  Elements(void* first, std::size_t number, DType type) : data(first), count(number), dtype(type) {}
-  template <class T, std::size_t N>
-    requires(dtype_of<T>.has_value())
-  Elements(std::span<T, N> elements) : Elements(elements.data(), elements.size(), *dtype_of<T>) {}
-  template <class T>
-    requires(dtype_of<T>.has_value())
-  Elements(std::vector<T>& elements) : Elements(std::span<T>(elements)) {}
-
-  [[nodiscard]] std::size_t bytes() const noexcept { return count * element_bytes(dtype); }
-};
-
-/// Contiguous elements of the caller that an operation reads.
-struct ConstElements {
-  const void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::float32;
-
-  ConstElements() = default;
-  ConstElements(const void* first, std::size_t number, DType type)
-      : data(first), count(number), dtype(type) {}
-  ConstElements(const Elements& elements) : ConstElements(elements.data, elements.count, elements.dtype) {}
-  template <class T, std::size_t N>
-    requires(dtype_of<std::remove_const_t<T>>.has_value())
-  ConstElements(std::span<T, N> elements)
-      : ConstElements(elements.data(), elements.size(), *dtype_of<std::remove_const_t<T>>) {}
-  template <class T>
-    requires(dtype_of<T>.has_value())
-  ConstElements(const std::vector<T>& elements) : ConstElements(std::span<const T>(elements)) {}
-
-  [[nodiscard]] std::size_t bytes() const noexcept { return count * element_bytes(dtype); }
-};
-
-/// How the elements of all ranks become one. float16, bfloat16 and float8 are added in float32 and rounded
-/// once.
-///
-/// Floats have all but the bit operations; min and max of a NaN are NaN. Complex numbers have sum, product,
-/// avg and premul_sum. Integers have all: sums wrap around, avg drops the fraction, the factor of premul_sum
-/// is whole. Of bool, sum, max and bor are "or", product, min and band are "and", bxor is "xor".
-struct ReduceOp {
-  enum Kind : std::int32_t {
-    sum = 0,
-    product = 1,
-    min = 2,
-    max = 3,
-    avg = 4,  ///< the sum divided by the number of ranks
-    band = 5,
-    bor = 6,
-    bxor = 7,
-    premul_sum = 8,  ///< the sum of each rank's elements times `factor`, the same on every rank
-  };
-  Kind kind = sum;
-  double factor = 1;
-
-  constexpr ReduceOp(Kind which, double by = 1) noexcept : kind(which), factor(by) {}
-};
-
-/// The name of an operation as in ReduceOp: "sum".
-HEADRACE_API std::string_view reduce_op_name(ReduceOp::Kind kind) noexcept;
 
 /// The place where the ranks of a communicator find each other, given by the caller: torch's Store, for
 /// example.
@@ -266,6 +173,10 @@ class Comm {
   /// Changes hints for operations that begin later, on every rank alike.
   ///   errors  invalid_argument (unknown: the nearest; a hint that is fixed when the communicator opens)
   HEADRACE_API Result<void> set_hints(const std::map<std::string, std::string>& hints);
+
+  /// Adds functions that are called beside operations, until CommHook::remove or the communicator's end. A
+  /// communicator that split makes has none.
+  HEADRACE_API CommHook add_hooks(CommHooks hooks);
 
   /// Makes a communicator of some ranks, in the given order. All ranks of this one call it. Each gives the
   /// group that it belongs to, or no ranks: then it gets nullopt.

@@ -131,7 +131,7 @@ Result<void> Exchange::check(const Front& front, int from, std::size_t bytes) co
   if (front.tag != tag_) {
     return make_error(Code::invalid_argument,
                       "rank {} is in {} number {}: all ranks must call the same operations in the same order",
-                      from, operation_name(operation_of(front.tag)), number_of(front.tag));
+                      from, comm_operation_name(operation_of(front.tag)), number_of(front.tag));
   }
   return make_error(
       Code::invalid_argument,

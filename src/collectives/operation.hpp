@@ -1,43 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations by number: lines carry it, so that ranks in different operations find out.
+// What the lines of a collective carry, so that ranks in different operations find out.
 #pragma once
 
-#include <array>
+#include <headrace/comm_call.hpp>
+
 #include <cstdint>
 
 namespace headrace::collectives {
 
-enum class Operation : std::uint8_t {
-  open,
-  all_reduce,
-  broadcast,
-  reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  gather,
-  scatter,
-  barrier,
-  split,
-  send,
-  recv,
-};
-
-inline constexpr std::array operation_names{
-    "open",   "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all",
-    "gather", "scatter",    "barrier",   "split",  "send",       "recv",
-};
-
-[[nodiscard]] constexpr const char* operation_name(Operation operation) {
-  return operation_names[static_cast<std::size_t>(operation) % operation_names.size()];
+/// The operation that stands for all that move the same bytes: ranks may call all_gather and
+/// all_gather_single together.
+[[nodiscard]] constexpr CommOperation kind_of(CommOperation operation) {
+  switch (operation) {
+    case CommOperation::all_gather_v:
+    case CommOperation::all_gather_single:
+      return CommOperation::all_gather;
+    case CommOperation::reduce_scatter_v:
+    case CommOperation::reduce_scatter_single:
+      return CommOperation::reduce_scatter;
+    case CommOperation::all_to_all_single:
+    case CommOperation::all_to_all_v_single:
+      return CommOperation::all_to_all;
+    case CommOperation::gather_single:
+      return CommOperation::gather;
+    default:
+      return operation;
+  }
 }
 
-// A tag holds the operation and the lower 24 bits of its number.
-[[nodiscard]] constexpr std::uint32_t operation_tag(Operation operation, std::uint64_t number) {
-  return static_cast<std::uint32_t>(operation) << 24 | static_cast<std::uint32_t>(number & 0xffffff);
+// A tag holds the kind of the operation and the lower 24 bits of its number.
+[[nodiscard]] constexpr std::uint32_t operation_tag(CommOperation operation, std::uint64_t number) {
+  return static_cast<std::uint32_t>(kind_of(operation)) << 24 | static_cast<std::uint32_t>(number & 0xffffff);
 }
-[[nodiscard]] constexpr Operation operation_of(std::uint32_t tag) {
-  return static_cast<Operation>(tag >> 24);
+[[nodiscard]] constexpr CommOperation operation_of(std::uint32_t tag) {
+  return static_cast<CommOperation>(tag >> 24);
 }
 [[nodiscard]] constexpr std::uint32_t number_of(std::uint32_t tag) { return tag & 0xffffff; }
 

@@ -13,15 +13,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace headrace::collectives {
 
 /// An operation as errors name it, and when it is late.
 struct Call {
-  const char* op = "";
+  CommOperation operation = CommOperation::barrier;
   std::uint64_t number = 0;
   Timeout timeout = forever;
   Deadline deadline = Deadline::never();
@@ -29,6 +27,8 @@ struct Call {
   /// A rank that was gone at the last look. What it sent before is seen by the look that follows.
   mutable int gone = -1;
   mutable Interrupt interrupt = {};  ///< set while the caller's own thread runs the operation
+
+  [[nodiscard]] CommCallId id() const { return {operation, number}; }
 };
 
 /// "rank 1 has not come within 50 ms".
@@ -44,10 +44,7 @@ namespace headrace {
 /// thread reads it.
 class Work::State {
  public:
-  State(std::shared_ptr<Comm::Core> core, const collectives::Call& call, std::shared_ptr<const void> owner)
-      : core_(std::move(core)), call_(call), owner_(std::move(owner)) {
-    call_.awaited = &awaited_;
-  }
+  State(std::shared_ptr<Comm::Core> core, const collectives::Call& call, std::shared_ptr<const void> owner);
 
   [[nodiscard]] const collectives::Call& call() const { return call_; }
   [[nodiscard]] const std::shared_ptr<Comm::Core>& core() const { return core_; }
@@ -55,31 +52,8 @@ class Work::State {
   void await(int rank) { awaited_.store(rank, std::memory_order_relaxed); }
 
   void begin() { status_.store(word(WorkStatus::in_progress), std::memory_order_release); }
-  void end(Result<void> result) {
-    WorkStatus status = WorkStatus::completed;
-    if (!result) {
-      error_ = collectives::described(*core_, call_, std::move(result).error());
-      status = error_.code == Code::timed_out  ? WorkStatus::timed_out
-               : error_.code == Code::canceled ? WorkStatus::aborted
-                                               : WorkStatus::failed;
-    }
-    owner_.reset();
-    status_.store(word(status), std::memory_order_release);
-    futex_wake(status_, futex_all);
-    std::vector<std::function<void()>> callbacks;
-    {
-      const std::scoped_lock lock(callbacks_mutex_);
-      callbacks = std::exchange(callbacks_, {});
-    }
-    for (const auto& callback : callbacks) callback();
-  }
-  void on_end(std::function<void()> callback) {
-    {
-      const std::scoped_lock lock(callbacks_mutex_);
-      if (!ended()) return callbacks_.push_back(std::move(callback));
-    }
-    callback();
-  }
+  void end(Result<void> result);
+  void on_end(std::function<void()> callback);
   void set_source(int rank) { source_ = rank; }  // before the end
 
   [[nodiscard]] WorkStatus status() const {

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host_call.hpp"
+
+#include "base/errors.hpp"
+#include "collectives/algorithms.hpp"
+
+#include <map>
+#include <span>
+#include <string>
+
+namespace headrace::collectives {
+namespace {
+
+Part part_of(const Elements& elements) { return {static_cast<std::byte*>(elements.data), elements.bytes()}; }
+ConstPart part_of(const ConstElements& elements) {
+  return {static_cast<const std::byte*>(elements.data), elements.bytes()};
+}
+
+/// Parts of one piece of memory, in a row.
+template <class P>
+std::vector<P> cut(P whole, std::span<const std::size_t> counts, std::size_t width) {
+  std::vector<P> parts;
+  parts.reserve(counts.size());
+  for (const std::size_t count : counts) {
+    parts.push_back({whole.data, count * width});
+    whole.data += count * width;
+  }
+  return parts;
+}
+
+/// The part of each rank: its entry of a list, or its share of what lies in a row.
+template <class List>
+auto parts_of(const List& list, int ranks) {
+  std::vector<decltype(part_of(list[0]))> parts;
+  const auto wanted = static_cast<std::size_t>(ranks);
+  if (list.size() == 1 && wanted != 1) {
+    const auto whole = part_of(list[0]);
+    return cut(whole, std::vector<std::size_t>(wanted, whole.bytes / wanted), 1);
+  }
+  parts.reserve(list.size());
+  for (const auto& elements : list) parts.push_back(part_of(elements));
+  return parts;
+}
+
+bool reduces(CommOperation operation) {
+  switch (kind_of(operation)) {
+    case CommOperation::all_reduce:
+    case CommOperation::reduce:
+    case CommOperation::reduce_scatter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Whether the hints or the size ask for one phase.
+Result<bool> is_one_shot(const CommCall& call, const Tuning& tuning) {
+  bool one_shot = call.inputs.front().bytes() <= tuning.one_shot_bytes;
+  if (call.hints == nullptr) return one_shot;
+  for (const auto& [name, value] : *call.hints) {
+    if (name != "algorithm")
+      return make_error(Code::invalid_argument, "no hint \"{}\" of an operation: did you mean \"algorithm\"?",
+                        name);
+    if (value != "one_shot" && value != "two_shot")
+      return make_error(Code::invalid_argument, "hint algorithm is \"{}\": write one_shot or two_shot",
+                        value);
+    one_shot = value == "one_shot";
+  }
+  return one_shot;
+}
+
+Result<void> run_all_to_all(Exchange& exchange, const CommCall& call) {
+  if (call.operation != CommOperation::all_to_all_v_single)
+    return all_to_all(exchange, parts_of(call.outputs, exchange.size()),
+                      parts_of(call.inputs, exchange.size()));
+  const std::size_t width = element_bytes(call.inputs.front().dtype);
+  return all_to_all(exchange, cut(part_of(call.outputs.front()), call.output_splits, width),
+                    cut(part_of(call.inputs.front()), call.input_splits, width));
+}
+
+}  // namespace
+
+Result<HostPlan> HostPlan::make(const CommCall& call, const Tuning& tuning, int ranks) {
+  HostPlan plan;
+  plan.block_bytes = tuning.block_bytes;
+  if (reduces(call.operation)) {
+    HEADRACE_TRY(reduction, Reduction::find(call.op, call.inputs.front().dtype, ranks));
+    plan.reduction = reduction;
+  }
+  if (call.operation == CommOperation::all_reduce) {
+    HEADRACE_TRY(one_shot, is_one_shot(call, tuning));
+    plan.one_shot = one_shot;
+  } else if (call.hints != nullptr && !call.hints->empty()) {
+    return make_error(Code::invalid_argument,
+                      "it has no hint \"{}\"; of the operations all_reduce alone has one, \"algorithm\"",
+                      call.hints->begin()->first);
+  }
+  return plan;
+}
+
+Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
+  const int ranks = exchange.size();
+  switch (kind_of(call.operation)) {
+    case CommOperation::all_reduce: {
+      const auto& [in, out] = std::pair(call.inputs.front(), call.outputs.front());
+      if (one_shot) return all_reduce_one_shot(exchange, in.data, out.data, in.count, reduction);
+      return all_reduce_two_shot(exchange, in.data, out.data, in.count, reduction, block_bytes);
+    }
+    case CommOperation::broadcast:
+      return broadcast(exchange, part_of(call.outputs.front()), call.peer);
+    case CommOperation::reduce:
+      return reduce(exchange, part_of(call.outputs.front()), call.peer, reduction);
+    case CommOperation::all_gather:
+      return all_gather(exchange, parts_of(call.outputs, ranks), part_of(call.inputs.front()));
+    case CommOperation::reduce_scatter:
+      return reduce_scatter(exchange, part_of(call.outputs.front()), parts_of(call.inputs, ranks), reduction);
+    case CommOperation::all_to_all:
+      return run_all_to_all(exchange, call);
+    case CommOperation::gather:
+      return gather(exchange, parts_of(call.outputs, ranks), part_of(call.inputs.front()), call.peer);
+    case CommOperation::scatter:
+      return scatter(exchange, part_of(call.outputs.front()), parts_of(call.inputs, ranks), call.peer);
+    default:
+      return barrier(exchange);
+  }
+}
+
+KeptCall::KeptCall(const CommCall& call)
+    : call_(call),
+      inputs_(call.inputs.begin(), call.inputs.end()),
+      outputs_(call.outputs.begin(), call.outputs.end()),
+      input_splits_(call.input_splits.begin(), call.input_splits.end()),
+      output_splits_(call.output_splits.begin(), call.output_splits.end()) {
+  call_.hints = nullptr;
+}
+
+CommCall KeptCall::call() const {
+  CommCall call = call_;
+  call.inputs = inputs_;
+  call.outputs = outputs_;
+  call.input_splits = input_splits_;
+  call.output_splits = output_splits_;
+  return call;
+}
+
+}  // namespace headrace::collectives

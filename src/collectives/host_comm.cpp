@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host_comm.hpp"
+
+#include "base/affinity.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
+#include "base/names.hpp"
+#include "base/random.hpp"
+#include "base/start_thread.hpp"
+#include "base/utf8.hpp"
+#include "collectives/algorithms.hpp"
+#include "collectives/host_call.hpp"
+#include "collectives/meeting.hpp"
+#include "collectives/split_card.hpp"
+
+#include <headrace/version.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace headrace::collectives {
+namespace {
+
+constexpr std::size_t longest_name = 128;
+constexpr auto settle_limit = std::chrono::seconds(5);
+
+std::string duration_text(Timeout timeout) {
+  if (!timeout) return "any time";
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(*timeout).count();
+  return us % 1000 == 0 ? fmt::format("{} ms", us / 1000) : fmt::format("{} us", us);
+}
+
+std::string rank_text(int rank) { return rank < 0 ? "another rank" : fmt::format("rank {}", rank); }
+
+Result<void> check_name(const std::string& name) {
+  if (name.empty() || name.size() > longest_name || !is_utf8(name) || has_control_character(name)) {
+    return make_error(Code::invalid_argument,
+                      "a communicator's name is UTF-8 of 1 to {} bytes without control characters, not {}",
+                      longest_name, name_text(name));
+  }
+  return {};
+}
+
+Result<void> check_options(const CommOptions& options) {
+  HEADRACE_TRY_VOID(check_name(options.name));
+  constexpr int most_ranks = 4096;
+  if (options.size < 1 || options.size > most_ranks || options.rank < 0 || options.rank >= options.size) {
+    return make_error(
+        Code::invalid_argument,
+        "rank {} of size {}: the size is 1 to {}, and the rank is at least 0 and below the size",
+        options.rank, options.size, most_ranks);
+  }
+  return {};
+}
+
+/// With more ranks than cores here, a rank that spins holds the core that the other one needs.
+std::uint32_t spins_for(int ranks) {
+  return static_cast<unsigned>(ranks) <= usable_cores() ? Waiter::many_spins : Waiter::few_spins;
+}
+
+Deadline deadline_of(Timeout timeout) { return timeout ? Deadline::after(*timeout) : Deadline::never(); }
+
+/// The code that other ranks get for an error of this one.
+Code code_for_others(Code code) {
+  return code == Code::peer_lost || code == Code::invalid_argument ? code : Code::canceled;
+}
+
+/// The settings of a communicator that another one makes, and its options with the changes.
+Result<Settings> settings_of_split(CommOptions& options, const SplitOptions& changes) {
+  if (changes.hints.contains("backends"))
+    return make_error(Code::invalid_argument,
+                      "split: hint backends is that of the communicator that was opened first");
+  for (const auto& [name, value] : changes.hints) options.hints[name] = value;
+  if (changes.timeout) options.timeout = changes.timeout;
+  return Settings::read(options.hints);
+}
+
+}  // namespace
+
+Error late(const Call& call, int awaited) {
+  return make_error(Code::timed_out, "{} has not come within {}", rank_text(awaited),
+                    duration_text(call.timeout));
+}
+
+Result<std::shared_ptr<HostComm>> HostComm::open(const CommOptions& options) {
+  HEADRACE_TRY_VOID(check_options(options));
+  HEADRACE_TRY(settings, Settings::read(options.hints));
+  const std::string agent = fmt::format("{}.{:016x}.{}", options.name, random_u64(), options.rank);
+  HEADRACE_TRY(station, Station::open(agent, settings.backends, meets_on_this_host(options)));
+  HEADRACE_TRY(members, Members::open(station, options.rank, options.size, "box", settings));
+  std::vector<int> ranks(static_cast<std::size_t>(options.size));
+  for (int rank = 0; rank < options.size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
+  if (options.size == 1)
+    return std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
+
+  const Deadline deadline = deadline_of(options.meeting_timeout);
+  HEADRACE_TRY(place, open_meeting_place(options));
+  HEADRACE_TRY(card, members->card());
+  Meeting meeting(*place, options.name, options.rank, options.size, Interrupt(options.interrupted));
+  HEADRACE_TRY(cards, meeting.exchange(std::move(card), deadline));
+  HEADRACE_TRY_VOID(members->connect(cards, deadline));
+  auto core = std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
+  // The place stays open until every rank has read what it needs.
+  Timeout until;
+  if (!deadline.is_never()) until = std::chrono::nanoseconds(deadline.remaining_ns());
+  HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, until, barrier));
+  return core;
+}
+
+HostComm::HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members,
+                   std::vector<int> ranks)
+    : Core({options.rank, options.size, options.name, std::move(ranks)}, std::make_shared<Hooks>()),
+      spins_(spins_for(members->size())),
+      interrupted_(options.interrupted),
+      members_(std::move(members)),
+      messages_(*members_, settings),
+      exchange_(*members_, *this, spins_),
+      options_(std::move(options)),
+      settings_(std::move(settings)) {}
+
+HostComm::~HostComm() { close(); }
+
+std::string_view HostComm::backend_version() const { return HEADRACE_VERSION; }
+
+CommOptions HostComm::options() const {
+  const std::scoped_lock lock(order_);
+  return options_;
+}
+
+Tuning HostComm::tuning() const {
+  const std::scoped_lock lock(order_);
+  return settings_.tuning;
+}
+
+void HostComm::set_timeout(Timeout timeout) {
+  const std::scoped_lock lock(order_);
+  options_.timeout = timeout;
+}
+
+Result<void> HostComm::set_hints(const std::map<std::string, std::string>& hints) {
+  const std::scoped_lock lock(order_);
+  for (const char* fixed : {"backends", "lane_bytes", "message_lane_bytes"}) {
+    if (hints.contains(fixed))
+      return make_error(Code::invalid_argument,
+                        "hint {} is fixed when the communicator opens: give it in CommOptions::hints", fixed);
+  }
+  std::map<std::string, std::string> all = options_.hints;
+  for (const auto& [name, value] : hints) all[name] = value;
+  HEADRACE_TRY(settings, Settings::read(all));
+  options_.hints = std::move(all);
+  settings_ = std::move(settings);
+  messages_.set_limits(settings_);
+  return {};
+}
+
+Result<void> HostComm::usable() const {
+  if (!closing_) return {};
+  return make_error(Code::invalid_argument, "the communicator {} has been finalized: open another one",
+                    name_text(name()));
+}
+
+Call HostComm::begin(CommCall& call) {
+  call.number = is_message(call.operation) ? ++message_number_ : ++number_;
+  Call running;
+  running.operation = call.operation;
+  running.number = call.number;
+  running.timeout = call.timeout ? call.timeout : options_.timeout;
+  running.deadline = deadline_of(running.timeout);
+  hooks()->scheduled(call);
+  return running;
+}
+
+Result<void> HostComm::start_worker() {
+  if (worker_.joinable()) return {};
+  HEADRACE_TRY(thread, start_thread("headrace-comm", [this] { work(); }));
+  worker_ = std::move(thread);
+  return {};
+}
+
+/// The communicator's own thread: runs what is queued, and drives sends and receives that no thread waits
+/// for.
+void HostComm::work() {
+  Waiter waiter(spins_);
+  std::unique_lock lock(order_);
+  while (true) {
+    const auto runnable = [this] { return !queue_.empty() && !running_; };
+    changed_.wait(lock, [&] { return stop_ || runnable() || messages_.async_pending(); });
+    if (runnable()) {
+      Task task = std::move(queue_.front());
+      queue_.pop_front();
+      running_ = true;
+      lock.unlock();
+      task.work->begin();
+      Result<void> result = run(task.work->call(), task.body);
+      lock.lock();
+      running_ = false;
+      changed_.notify_all();
+      lock.unlock();
+      task.work->end(std::move(result));
+      task = {};
+      lock.lock();
+    } else if (stop_) {
+      return;
+    } else if (messages_.async_pending()) {
+      lock.unlock();
+      drive_messages(waiter);
+      lock.lock();
+    }
+  }
+}
+
+void HostComm::drive_messages(Waiter& waiter) {
+  if (messages_.progress()) return waiter.moved();
+  // A failed message ends by itself; the thread goes on with the others.
+  static_cast<void>(waiter.pause([this]() -> Result<void> {
+    end_stuck_messages();
+    return {};
+  }));
+}
+
+void HostComm::end_stuck_messages() {
+  if (ended()) return messages_.end_all(why_ended());
+  const auto stuck = messages_.stuck();
+  if (stuck.empty()) return;
+  messages_.progress();  // what a rank sent before it went
+  for (const Messages::Stuck& one : stuck) {
+    if (one.work->ended()) continue;
+    const bool alone = one.error.code == Code::timed_out && !one.begun;
+    if (alone && messages_.drop(one.work, one.error)) continue;
+    if (!one.work->ended()) fail(one.work->call(), one.error);
+  }
+}
+
+bool HostComm::wait(Work::State& work, Deadline deadline) {
+  Waiter waiter(spins_);
+  while (!work.ended()) {
+    if (deadline.expired()) return false;
+    if (!messages_.pending()) {
+      // Not for long: messages that come up meanwhile need a thread that drives them.
+      work.sleep(Deadline::earliest(deadline, Deadline::after(std::chrono::milliseconds(1))));
+      continue;
+    }
+    drive_messages(waiter);
+  }
+  return true;
+}
+
+Result<void> HostComm::look(const Call& call, int awaited) {
+  if (call.awaited != nullptr) call.awaited->store(awaited, std::memory_order_relaxed);
+  if (ended()) return why_ended();
+  if (call.interrupt.asked()) return interrupt(call);
+  if (call.deadline.expired()) return late(call, awaited);
+  if (awaited >= 0 && !members_->alive(awaited)) {
+    if (call.gone == awaited && !members_->ended())
+      return make_error(Code::peer_lost, "rank {} is gone: its process has ended, or it has left", awaited);
+    call.gone = awaited;
+  }
+  messages_.progress();  // those that this rank has not asked for yet are kept, so that their senders go on
+  members_->tell_far(LaneKind::collective);
+  return {};
+}
+
+Result<void> HostComm::wait_in_call(const std::shared_ptr<Work::State>& work) {
+  Interrupt interrupted(interrupted_);
+  while (!wait(*work, interrupted.next_look())) {
+    if (!interrupted.asked()) continue;
+    const bool alone = messages_.drop(work, Interrupt::error());
+    if (!alone) interrupt(work->call());
+  }
+  if (work->status() == WorkStatus::completed) return {};
+  return work->error();
+}
+
+Result<Work> HostComm::issue(CommCall& call, std::shared_ptr<const void> owner) {
+  if (is_message(call.operation)) return message(call, std::move(owner));
+  const auto plan = HostPlan::make(call, tuning(), size());
+  if (!plan) return refused(call.operation, plan.error());
+  if (!call.async)  // the caller waits, so what it gave stays
+    return collective(call, std::move(owner), [&](Exchange& exchange) { return plan->run(exchange, call); });
+  return collective(call, std::move(owner),
+                    [plan = *plan, copy = std::make_shared<const KeptCall>(call)](Exchange& exchange) {
+                      return plan.run(exchange, copy->call());
+                    });
+}
+
+Result<Work> HostComm::message(CommCall& call, std::shared_ptr<const void> owner) {
+  std::unique_lock lock(order_);
+  if (auto open = usable(); !open) return std::move(open).error();
+  if (call.async)
+    if (auto started = start_worker(); !started) return std::move(started).error();
+  auto work = std::make_shared<Work::State>(shared_from_this(), begin(call), std::move(owner));
+  hooks()->started(work->call().id());
+  if (ended()) {
+    work->end(why_ended());
+    return work->error();
+  }
+  post(call, work);  // in order of call
+  changed_.notify_all();
+  lock.unlock();
+  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
+  return Work(std::move(work));
+}
+
+void HostComm::post(const CommCall& call, const std::shared_ptr<Work::State>& work) {
+  if (call.operation == CommOperation::send) {
+    const ConstElements& input = call.inputs.front();
+    messages_.send(work, call.async, call.peer, call.tag, static_cast<const std::byte*>(input.data),
+                   input.bytes());
+    return;
+  }
+  const Elements& output = call.outputs.front();
+  messages_.receive(work, call.async, call.peer, call.tag, static_cast<std::byte*>(output.data),
+                    output.bytes());
+  messages_.progress();
+}
+
+Error HostComm::why_ended() {
+  Error cause;
+  {
+    const std::scoped_lock lock(cause_mutex_);
+    if (cause_) return *cause_;
+    cause_ = cause = members_->first_farewell();
+    ended_.store(true, std::memory_order_release);
+  }
+  hooks()->aborted(cause);
+  return cause;
+}
+
+void HostComm::end_all(Error cause, std::string_view farewell) {
+  {
+    const std::scoped_lock lock(cause_mutex_);
+    if (cause_) return;
+    cause_ = std::move(cause);
+    ended_.store(true, std::memory_order_release);
+  }
+  members_->say_farewell(code_for_others(cause_->code), farewell);
+  hooks()->aborted(*cause_);
+  messages_.end_all(*cause_);
+}
+
+void HostComm::fail(const Call& call, const Error& error) {
+  if (ended()) return messages_.end_all(why_ended());
+  const Error full = described(*this, call, error);
+  end_all(full, full.message);
+  if (!options().abort_on_error) return;
+  Log(Logger::process_default(), "collectives")
+      .error("the process ends, as abort_on_error asks: {}", full.message);
+  std::abort();
+}
+
+Error HostComm::interrupt(const Call& call) {
+  const Error full = described(*this, call, Interrupt::error());
+  end_all(full, full.message);
+  return Interrupt::error();
+}
+
+void HostComm::abort(std::string_view reason) {
+  if (forked()) return;
+  const std::string text = fmt::format("rank {} aborted {}: {}", rank(), name_text(name()), reason);
+  end_all(Error{Code::canceled, text}, text);
+}
+
+Result<void> HostComm::finalize() {
+  if (forked()) return why_not_in_child();
+  Interrupt interrupted(interrupted_);
+  const auto look = [&] {
+    if (interrupted.asked()) abort("its caller interrupted finalize");
+  };
+  {
+    std::unique_lock lock(order_);
+    if (closing_) return {};
+    closing_ = true;
+    while (!changed_.wait_for(lock, Interrupt::interval, [this] { return queue_.empty() && !running_; })) {
+      lock.unlock();
+      look();
+      lock.lock();
+    }
+  }
+  Waiter waiter(spins_);
+  while (messages_.pending()) {
+    drive_messages(waiter);
+    look();
+  }
+  Result<void> result;
+  if (ended()) result = why_ended();
+  close();
+  return result;
+}
+
+void HostComm::close() {
+  if (forked()) return;
+  std::thread worker;
+  bool busy = messages_.pending();
+  {
+    const std::scoped_lock lock(order_);
+    closing_ = stop_ = true;
+    busy = busy || running_ || !queue_.empty();
+    worker = std::move(worker_);
+  }
+  if (busy) abort("it left while operations were under way");
+  changed_.notify_all();
+  if (worker.joinable()) worker.join();
+  const Deadline until = Deadline::after(settle_limit);
+  while (!ended() && !until.expired() && !members_->far_ranks_have_all())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  members_->leave();
+}
+
+Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, const std::string& name,
+                                                    const SplitOptions& changes) {
+  if (forked()) return why_not_in_child();
+  HEADRACE_TRY(mine, index_in_group(ranks, rank(), size()));
+  if (!ranks.empty()) HEADRACE_TRY_VOID(check_name(name));
+  CommOptions options = this->options();
+  HEADRACE_TRY(settings, settings_of_split(options, changes));
+  std::unique_ptr<Members> members;
+  SplitCard card{{ranks.begin(), ranks.end()}, name, {}};
+  if (!ranks.empty()) {
+    const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
+    HEADRACE_TRY(opened,
+                 Members::open(members_->station(), mine, static_cast<int>(ranks.size()), box, settings));
+    HEADRACE_TRY(bytes, opened->card());
+    members = std::move(opened);
+    card.members_card = std::move(bytes);
+  }
+  std::vector<std::string> cards;
+  const std::string encoded = card.encode();
+  HEADRACE_TRY_VOID(own_collective(
+      CommOperation::split, {}, [&](Exchange& exchange) { return gather_texts(exchange, encoded, cards); }));
+  if (ranks.empty()) return std::shared_ptr<Core>();
+  std::vector<std::string> group;
+  std::vector<int> first_ranks;
+  for (const int other : ranks) {
+    HEADRACE_TRY(theirs, SplitCard::decode(cards[static_cast<std::size_t>(other)]));
+    if (theirs.ranks != card.ranks || theirs.name != name) {
+      return make_error(
+          Code::invalid_argument,
+          "rank {} splits {} into other groups than rank {}: all ranks of a group give the same "
+          "ranks and name",
+          other, name_text(this->name()), rank());
+    }
+    group.push_back(std::move(theirs.members_card));
+    first_ranks.push_back(this->ranks()[static_cast<std::size_t>(other)]);
+  }
+  options.rank = mine;
+  options.size = static_cast<int>(ranks.size());
+  options.name = name;
+  HEADRACE_TRY_VOID(members->connect(group, deadline_of(options.meeting_timeout)));
+  auto core =
+      std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(first_ranks));
+  HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, options.meeting_timeout, barrier));
+  return std::shared_ptr<Core>(std::move(core));
+}
+
+}  // namespace headrace::collectives

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backend `host`: orders operations, runs them on the caller's thread or its own, and ends all of them
+// when one fails.
+#pragma once
+
+#include "base/errors.hpp"
+#include "collectives/core.hpp"
+#include "collectives/exchange.hpp"
+#include "collectives/members.hpp"
+#include "collectives/messages.hpp"
+#include "collectives/operation.hpp"
+#include "collectives/settings.hpp"
+#include "collectives/work_state.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace headrace::collectives {
+
+class HostComm final : public Comm::Core, public Watch {
+ public:
+  static Result<std::shared_ptr<HostComm>> open(const CommOptions& options);
+  /// `ranks`: those of this communicator in the first one.
+  HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members, std::vector<int> ranks);
+  ~HostComm() override;
+
+  [[nodiscard]] std::string_view backend() const override { return "host"; }
+  [[nodiscard]] std::string_view backend_version() const override;
+  [[nodiscard]] CommOptions options() const override;
+  void set_timeout(Timeout timeout) override;
+  Result<void> set_hints(const std::map<std::string, std::string>& hints) override;
+  Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
+                                      const SplitOptions& changes) override;
+
+  void abort(std::string_view reason) override;
+  [[nodiscard]] bool ended() const override {
+    return ended_.load(std::memory_order_acquire) || members_->ended();
+  }
+  Result<void> finalize() override;
+  void close() override;
+
+  void poll() override {
+    if (!forked() && messages_.pending()) messages_.progress();
+  }
+  bool wait(Work::State& work, Deadline deadline) override;
+
+  Result<void> look(const Call& call, int awaited) override;
+
+ protected:
+  Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
+
+ private:
+  using QueuedBody = std::function<Result<void>(Exchange&)>;
+  struct Task {
+    std::shared_ptr<Work::State> work;
+    QueuedBody body;
+  };
+  [[nodiscard]] Tuning tuning() const;
+  /// Gives the call its number. order_ is held.
+  [[nodiscard]] Call begin(CommCall& call);
+  /// Runs `body(exchange)` in order of call: on this thread if nothing is before it, else on the
+  /// communicator's.
+  template <class Body>
+  Result<Work> collective(CommCall& call, std::shared_ptr<const void> owner, Body body);
+  /// One of the communicator itself.
+  template <class Body>
+  Result<void> own_collective(CommOperation operation, Timeout timeout, const Body& body) {
+    CommCall call;
+    call.operation = operation;
+    call.timeout = timeout;
+    auto done = collective(call, nullptr, body);
+    return done ? Result<void>() : std::move(done).error();
+  }
+  template <class Body>
+  Result<void> run(const Call& call, const Body& body);
+  Result<Work> message(CommCall& call, std::shared_ptr<const void> owner);
+  void post(const CommCall& call, const std::shared_ptr<Work::State>& work);
+  /// Waits for a work in the call that began it.
+  Result<void> wait_in_call(const std::shared_ptr<Work::State>& work);
+  Result<void> start_worker();  // order_ is held
+  void work();
+  void drive_messages(Waiter& waiter);
+  void end_stuck_messages();
+  [[nodiscard]] Error why_ended();
+  /// Ends the communicator on all ranks, once.
+  void end_all(Error cause, std::string_view farewell);
+  void fail(const Call& call, const Error& error);
+  /// Ends it because the caller does not wait any longer.
+  Error interrupt(const Call& call);
+  [[nodiscard]] Result<void> usable() const;  // order_ is held
+
+  const std::uint32_t spins_;
+  const std::function<bool()> interrupted_;
+  std::unique_ptr<Members> members_;
+  Messages messages_;
+  Exchange exchange_;  // used by the thread that has set running_
+
+  mutable std::mutex order_;
+  CommOptions options_;
+  Settings settings_;
+  std::uint64_t number_ = 0;          // of collectives: the same on all ranks
+  std::uint64_t message_number_ = 0;  // of sends and receives
+  bool running_ = false;              // a collective runs
+  bool closing_ = false;
+  bool stop_ = false;
+  std::deque<Task> queue_;
+  std::condition_variable changed_;
+  std::thread worker_;
+
+  std::atomic<bool> ended_{false};
+  std::mutex cause_mutex_;
+  std::optional<Error> cause_;
+};
+
+template <class Body>
+Result<void> HostComm::run(const Call& call, const Body& body) {
+  hooks()->started(call.id());
+  if (ended()) return why_ended();
+  exchange_.begin(call, operation_tag(call.operation, call.number), tuning().chunk_bytes);
+  Result<void> result = body(exchange_);
+  if (!result) fail(call, result.error());
+  return result;
+}
+
+template <class Body>
+Result<Work> HostComm::collective(CommCall& call, std::shared_ptr<const void> owner, Body body) {
+  std::unique_lock lock(order_);
+  if (auto open = usable(); !open) return std::move(open).error();
+  const bool at_once = !call.async && !running_ && queue_.empty();
+  if (!at_once)
+    if (auto worker = start_worker(); !worker) return std::move(worker).error();
+  Call running = begin(call);
+  if (at_once) {
+    running_ = true;
+    running.interrupt = Interrupt(interrupted_);
+    lock.unlock();
+    Result<void> result = run(running, body);
+    lock.lock();
+    running_ = false;
+    if (!queue_.empty() || closing_) changed_.notify_all();
+    lock.unlock();
+    Error error = result ? Error{Code::ok, {}} : described(*this, running, std::move(result).error());
+    hooks()->completed(running.id(), error);
+    if (error.code != Code::ok) return error;
+    return Work();
+  }
+  auto work = std::make_shared<Work::State>(shared_from_this(), running, std::move(owner));
+  queue_.push_back({work, std::move(body)});
+  changed_.notify_all();
+  lock.unlock();
+  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
+  return Work(std::move(work));
+}
+
+}  // namespace headrace::collectives

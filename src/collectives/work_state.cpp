@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/work_state.hpp"
+
+#include "collectives/core.hpp"
+
+#include <utility>
+
+namespace headrace {
+
+Work::State::State(std::shared_ptr<Comm::Core> core, const collectives::Call& call,
+                   std::shared_ptr<const void> owner)
+    : core_(std::move(core)), call_(call), owner_(std::move(owner)) {
+  call_.awaited = &awaited_;
+}
+
+void Work::State::end(Result<void> result) {
+  WorkStatus status = WorkStatus::completed;
+  if (!result) {
+    error_ = collectives::described(*core_, call_, std::move(result).error());
+    status = error_.code == Code::timed_out  ? WorkStatus::timed_out
+             : error_.code == Code::canceled ? WorkStatus::aborted
+                                             : WorkStatus::failed;
+  }
+  owner_.reset();
+  core_->hooks()->completed(call_.id(), error_);
+  status_.store(word(status), std::memory_order_release);
+  futex_wake(status_, futex_all);
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::scoped_lock lock(callbacks_mutex_);
+    callbacks = std::exchange(callbacks_, {});
+  }
+  for (const auto& callback : callbacks) callback();
+}
+
+void Work::State::on_end(std::function<void()> callback) {
+  {
+    const std::scoped_lock lock(callbacks_mutex_);
+    if (!ended()) return callbacks_.push_back(std::move(callback));
+  }
+  callback();
+}
+
+}  // namespace headrace

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions of the caller that a communicator calls beside its operations.
+#include "ranks.hpp"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <mutex>
+
+namespace headrace::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Writes down what it is told, as lines.
+class Diary {
+ public:
+  CommHooks hooks() {
+    CommHooks hooks;
+    hooks.before = [this](const CommCall& call) -> Result<void> {
+      add("before", call.operation, call.number);
+      return {};
+    };
+    hooks.scheduled = [this](const CommCall& call) { add("scheduled", call.operation, call.number); };
+    hooks.started = [this](const CommCallId& call) { add("started", call.operation, call.number); };
+    hooks.completed = [this](const CommCallId& call, const Error& error) {
+      add("completed", call.operation, call.number, code_name(error.code));
+    };
+    hooks.after = [this](const CommCall& call, const Result<Work>& result) {
+      add("after", call.operation, call.number, code_name(result.code()));
+    };
+    hooks.aborted = [this](const Error& cause) { add_line("aborted: " + cause.message); };
+    return hooks;
+  }
+  std::vector<std::string> take() {
+    const std::scoped_lock lock(mutex_);
+    return std::exchange(lines_, {});
+  }
+
+ private:
+  void add(const std::string& what, CommOperation operation, std::uint64_t number,
+           std::string_view code = "ok") {
+    std::string line =
+        what + " " + std::string(comm_operation_name(operation)) + " " + std::to_string(number);
+    if (code != "ok") line.append(" ").append(code);
+    add_line(std::move(line));
+  }
+  void add_line(std::string line) {
+    const std::scoped_lock lock(mutex_);
+    lines_.push_back(std::move(line));
+  }
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+TEST(CommHooks, are_told_of_each_step_of_a_call_until_they_are_removed) {
+  with_ranks(2, [](Comm& comm) {
+    Diary diary;
+    CommHook hook = comm.add_hooks(diary.hooks());
+    std::vector<int> numbers{comm.rank(), 1, 2};
+    ok(comm.all_reduce(numbers, ReduceOp::sum));
+    EXPECT_THAT(diary.take(),
+                ElementsAre("before all_reduce 0", "scheduled all_reduce 2", "started all_reduce 2",
+                            "completed all_reduce 2", "after all_reduce 2"));
+    hook.remove();
+    hook.remove();
+    ok(comm.barrier());
+    EXPECT_THAT(diary.take(), ElementsAre());
+  });
+}
+
+TEST(CommHooks, are_told_of_an_asynchronous_call_and_of_messages) {
+  with_ranks(2, [](Comm& comm) {
+    Diary diary;
+    comm.add_hooks(diary.hooks());
+    OpOptions options;
+    options.async = true;
+    std::vector<int> numbers{1, 2, 3};
+    const Work work = must(comm.all_reduce(numbers, ReduceOp::sum, options));
+    must(work.wait());
+    auto lines = diary.take();
+    std::sort(lines.begin(), lines.end());  // the worker may start it before the call returns
+    EXPECT_THAT(lines, ElementsAre("after all_reduce 2", "before all_reduce 0", "completed all_reduce 2",
+                                   "scheduled all_reduce 2", "started all_reduce 2"));
+    comm.rank() == 0 ? ok(comm.send(numbers, 1)) : ok(comm.recv(numbers, 0));
+    const std::string name = comm.rank() == 0 ? "send" : "recv";
+    EXPECT_THAT(diary.take(),
+                ElementsAre("before " + name + " 0", "scheduled " + name + " 1", "started " + name + " 1",
+                            "completed " + name + " 1", "after " + name + " 1"));
+  });
+}
+
+TEST(CommHooks, get_what_the_call_reads_and_writes) {
+  with_ranks(2, [](Comm& comm) {
+    std::vector<float> input{1, 2, 3, 4, 5}, output(6);
+    const std::array<std::size_t, 2> in{2, 3};
+    const std::array<std::size_t, 2> out =
+        comm.rank() == 0 ? std::array<std::size_t, 2>{2, 4} : std::array<std::size_t, 2>{3, 3};
+    const std::array<std::size_t, 2> mine = comm.rank() == 0 ? in : std::array<std::size_t, 2>{4, 3};
+    input.resize(mine[0] + mine[1]);
+    output.resize(out[0] + out[1]);
+    bool seen = false;
+    CommHooks hooks;
+    hooks.before = [&](const CommCall& call) -> Result<void> {
+      seen = true;
+      EXPECT_EQ(call.operation, CommOperation::all_to_all_v_single);
+      EXPECT_EQ(call.inputs.front().data, input.data());
+      EXPECT_EQ(call.inputs.front().count, input.size());
+      EXPECT_EQ(call.inputs.front().dtype, DType::float32);
+      EXPECT_EQ(call.outputs.front().data, output.data());
+      EXPECT_THAT(call.input_splits, testing::ElementsAreArray(mine));
+      EXPECT_THAT(call.output_splits, testing::ElementsAreArray(out));
+      EXPECT_EQ(call.peer, -1);
+      return {};
+    };
+    comm.add_hooks(std::move(hooks));
+    ok(comm.all_to_all_v_single(output, input, out, mine));
+    EXPECT_TRUE(seen);
+  });
+}
+
+TEST(CommHooks, may_refuse_a_call_and_the_communicator_goes_on) {
+  with_ranks(2, [](Comm& comm) {
+    CommHooks hooks;
+    hooks.before = [](const CommCall& call) -> Result<void> {
+      if (call.operation == CommOperation::broadcast)
+        return Error{Code::invalid_argument, "no broadcast today"};
+      return {};
+    };
+    comm.add_hooks(std::move(hooks));
+    std::vector<int> numbers{1};
+    const auto refused = comm.broadcast(numbers, 0);
+    EXPECT_EQ(refused.code(), Code::invalid_argument);
+    EXPECT_THAT(refused.error().message, HasSubstr("no broadcast today"));
+    ok(comm.barrier());
+  });
+}
+
+TEST(CommHooks, hear_once_on_every_rank_that_the_communicator_has_ended) {
+  with_ranks(3, [](Comm& comm) {
+    Diary diary;
+    CommHooks hooks;
+    std::atomic<int> told{0};
+    hooks.aborted = [&told](const Error& cause) {
+      ++told;
+      EXPECT_THAT(cause.message, HasSubstr("enough"));
+    };
+    comm.add_hooks(std::move(hooks));
+    ok(comm.barrier());
+    if (comm.rank() == 1) comm.abort("enough");
+    EXPECT_EQ(comm.barrier().code(), Code::canceled);
+    comm.abort("again");
+    EXPECT_EQ(told.load(), 1);
+  });
+}
+
+}  // namespace
+}  // namespace headrace::test
