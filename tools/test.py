@@ -302,7 +302,7 @@ def tsan(runner: Runner, stage: Stage) -> None:
 def tsan_all(runner: Runner, stage: Stage) -> None:
     """Also the runner and the models, whose library is built without libtorch's own code being watched."""
     suites = f"{THREADED}|unit_runner|model"
-    if build_suites(runner, stage, "tsan", suites, ["headrace_c_tests"]):
+    if build_suites(runner, stage, "tsan", suites, ["headrace_examples", "headrace_c_tests"]):
         test_programs(runner, stage, "tsan")
         run_suites(runner, stage, "tsan", suites)
 
