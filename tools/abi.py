@@ -8,8 +8,8 @@ tools/abi.py --break   writes them in any case: for a version that breaks what w
 
 A description has a line for each struct field with its offset, enumerator, function and constant of a
 header. Appends are: a new field at the end of a struct that begins with struct_size, or with the head of a
-table of kernels, which has it; a new enumerator, a new function, a new constant, a new header. Everything
-else breaks plugins and programs that were built before.
+table of kernels, which has it; a new enumerator, a new function, a new constant, a new header. A reserved
+field may get a name. Everything else breaks plugins and programs that were built before.
 """
 
 from __future__ import annotations
@@ -166,10 +166,20 @@ def keeps(line: str, new: list[str]) -> bool:
     return line in new or (grows and any(other.startswith(f"{name} = ") for other in new))
 
 
+def keeps_field(line: str, new: list[str]) -> bool:
+    """Returns whether the field is still there. A reserved one may get its name: callers have set it to 0."""
+    if new == [line] or not new:
+        return bool(new)
+    (offset, name, kind), (new_offset, _, new_kind) = (
+        re.split(" |: ", each, maxsplit=2) for each in (line, new[0])
+    )
+    return name.startswith("reserved") and (offset, kind) == (new_offset, new_kind)
+
+
 def struct_breaks(old: list[str], new: list[str]) -> list[str]:
     fields, size = old[:-1], old[-1]
-    if new[: len(fields)] != fields:
-        changed = next(line for i, line in enumerate(fields) if new[i : i + 1] != [line])
+    changed = next((line for i, line in enumerate(fields) if not keeps_field(line, new[i : i + 1])), None)
+    if changed is not None:
         return [f"{changed} is gone, has moved or is another"]
     if new == old:
         return []

@@ -21,17 +21,7 @@ Result<CommOptions> comm_options_of(const headrace_comm_options* given) {
   options.meeting_timeout = timeout_of(given->meeting_timeout_ns);
   options.timeout = timeout_of(given->timeout_ns);
   options.abort_on_error = given->abort_on_error != 0;
-  auto hints = pairs_in(given->hints);
-  if (!hints) return std::move(hints).error();
-  options.hints = std::move(*hints);
-  return options;
-}
-
-Result<SplitOptions> split_options_of(const headrace_split_options* given) {
-  SplitOptions options;
-  if (given == nullptr) return options;
-  HEADRACE_C_TRY(whole(given, "options"));
-  options.timeout = timeout_of(given->timeout_ns);
+  options.enable_reconfigure = given->enable_reconfigure != 0;
   auto hints = pairs_in(given->hints);
   if (!hints) return std::move(hints).error();
   options.hints = std::move(*hints);
@@ -149,24 +139,6 @@ std::int32_t headrace_comm_set_hints(headrace_comm* comm, const char* const* hin
     auto values = pairs_in(hints);
     if (!values) return std::move(values).error();
     return comm->comm.set_hints(*values);
-  });
-}
-
-std::int32_t headrace_comm_split(headrace_comm* comm, const std::int32_t* ranks, std::uint64_t rank_count,
-                                 const char* name, const headrace_split_options* options,
-                                 headrace_comm** part, headrace_error** error) {
-  return guarded(error, [&]() -> Result<void> {
-    HEADRACE_C_TRY(given(comm, "comm"));
-    HEADRACE_C_TRY(given(part, "part"));
-    const auto group = array_in(ranks, rank_count, "ranks");
-    if (!group) return group.error();
-    if (!group->empty()) HEADRACE_C_TRY(given(name, "name"));
-    const auto changes = split_options_of(options);
-    if (!changes) return changes.error();
-    auto made = comm->comm.split(*group, text_or_empty(name), *changes);
-    if (!made) return std::move(made).error();
-    *part = *made ? new headrace_comm(std::move(**made)) : nullptr;
-    return {};
   });
 }
 

@@ -92,7 +92,7 @@ nb::object open_comm(CommOptions options, const std::shared_ptr<PyStore>& store)
 nb::object new_comm(const std::string& backend, nb::handle device, std::optional<int> rank,
                     std::optional<int> size, std::optional<Text> meeting, nb::object store,
                     const std::string& name, const TimeLimit& timeout, const TimeLimit& meeting_timeout,
-                    bool abort_on_error, const Hints& hints) {
+                    bool abort_on_error, const Hints& hints, bool enable_reconfigure) {
   check_backend(backend, device);
   CommOptions options = options_of(rank, size);
   std::optional<std::string> address;
@@ -103,6 +103,7 @@ nb::object new_comm(const std::string& backend, nb::handle device, std::optional
   options.meeting_timeout = meeting_timeout.or_else(options.meeting_timeout);
   options.abort_on_error = abort_on_error;
   options.hints = to_options(hints);
+  options.enable_reconfigure = enable_reconfigure;
   return open_comm(std::move(options), place);
 }
 
@@ -535,19 +536,19 @@ void bind_comm(nb::module_& module) {
   bind_all_to_all(comm);
   bind_one_to_all(comm);
   bind_messages(comm);
+  bind_comm_groups(comm);
   module.def(
       "new_comm", &new_comm, nb::arg("backend") = "host", nb::arg("device") = "cpu", nb::kw_only(),
       nb::arg("rank") = nb::none(), nb::arg("size") = nb::none(), nb::arg("meeting") = nb::none(),
       nb::arg("store") = nb::none(), nb::arg("name") = "world", nb::arg("timeout") = nb::none(),
       nb::arg("meeting_timeout") = nb::none(), nb::arg("abort_process_on_timeout_or_error") = false,
-      nb::arg("hints") = nb::none(),
+      nb::arg("hints") = nb::none(), nb::arg("enable_reconfigure") = false,
       nb::sig(
           "def new_comm(backend: str = 'host', device: typing.Any = 'cpu', *, rank: int | None = None, size: "
           "int | None = None, meeting: str | None = None, store: typing.Any = None, name: str = 'world', "
           "timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | "
           "None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, typing.Any] | None "
-          "= "
-          "None) -> Comm"),
+          "= None, enable_reconfigure: bool = False) -> Comm"),
       "Opens a communicator: meets the other ranks and connects to each.\n\n"
       "rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,\n"
       "srun and others, or HEADRACE_RANK and HEADRACE_SIZE).\n"
@@ -562,6 +563,9 @@ void bind_comm(nb::module_& module) {
       "meeting_timeout: until all ranks have come; None: 120 s.\n"
       "abort_process_on_timeout_or_error: ends the process when an operation fails, or is late.\n"
       "hints: list_comm_hints() has the names.\n"
+      "enable_reconfigure: ranks of other hosts may join it by reconfigure, though its meeting is of this "
+      "host\n"
+      "alone, or it has one rank.\n"
       "Errors: InvalidArgument (rank, size, name, an unknown hint: the nearest; a rank that two callers\n"
       "have), NotFound (no launcher has set rank and size: what was looked for), NotSupported (another\n"
       "backend or device), TimedOut (which ranks have not come), and those of the store.");

@@ -69,4 +69,7 @@ class CommCall {
   std::vector<nb::object> objects_;
 };
 
+/// Adds what makes communicators without a meeting place.
+void bind_comm_groups(nb::class_<PyComm>& comm);
+
 }  // namespace headrace::python

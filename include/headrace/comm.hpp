@@ -44,6 +44,9 @@ struct CommOptions {
   Timeout timeout = std::chrono::seconds(600);          ///< of each operation, unless it has its own
   /// Ends the process when an operation fails, or is late. Off: the operation returns the error.
   bool abort_on_error = false;
+  /// Ranks of other hosts may join it by reconfigure, though its meeting place is of this host alone, or it
+  /// has one rank and needs none. Ranks of this host may always.
+  bool enable_reconfigure = false;
   /// Values by name; list_comm_hints() has the names.
   std::map<std::string, std::string> hints = {};
   /// Asked about ten times a second by a thread that waits in open, split, finalize or an operation that is
@@ -87,10 +90,11 @@ struct MessageOptions {
   std::shared_ptr<const void> owner = {};  ///< as in OpOptions
 };
 
-/// What is new in a communicator that split makes.
+/// What is new in a communicator that split, reconfigure or shrink makes.
 struct SplitOptions {
   std::map<std::string, std::string> hints = {};  ///< instead of the parent's; all but `backends`
   Timeout timeout = {};                           ///< of each operation; nullopt: the parent's
+  Timeout meeting_timeout = {};                   ///< until all ranks have come; nullopt: the parent's
 };
 
 /// As the source of recv: the first message with the tag, from any rank.
@@ -184,6 +188,28 @@ class Comm {
   ///   the
   ///           group gave another list or name; hints)
   HEADRACE_API Result<std::optional<Comm>> split(std::span<const int> ranks, const std::string& name,
+                                                 const SplitOptions& options = {});
+
+  // --- other ranks, without a meeting place
+
+  /// This rank as reconfigure takes it: bytes, for the caller to bring to all ranks. They stay valid until
+  /// the communicator ends.
+  [[nodiscard]] HEADRACE_API Result<std::string> init_handle() const;
+  /// Makes a communicator of the ranks behind these handles, in this order. Each of them calls it with the
+  /// same uuid and handles, on the communicator that its handle is of: one of several ranks, or of itself
+  /// alone, as newcomers have. That one stays as it is. After a failure all ranks call it again, with another
+  /// uuid.
+  ///   errors  invalid_argument (a handle that is none, or is there twice; this rank's is missing), timed_out
+  ///           (CommOptions::meeting_timeout: which ranks have not come), peer_lost (which rank)
+  [[nodiscard]] HEADRACE_API Result<Comm> reconfigure(const std::string& uuid,
+                                                      std::span<const std::string> handles,
+                                                      const SplitOptions& options = {}) const;
+  /// Makes a communicator of all ranks but some, which died or are to go. All that stay call it with the same
+  /// ranks. This communicator is aborted if it has not ended. Its other ranks keep their order, and
+  /// Comm::ranks tells what they were.
+  ///   errors  invalid_argument (a rank that does not exist, is there twice, or is this one), timed_out and
+  ///           peer_lost as reconfigure: call it again without that rank
+  [[nodiscard]] HEADRACE_API Result<Comm> shrink(std::span<const int> excluded,
                                                  const SplitOptions& options = {});
 
   /// Ends every operation on all ranks: they return canceled, with this rank and the reason, within 100 ms.

@@ -975,7 +975,35 @@ class Comm:
         which. The message has as many bytes as the tensor.
         """
 
-def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None) -> Comm:
+    def get_init_handle(self) -> bytes:
+        """
+        This rank as reconfigure takes it, for the caller to bring to all ranks.
+        """
+
+    def reconfigure(self, uuid: str, init_handles: Sequence[bytes], hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None) -> Comm:
+        """
+        Makes a communicator of the ranks behind these handles, in this order.
+
+        Each of them calls it with the same uuid and handles, on the communicator that its handle is of:
+        one of several ranks, or of itself alone, as newcomers have. That one stays as it is. After a
+        failure all ranks call it again, with another uuid.
+        hints, timeout: of the new communicator, instead of those of this one.
+        meeting_timeout: until all ranks have come; None: that of this one.
+        Errors: InvalidArgument (a handle that is none, or is there twice; this rank's is missing),
+        TimedOut (which ranks have not come), PeerLost (which rank).
+        """
+
+    def shrink(self, ranks_to_exclude: Sequence[int], hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None) -> Comm:
+        """
+        Makes a communicator of all ranks but some, which died or are to go.
+
+        All that stay call it with the same ranks. This communicator is aborted if it has not ended. The
+        others keep their order; get_ranks of the new one tells what they were.
+        Errors: InvalidArgument (a rank that does not exist, is there twice, or is this one), TimedOut and
+        PeerLost as reconfigure: call it again without that rank.
+        """
+
+def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None, enable_reconfigure: bool = False) -> Comm:
     """
     Opens a communicator: meets the other ranks and connects to each.
 
@@ -991,6 +1019,8 @@ def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = N
     meeting_timeout: until all ranks have come; None: 120 s.
     abort_process_on_timeout_or_error: ends the process when an operation fails, or is late.
     hints: list_comm_hints() has the names.
+    enable_reconfigure: ranks of other hosts may join it by reconfigure, though its meeting is of this host
+    alone, or it has one rank.
     Errors: InvalidArgument (rank, size, name, an unknown hint: the nearest; a rank that two callers
     have), NotFound (no launcher has set rank and size: what was looked for), NotSupported (another
     backend or device), TimedOut (which ranks have not come), and those of the store.

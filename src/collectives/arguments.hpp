@@ -92,7 +92,7 @@ class Arguments {
   /// The error with its context, once.
   [[nodiscard]] std::optional<Error> take_error() {
     if (!error_) return std::nullopt;
-    return core_.refused(operation_, std::move(*error_));
+    return core_.refused(comm_operation_name(operation_), std::move(*error_));
   }
   [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(core_.size()); }
 

@@ -121,6 +121,21 @@ Result<std::optional<Comm>> Comm::split(std::span<const int> ranks, const std::s
   return std::optional<Comm>(Comm(std::move(core)));
 }
 
+Result<std::string> Comm::init_handle() const { return core_->init_handle(); }
+
+Result<Comm> Comm::reconfigure(const std::string& uuid, std::span<const std::string> handles,
+                               const SplitOptions& options) const {
+  auto core = core_->reconfigure(uuid, handles, options);
+  if (!core) return core_->refused("reconfigure", std::move(core).error());
+  return Comm(std::move(*core));
+}
+
+Result<Comm> Comm::shrink(std::span<const int> excluded, const SplitOptions& options) {
+  auto core = core_->shrink(excluded, options);
+  if (!core) return core_->refused("shrink", std::move(core).error());
+  return Comm(std::move(*core));
+}
+
 CommHook Comm::add_hooks(CommHooks hooks) { return {core_->hooks(), core_->hooks()->add(std::move(hooks))}; }
 
 void Comm::abort(std::string_view reason) { core_->abort(reason); }

@@ -18,9 +18,8 @@ Error Comm::Core::why_not_in_child() const {
                     name_text(name()));
 }
 
-Error Comm::Core::refused(CommOperation operation, Error error) const {
-  return std::move(error).within(
-      fmt::format("rank {}, {} of {}", rank(), comm_operation_name(operation), name_text(name())));
+Error Comm::Core::refused(std::string_view operation, Error error) const {
+  return std::move(error).within(fmt::format("rank {}, {} of {}", rank(), operation, name_text(name())));
 }
 
 Result<Work> Comm::Core::call(CommCall& call, std::shared_ptr<const void> owner) {
@@ -30,6 +29,20 @@ Result<Work> Comm::Core::call(CommCall& call, std::shared_ptr<const void> owner)
   Result<Work> result = issue(call, std::move(owner));
   hooks_->after(call, result);
   return result;
+}
+
+Error Comm::Core::not_in_backend(std::string_view what) const {
+  return make_error(Code::not_supported, "backend {} has no {}", backend(), what);
+}
+Result<std::string> Comm::Core::init_handle() { return not_in_backend("init_handle"); }
+Result<std::shared_ptr<Comm::Core>> Comm::Core::reconfigure(const std::string& /*uuid*/,
+                                                            std::span<const std::string> /*handles*/,
+                                                            const SplitOptions& /*changes*/) {
+  return not_in_backend("reconfigure");
+}
+Result<std::shared_ptr<Comm::Core>> Comm::Core::shrink(std::span<const int> /*excluded*/,
+                                                       const SplitOptions& /*changes*/) {
+  return not_in_backend("shrink");
 }
 
 namespace collectives {

@@ -47,7 +47,7 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   [[nodiscard]] bool forked() const { return fork_guard_.forked(); }
   [[nodiscard]] Error why_not_in_child() const;
   /// The error of a call that has no number, with rank, operation and communicator before it.
-  [[nodiscard]] Error refused(CommOperation operation, Error error) const;
+  [[nodiscard]] Error refused(std::string_view operation, Error error) const;
   /// Begins an operation, between the hooks.
   ///   owns  `owner` until the operation has ended
   Result<Work> call(CommCall& call, std::shared_ptr<const void> owner);
@@ -60,6 +60,12 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   /// Null: this rank is in no group.
   virtual Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
                                               const SplitOptions& changes) = 0;
+  /// This rank as reconfigure takes it.
+  virtual Result<std::string> init_handle();
+  virtual Result<std::shared_ptr<Core>> reconfigure(const std::string& uuid,
+                                                    std::span<const std::string> handles,
+                                                    const SplitOptions& changes);
+  virtual Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes);
   virtual void abort(std::string_view reason) = 0;
   [[nodiscard]] virtual bool ended() const = 0;
   virtual Result<void> finalize() = 0;
@@ -75,6 +81,8 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   /// Begins an operation: gives it its number, and tells the hooks that it is scheduled, started and
   /// completed.
   virtual Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) = 0;
+  /// Why this backend has no such function.
+  [[nodiscard]] Error not_in_backend(std::string_view what) const;
 
  private:
   const collectives::Identity identity_;

@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "collectives/algorithms.hpp"
+#include "collectives/operation.hpp"
 
 #include <map>
 #include <span>

@@ -65,17 +65,17 @@ Code code_for_others(Code code) {
   return code == Code::peer_lost || code == Code::invalid_argument ? code : Code::canceled;
 }
 
-/// The settings of a communicator that another one makes, and its options with the changes.
+}  // namespace
+
 Result<Settings> settings_of_split(CommOptions& options, const SplitOptions& changes) {
   if (changes.hints.contains("backends"))
     return make_error(Code::invalid_argument,
-                      "split: hint backends is that of the communicator that was opened first");
+                      "hint backends is that of the communicator that was opened first");
   for (const auto& [name, value] : changes.hints) options.hints[name] = value;
   if (changes.timeout) options.timeout = changes.timeout;
+  if (changes.meeting_timeout) options.meeting_timeout = changes.meeting_timeout;
   return Settings::read(options.hints);
 }
-
-}  // namespace
 
 Error late(const Call& call, int awaited) {
   return make_error(Code::timed_out, "{} has not come within {}", rank_text(awaited),
@@ -219,7 +219,10 @@ void HostComm::drive_messages(Waiter& waiter) {
 }
 
 void HostComm::end_stuck_messages() {
-  if (ended()) return messages_.end_all(why_ended());
+  if (ended()) {
+    messages_.progress();  // what came before the end
+    return messages_.end_all(why_ended());
+  }
   const auto stuck = messages_.stuck();
   if (stuck.empty()) return;
   messages_.progress();  // what a rank sent before it went
@@ -247,7 +250,11 @@ bool HostComm::wait(Work::State& work, Deadline deadline) {
 
 Result<void> HostComm::look(const Call& call, int awaited) {
   if (call.awaited != nullptr) call.awaited->store(awaited, std::memory_order_relaxed);
-  if (ended()) return why_ended();
+  if (ended()) {
+    if (call.end_seen) return why_ended();
+    call.end_seen = true;
+    return {};
+  }
   if (call.interrupt.asked()) return interrupt(call);
   if (call.deadline.expired()) return late(call, awaited);
   if (awaited >= 0 && !members_->alive(awaited)) {
@@ -274,7 +281,7 @@ Result<void> HostComm::wait_in_call(const std::shared_ptr<Work::State>& work) {
 Result<Work> HostComm::issue(CommCall& call, std::shared_ptr<const void> owner) {
   if (is_message(call.operation)) return message(call, std::move(owner));
   const auto plan = HostPlan::make(call, tuning(), size());
-  if (!plan) return refused(call.operation, plan.error());
+  if (!plan) return refused(comm_operation_name(call.operation), plan.error());
   if (!call.async)  // the caller waits, so what it gave stays
     return collective(call, std::move(owner), [&](Exchange& exchange) { return plan->run(exchange, call); });
   return collective(call, std::move(owner),

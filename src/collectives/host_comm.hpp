@@ -27,6 +27,9 @@
 
 namespace headrace::collectives {
 
+/// The settings of a communicator that another one makes, and its options with the changes.
+[[nodiscard]] Result<Settings> settings_of_split(CommOptions& options, const SplitOptions& changes);
+
 class HostComm final : public Comm::Core, public Watch {
  public:
   static Result<std::shared_ptr<HostComm>> open(const CommOptions& options);
@@ -41,6 +44,10 @@ class HostComm final : public Comm::Core, public Watch {
   Result<void> set_hints(const std::map<std::string, std::string>& hints) override;
   Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
                                       const SplitOptions& changes) override;
+  Result<std::string> init_handle() override;
+  Result<std::shared_ptr<Core>> reconfigure(const std::string& uuid, std::span<const std::string> handles,
+                                            const SplitOptions& changes) override;
+  Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes) override;
 
   void abort(std::string_view reason) override;
   [[nodiscard]] bool ended() const override {
@@ -66,6 +73,10 @@ class HostComm final : public Comm::Core, public Watch {
     QueuedBody body;
   };
   [[nodiscard]] Tuning tuning() const;
+  [[nodiscard]] Seat own_seat(std::string metadata) const;
+  /// Puts a communicator of these agents together. `ranks`: what they are in the first one.
+  Result<std::shared_ptr<Core>> assemble(std::uint64_t key, const std::vector<Seat>& seats,
+                                         std::vector<int> ranks, const SplitOptions& changes);
   /// Gives the call its number. order_ is held.
   [[nodiscard]] Call begin(CommCall& call);
   /// Runs `body(exchange)` in order of call: on this thread if nothing is before it, else on the

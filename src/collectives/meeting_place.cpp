@@ -133,6 +133,7 @@ Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const
 }  // namespace
 
 bool meets_on_this_host(const CommOptions& options) {
+  if (options.enable_reconfigure) return false;
   if (options.size == 1) return true;
   if (options.store) return false;
   return options.meeting.starts_with("memory:") ||

@@ -92,8 +92,10 @@ Result<std::string> Members::card() const {
 
 Result<void> Members::connect(const std::vector<std::string>& cards, Deadline deadline) {
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
     HEADRACE_TRY(card, Card::decode(cards[static_cast<std::size_t>(peer)]));
+    if (peer == 0) id_ = card.mailbox;
+    at(peer).seat = {card.agent, card.metadata};
+    if (peer == rank_) continue;
     const BoxLayout& layout = box_.layout();
     if (card.lane_bytes != layout.lane_bytes[0] || card.message_lane_bytes != layout.lane_bytes[1]) {
       return make_error(

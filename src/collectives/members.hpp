@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/clock.hpp"
+#include "collectives/assembly.hpp"
 #include "collectives/far_lane.hpp"
 #include "collectives/lane.hpp"
 #include "collectives/settings.hpp"
@@ -33,6 +34,11 @@ class Members {
   ///   errors  invalid_argument (a rank has other sizes of lanes), and those of Agent::map
   [[nodiscard]] Result<void> connect(const std::vector<std::string>& cards, Deadline deadline);
 
+  /// The agent of a rank, once connected.
+  [[nodiscard]] const Seat& seat(int rank) const { return peers_[static_cast<std::size_t>(rank)].seat; }
+  /// The same on all ranks, once connected, and on no other communicator.
+  [[nodiscard]] std::uint64_t id() const { return id_; }
+
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] const std::shared_ptr<Station>& station() const { return station_; }
@@ -59,6 +65,7 @@ class Members {
 
  private:
   struct Peer {
+    Seat seat;
     std::array<LaneWriter, lane_kinds> writers;
     std::array<LaneReader, lane_kinds> readers;
     std::optional<Mapping> mapping;
@@ -79,6 +86,7 @@ class Members {
   const int rank_, size_;
   const std::string box_name_;
   const std::uint64_t mailbox_;
+  std::uint64_t id_ = 0;
   Region region_;
   std::shared_ptr<std::byte> memory_;  // stays in place while threads may look at it
   Box box_;

@@ -7,6 +7,12 @@
 #include <cstring>
 
 namespace headrace::collectives {
+namespace {
+
+// Not that of a communicator, whose mailboxes are random numbers.
+constexpr std::uint64_t assemblies_mailbox = 0;
+
+}  // namespace
 
 Result<std::shared_ptr<Station>> Station::open(const std::string& name,
                                                const std::vector<std::string>& backends, bool local) {
@@ -16,7 +22,7 @@ Result<std::shared_ptr<Station>> Station::open(const std::string& name,
   HEADRACE_TRY(agent, Agent::open(name, options));
   std::shared_ptr<Station> station(new Station(std::move(agent)));
   station->agent_.on_notification(
-      [self = station.get()](const Notification& mail) { self->hand_over(mail.payload); });
+      [self = station.get()](const Notification& mail) { self->hand_over(mail.peer, mail.payload); });
   return station;
 }
 
@@ -38,10 +44,16 @@ bool Station::leave() {
   return true;
 }
 
-void Station::hand_over(std::string_view payload) {
+std::string Station::mail_of_assemblies(std::string_view piece) {
+  std::string mail(reinterpret_cast<const char*>(&assemblies_mailbox), sizeof assemblies_mailbox);
+  return mail.append(piece);
+}
+
+void Station::hand_over(const std::string& peer, std::string_view payload) {
   std::uint64_t mailbox = 0;
   if (payload.size() < sizeof mailbox) return;
   std::memcpy(&mailbox, payload.data(), sizeof mailbox);
+  if (mailbox == assemblies_mailbox) return assembly_mail_.put(peer, payload.substr(sizeof mailbox));
   const std::scoped_lock lock(mutex_);
   // Mail for a communicator that has ended here needs no answer: its sender learns it from the farewell.
   if (const auto found = listeners_.find(mailbox); found != listeners_.end())

@@ -2,6 +2,8 @@
 // The agent behind a communicator and those split from it, and their mail from ranks on other hosts.
 #pragma once
 
+#include "collectives/assembly.hpp"
+
 #include <headrace/agent.hpp>
 
 #include <atomic>
@@ -33,17 +35,22 @@ class Station {
   void listen(std::uint64_t mailbox, std::function<void(std::string_view)> taken);
   /// When it returns, the function is not running and is not called again.
   void stop_listening(std::uint64_t mailbox);
+  /// Cards of ranks that put a communicator together.
+  [[nodiscard]] AssemblyMail& assembly_mail() { return assembly_mail_; }
+  /// The notification that carries a piece of one.
+  [[nodiscard]] static std::string mail_of_assemblies(std::string_view piece);
   /// Each communicator enters and leaves; the agent is closed with the last one. Returns whether it was.
   void enter() { ++users_; }
   bool leave();
 
  private:
   explicit Station(Agent agent) : agent_(std::move(agent)) {}
-  void hand_over(std::string_view payload);
+  void hand_over(const std::string& peer, std::string_view payload);
 
   std::atomic<int> users_{0};
   std::mutex mutex_;
   std::map<std::uint64_t, std::function<void(std::string_view)>> listeners_;
+  AssemblyMail assembly_mail_;
   Agent agent_;  // its callback thread ends before the listeners go
 };
 

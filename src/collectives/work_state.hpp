@@ -26,6 +26,7 @@ struct Call {
   std::atomic<int>* awaited = nullptr;  ///< where to note the rank that is waited for; may be null
   /// A rank that was gone at the last look. What it sent before is seen by the look that follows.
   mutable int gone = -1;
+  mutable bool end_seen = false;     ///< the same of the communicator's end
   mutable Interrupt interrupt = {};  ///< set while the caller's own thread runs the operation
 
   [[nodiscard]] CommCallId id() const { return {operation, number}; }

@@ -360,6 +360,37 @@ static void a_split_has_its_ranks_in_the_given_order(headrace_comm* comm) {
   headrace_comm_close(part);
 }
 
+/* Rank 1 goes. The others go on, and then become one alone each, by handles. */
+static void ranks_that_are_left_go_on_and_find_each_other_by_handles(headrace_comm* comm) {
+  static const int32_t gone[] = {1};
+  headrace_comm *left = NULL, *again = NULL;
+  CHECK(headrace_comm_shrink(comm, NULL, 1, NULL, &left, fresh()) == invalid_argument);
+  if (headrace_comm_rank(comm) == 1) return;
+  headrace_split_options options = HEADRACE_SPLIT_OPTIONS_INIT;
+  options.meeting_timeout_ns = ten_seconds;
+  CHECK(headrace_comm_shrink(comm, gone, 1, &options, &left, fresh()) == 0);
+  CHECK(headrace_comm_size(left) == 2 && headrace_comm_ranks(left)[1] == 2);
+
+  headrace_bytes* mine = NULL;
+  CHECK(headrace_comm_init_handle(left, &mine, fresh()) == 0);
+  const void* handle = headrace_bytes_data(mine);
+  uint64_t bytes = headrace_bytes_size(mine);
+  CHECK(headrace_comm_reconfigure(left, "alone", &handle, &bytes, 1, NULL, &again, fresh()) == 0);
+  CHECK(headrace_comm_size(again) == 1);
+  bytes = 1;
+  headrace_comm* none = NULL;
+  CHECK(headrace_comm_reconfigure(left, "x", &handle, &bytes, 1, NULL, &none, fresh()) == invalid_argument);
+  CHECK(strstr(text(), "handle 0 is none") != NULL && none == NULL);
+  headrace_bytes_free(mine);
+
+  int32_t data = 1;
+  const headrace_elements one = numbers(&data, 1);
+  CHECK(headrace_comm_all_reduce(left, &one, &one, HEADRACE_REDUCE_SUM, NULL, NULL, fresh()) == 0 &&
+        data == 2);
+  headrace_comm_close(again);
+  headrace_comm_close(left);
+}
+
 static void one_rank_needs_no_options(void) {
   headrace_comm* comm = NULL;
   CHECK(headrace_comm_open(NULL, &comm, fresh()) == 0);
@@ -402,6 +433,7 @@ int main(void) {
   with_ranks("allocations", size, an_operation_without_a_work_allocates_nothing);
   with_ranks("values", size, a_communicator_tells_its_values);
   with_ranks("split", size, a_split_has_its_ranks_in_the_given_order);
+  with_ranks("left", size, ranks_that_are_left_go_on_and_find_each_other_by_handles);
   names_of_operations_and_statuses_are_those_of_the_header();
   one_rank_needs_no_options();
   rank_size_and_meeting_come_from_the_environment();

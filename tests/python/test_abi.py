@@ -21,6 +21,7 @@ typedef struct headrace_frozen { uint64_t first; uint32_t second; } headrace_fro
 typedef struct headrace_growing {
   size_t struct_size;
   uint64_t first; int32_t (*call)(void* context);
+  int32_t reserved; int32_t reserved_2;
 } headrace_growing;
 typedef struct headrace_kernel_family_v1 { size_t struct_size; } headrace_kernel_family_v1;
 typedef struct headrace_table { headrace_kernel_family_v1 family; int32_t (*run)(void); } headrace_table;
@@ -52,6 +53,7 @@ BREAKS = {
     "another type": ("uint64_t first; int32_t (*call)", "int64_t first; int32_t (*call)"),
     "another signature in a table": ("(*call)(void* context)", "(*call)(void* context, int more)"),
     "a frozen struct that grows": ("uint32_t second;", "uint32_t second; uint64_t third;"),
+    "another type of a reserved field": ("int32_t reserved;", "uint32_t hue;"),
     "another value": ("HEADRACE_BLUE = 1", "HEADRACE_BLUE = 2"),
     "an enumerator that is gone": (", HEADRACE_BLUE = 1", ""),
     "another function": ("headrace_color color);", "headrace_color color, int more);"),
@@ -77,7 +79,8 @@ def test_a_change_that_is_no_append_fails_and_is_not_written(tree, change):
 
 
 APPENDS = {
-    "a field at the end": ("(*call)(void* context);", "(*call)(void* context); uint64_t more;"),
+    "a field at the end": ("int32_t reserved_2;", "int32_t reserved_2; uint64_t more;"),
+    "a name for a reserved field": ("int32_t reserved;", "int32_t hue;"),
     "an enumerator": ("HEADRACE_BLUE = 1", "HEADRACE_BLUE = 1, HEADRACE_GREEN = 2"),
     "a function": ("int32_t headrace_paint", "void headrace_wash(void);\nint32_t headrace_paint"),
     "a constant": (

@@ -50,7 +50,8 @@ typedef struct headrace_comm_options {
   int64_t timeout_ns;               /* of each operation, unless it has its own */
   const char* const* hints;         /* name, value, name, value, ..., NULL; or NULL */
   int32_t abort_on_error;           /* ends the process when an operation fails, or is late */
-  int32_t reserved;
+  int32_t enable_reconfigure; /* ranks of other hosts may join it by headrace_comm_reconfigure, though its
+                                 meeting is of this host alone, or it has one rank */
 } headrace_comm_options;
 
 /* Fills rank, size and meeting from the environment that a launcher has set: torchrun's, Open MPI's, PALS's,
@@ -91,11 +92,12 @@ HEADRACE_C_API int32_t headrace_comm_set_timeout(headrace_comm* comm, int64_t ti
 HEADRACE_C_API int32_t headrace_comm_set_hints(headrace_comm* comm, const char* const* hints,
                                                headrace_error** error);
 
-/* What is new in a communicator that headrace_comm_split makes. */
+/* What is new in a communicator that headrace_comm_split, _reconfigure or _shrink makes. */
 typedef struct headrace_split_options {
   size_t struct_size;
-  const char* const* hints; /* name, value, ..., NULL: instead of the parent's; or NULL */
-  int64_t timeout_ns;       /* of each operation; negative: the parent's */
+  const char* const* hints;   /* name, value, ..., NULL: instead of the parent's; or NULL */
+  int64_t timeout_ns;         /* of each operation; negative: the parent's */
+  int64_t meeting_timeout_ns; /* until all ranks have come; negative: the parent's */
 } headrace_split_options;
 
 /* Makes a communicator of some ranks, in the given order. All ranks of this one call it. Each gives the group
@@ -104,6 +106,25 @@ typedef struct headrace_split_options {
 HEADRACE_C_API int32_t headrace_comm_split(headrace_comm* comm, const int32_t* ranks, uint64_t rank_count,
                                            const char* name, const headrace_split_options* options,
                                            headrace_comm** part, headrace_error** error);
+
+/* This rank as headrace_comm_reconfigure takes it: bytes, for the caller to bring to all ranks. Free with
+ * headrace_bytes_free. */
+HEADRACE_C_API int32_t headrace_comm_init_handle(const headrace_comm* comm, headrace_bytes** handle,
+                                                 headrace_error** error);
+/* Makes a communicator of the ranks behind these handles, in this order: handles[i] has handle_bytes[i]
+ * bytes. Each of them calls it with the same uuid and handles, on the communicator that its handle is of: one
+ * of several ranks, or of itself alone, as newcomers have. That one stays as it is. After a failure all ranks
+ * call it again, with another uuid. `options` may be NULL. Free with headrace_comm_close. */
+HEADRACE_C_API int32_t headrace_comm_reconfigure(headrace_comm* comm, const char* uuid,
+                                                 const void* const* handles, const uint64_t* handle_bytes,
+                                                 uint64_t handle_count, const headrace_split_options* options,
+                                                 headrace_comm** made, headrace_error** error);
+/* Makes a communicator of all ranks but some, which died or are to go. All that stay call it with the same
+ * ranks. This communicator is aborted if it has not ended. The others keep their order; headrace_comm_ranks
+ * tells what they were. `options` may be NULL. Free with headrace_comm_close. */
+HEADRACE_C_API int32_t headrace_comm_shrink(headrace_comm* comm, const int32_t* excluded,
+                                            uint64_t excluded_count, const headrace_split_options* options,
+                                            headrace_comm** left, headrace_error** error);
 
 /* Ends every operation on all ranks: they return canceled, with this rank and the reason. `reason` may be
  * NULL. */
@@ -297,7 +318,7 @@ HEADRACE_C_API void headrace_work_free(headrace_work* work);
     .timeout_ns = 600000000000                                                                   \
   }
 #define HEADRACE_SPLIT_OPTIONS_INIT \
-  { .struct_size = sizeof(headrace_split_options), .timeout_ns = -1 }
+  { .struct_size = sizeof(headrace_split_options), .timeout_ns = -1, .meeting_timeout_ns = -1 }
 #define HEADRACE_OP_OPTIONS_INIT \
   { .struct_size = sizeof(headrace_op_options), .timeout_ns = -1, .factor = 1 }
 #define HEADRACE_MESSAGE_OPTIONS_INIT \

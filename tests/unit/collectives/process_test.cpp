@@ -56,6 +56,19 @@ std::string one_dies(Comm& comm) {
   }
 }
 
+/// The same, and those that are left go on without it. Rank 0, where the ranks met, is the one that dies.
+std::string the_first_dies_and_the_others_go_on(Comm& comm) {
+  std::vector<float> data(1000, 1);
+  for (int i = 0;; ++i) {
+    if (comm.rank() == 0 && i == 5) ::kill(::getpid(), SIGKILL);
+    if (!comm.all_reduce(data, ReduceOp::max).ok()) break;
+  }
+  const std::array gone{0};
+  auto left = comm.shrink(gone);
+  if (!left.ok()) return left.error().message;
+  return work_through(*left);
+}
+
 /// Rank 1 stands still.
 std::string one_stops(Comm& comm) {
   std::vector<float> data(100, 1);
@@ -78,6 +91,7 @@ struct Row {
   Program program;
 };
 constexpr std::array programs{Row{"work_through", work_through}, Row{"one_dies", one_dies},
+                              Row{"the_first_dies", the_first_dies_and_the_others_go_on},
                               Row{"one_stops", one_stops}, Row{"one_aborts", one_aborts}};
 
 /// The main function of a rank: NAME RANK SIZE FOLDER. Its line goes into FOLDER/RANK.
@@ -166,6 +180,11 @@ TEST(CommProcesses, every_rank_learns_which_one_was_killed) {
     EXPECT_THAT(line, HasSubstr("peer_lost: rank " + std::to_string(rank) + ", all_reduce number"));
     EXPECT_THAT(line, HasSubstr("rank 1 is gone"));
   }
+}
+
+TEST(CommProcesses, those_that_are_left_go_on_without_the_first_rank) {
+  RankProcesses ranks("the_first_dies", 3);
+  for (const std::size_t rank : {1UL, 2UL}) EXPECT_EQ(ranks.line_of(rank), "all right");
 }
 
 TEST(CommProcesses, a_rank_that_stands_still_is_named_when_the_operation_is_late) {

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/assembly.hpp"
+
+#include "base/errors.hpp"
+#include "base/random.hpp"
+#include "collectives/station.hpp"
+#include "wire/bounded_reader.hpp"
+#include "wire/byte_writer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace headrace::collectives {
+namespace {
+
+constexpr std::size_t piece_bytes = 32 << 10;        // well below what a notification takes
+constexpr std::size_t most_kept_bytes = 64UL << 20;  // of cards that nobody has asked for
+constexpr std::size_t most_pieces = most_kept_bytes / piece_bytes;
+constexpr auto card_interval = std::chrono::milliseconds(20);
+
+struct Piece {
+  std::uint64_t key = 0, attempt = 0;
+  std::uint32_t number = 0, count = 0;
+  std::string_view bytes;
+
+  static Result<Piece> decode(std::string_view mail) {
+    wire::BoundedReader reader(mail, "mail of an assembly");
+    HEADRACE_TRY(key, reader.number<std::uint64_t>("the key"));
+    HEADRACE_TRY(attempt, reader.number<std::uint64_t>("the attempt"));
+    HEADRACE_TRY(number, reader.number<std::uint32_t>("the number"));
+    HEADRACE_TRY(count, reader.number<std::uint32_t>("the count"));
+    if (number >= count || count > most_pieces)
+      return make_error(Code::corrupt, "mail of an assembly: piece {} of {}", number, count);
+    return Piece{key, attempt, number, count, reader.rest()};
+  }
+};
+
+std::string rank_text(std::size_t rank, const Seat& seat) {
+  return fmt::format("rank {} (agent {})", rank, seat.agent);
+}
+
+std::chrono::nanoseconds left_of(Deadline deadline) {
+  constexpr std::uint64_t hour_ns = 3'600'000'000'000;
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(deadline.remaining_ns(), hour_ns)));
+}
+
+/// One assembly of one rank.
+class Assembly {
+ public:
+  Assembly(Station& station, std::uint64_t key, std::span<const Seat> seats, std::size_t mine,
+           Deadline deadline, Interrupt interrupt)
+      : station_(station),
+        key_(key),
+        seats_(seats),
+        mine_(mine),
+        deadline_(deadline),
+        interrupt_(interrupt) {}
+
+  Result<void> reach(std::size_t rank) {
+    const Seat& seat = seats_[rank];
+    HEADRACE_TRY_VOID(station_.agent().import_metadata(seat.metadata));
+    return station_.agent().connect(seat.agent, left_of(deadline_));
+  }
+
+  Result<void> mail_to(std::size_t rank, const std::vector<std::string>& pieces) {
+    for (const std::string& piece : pieces) {
+      auto sent = station_.agent().notify(seats_[rank].agent, Station::mail_of_assemblies(piece));
+      while (!sent && sent.code() == Code::would_block) {
+        HEADRACE_TRY_VOID(go_on(rank));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        sent = station_.agent().notify(seats_[rank].agent, Station::mail_of_assemblies(piece));
+      }
+      if (!sent) return sent;
+    }
+    return {};
+  }
+
+  Result<std::string> card_of(std::size_t rank) {
+    while (true) {
+      if (auto card = station_.assembly_mail().card(key_, seats_[rank].agent)) return std::move(*card);
+      HEADRACE_TRY_VOID(go_on(rank));
+      if (lost(rank)) return make_error(Code::peer_lost, "it is gone");
+      station_.assembly_mail().wait(Deadline::earliest(deadline_, Deadline::after(card_interval)));
+    }
+  }
+
+  /// The ranks whose cards have not come.
+  [[nodiscard]] std::string missing() const {
+    std::string list;
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      if (rank == mine_ || station_.assembly_mail().card(key_, seats_[rank].agent)) continue;
+      list.append(list.empty() ? "" : ", ").append(std::to_string(rank));
+    }
+    return list;
+  }
+
+ private:
+  Result<void> go_on(std::size_t) {
+    if (interrupt_.asked()) return Interrupt::error();
+    if (deadline_.expired())
+      return make_error(Code::timed_out, "waits for ranks that have not come: {}", missing());
+    return {};
+  }
+
+  bool lost(std::size_t rank) {
+    const std::vector<PeerInfo> peers = station_.agent().peers();
+    const auto found = std::ranges::find(peers, seats_[rank].agent, &PeerInfo::name);
+    return found == peers.end() || found->lost;
+  }
+
+  Station& station_;
+  const std::uint64_t key_;
+  const std::span<const Seat> seats_;
+  const std::size_t mine_;
+  const Deadline deadline_;
+  Interrupt interrupt_;
+};
+
+}  // namespace
+
+std::string Seat::encode() const {
+  wire::ByteWriter writer;
+  writer.text(agent, 0xffff);
+  writer.bytes(metadata);
+  return std::move(writer).take();
+}
+
+Result<Seat> Seat::decode(std::string_view bytes) {
+  wire::BoundedReader reader(bytes, "the handle of a rank");
+  HEADRACE_TRY(length, reader.number<std::uint16_t>("the agent's length"));
+  HEADRACE_TRY(agent, reader.bytes(length, "the agent"));
+  return Seat{std::string(agent), std::string(reader.rest())};
+}
+
+std::vector<std::string> AssemblyMail::pieces(std::uint64_t key, std::uint64_t attempt,
+                                              std::string_view card) {
+  const std::size_t count = std::max<std::size_t>(1, (card.size() + piece_bytes - 1) / piece_bytes);
+  std::vector<std::string> all;
+  for (std::size_t number = 0; number < count; ++number) {
+    wire::ByteWriter writer;
+    writer.number(key);
+    writer.number(attempt);
+    writer.number(static_cast<std::uint32_t>(number));
+    writer.number(static_cast<std::uint32_t>(count));
+    writer.bytes(card.substr(number * piece_bytes, piece_bytes));
+    all.push_back(std::move(writer).take());
+  }
+  return all;
+}
+
+AssemblyMail::Card* AssemblyMail::of(std::uint64_t key, const std::string& from) {
+  const auto found =
+      std::ranges::find_if(cards_, [&](const Card& card) { return card.key == key && card.from == from; });
+  return found == cards_.end() ? nullptr : &*found;
+}
+
+void AssemblyMail::put(const std::string& from, std::string_view mail) {
+  const auto piece = Piece::decode(mail);
+  if (!piece) return;  // not from one of us
+  const std::scoped_lock lock(mutex_);
+  Card* card = of(piece->key, from);
+  if (card == nullptr) card = &cards_.emplace_back(Card{piece->key, 0, from, 0, {}, 0});
+  if (card->attempt != piece->attempt || card->pieces.size() != piece->count) {  // a new one
+    bytes_ -= card->bytes;
+    *card = Card{piece->key, piece->attempt, from, piece->count, {}, 0};
+    card->pieces.resize(piece->count);
+  }
+  auto& place = card->pieces[piece->number];
+  if (place) return;
+  place.emplace(piece->bytes);
+  card->bytes += piece->bytes.size();
+  bytes_ += piece->bytes.size();
+  --card->missing;
+  make_room();
+  came_.notify_all();
+}
+
+void AssemblyMail::make_room() {
+  constexpr std::size_t most_cards = 8192;
+  while (cards_.size() > 1 && (bytes_ > most_kept_bytes || cards_.size() > most_cards)) {
+    bytes_ -= cards_.front().bytes;
+    cards_.pop_front();
+  }
+}
+
+std::optional<std::string> AssemblyMail::card(std::uint64_t key, const std::string& from) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found =
+      std::ranges::find_if(cards_, [&](const Card& card) { return card.key == key && card.from == from; });
+  if (found == cards_.end() || found->missing != 0) return std::nullopt;
+  std::string whole;
+  for (const auto& piece : found->pieces) whole.append(*piece);
+  return whole;
+}
+
+void AssemblyMail::forget(std::uint64_t key) {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(cards_, [&](const Card& card) {
+    if (card.key != key) return false;
+    bytes_ -= card.bytes;
+    return true;
+  });
+}
+
+void AssemblyMail::wait(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  came_.wait_for(lock, left_of(deadline));
+}
+
+Result<std::vector<std::string>> exchange_cards(Station& station, std::uint64_t key,
+                                                std::span<const Seat> seats, std::size_t mine,
+                                                const std::string& card, Deadline deadline,
+                                                Interrupt interrupt) {
+  Assembly assembly(station, key, seats, mine, deadline, interrupt);
+  const auto pieces = AssemblyMail::pieces(key, random_u64(), card);
+  const auto all_others = [&](const auto& step) -> Result<void> {
+    for (std::size_t i = 1; i < seats.size(); ++i) {
+      const std::size_t rank = (mine + i) % seats.size();
+      if (Result<void> done = step(rank); !done)
+        return std::move(done).error().within(rank_text(rank, seats[rank]));
+    }
+    return {};
+  };
+  std::vector<std::string> cards(seats.size());
+  cards[mine] = card;
+  HEADRACE_TRY_VOID(all_others([&](std::size_t rank) { return assembly.reach(rank); }));
+  HEADRACE_TRY_VOID(all_others([&](std::size_t rank) { return assembly.mail_to(rank, pieces); }));
+  HEADRACE_TRY_VOID(all_others([&](std::size_t rank) -> Result<void> {
+    HEADRACE_TRY(theirs, assembly.card_of(rank));
+    cards[rank] = std::move(theirs);
+    return {};
+  }));
+  station.assembly_mail().forget(key);
+  return cards;
+}
+
+}  // namespace headrace::collectives

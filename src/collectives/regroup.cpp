@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators of the backend `host` that are made without a meeting place: of ranks that survived, or of
+// ranks that the caller has brought together.
+#include "base/errors.hpp"
+#include "base/hash.hpp"
+#include "base/names.hpp"
+#include "base/random.hpp"
+#include "collectives/algorithms.hpp"
+#include "collectives/assembly.hpp"
+#include "collectives/host_comm.hpp"
+
+#include <algorithm>
+
+namespace headrace::collectives {
+namespace {
+
+std::uint64_t hash_text(std::string_view text) { return hash64(std::as_bytes(std::span(text))); }
+
+Deadline limit_of(Timeout timeout) { return timeout ? Deadline::after(*timeout) : Deadline::never(); }
+
+Timeout rest_of(Deadline deadline) {
+  if (deadline.is_never()) return forever;
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(deadline.remaining_ns()));
+}
+
+Result<std::vector<Seat>> seats_of(std::span<const std::string> handles) {
+  std::vector<Seat> seats;
+  for (const std::string& handle : handles) {
+    auto seat = Seat::decode(handle);
+    if (!seat || seat->agent.empty() || seat->metadata.empty())
+      return make_error(Code::invalid_argument, "handle {} is none that init_handle returned", seats.size());
+    const auto same = std::ranges::find(seats, seat->agent, &Seat::agent);
+    if (same != seats.end())
+      return make_error(Code::invalid_argument, "handles {} and {} are of the same rank",
+                        same - seats.begin(), seats.size());
+    seats.push_back(std::move(*seat));
+  }
+  return seats;
+}
+
+}  // namespace
+
+Seat HostComm::own_seat(std::string metadata) const {
+  return {members_->station()->agent().name(), std::move(metadata)};
+}
+
+Result<std::string> HostComm::init_handle() {
+  if (forked()) return why_not_in_child();
+  {
+    const std::scoped_lock lock(order_);
+    HEADRACE_TRY_VOID(usable());
+  }
+  HEADRACE_TRY(metadata, members_->station()->agent().export_metadata());
+  return own_seat(std::move(metadata)).encode();
+}
+
+Result<std::shared_ptr<Comm::Core>> HostComm::reconfigure(const std::string& uuid,
+                                                          std::span<const std::string> handles,
+                                                          const SplitOptions& changes) {
+  if (forked()) return why_not_in_child();
+  HEADRACE_TRY(seats, seats_of(handles));
+  if (std::ranges::find(seats, members_->station()->agent().name(), &Seat::agent) == seats.end()) {
+    return make_error(Code::invalid_argument,
+                      "the handle of this rank is not among the {} handles: give those of all ranks, in the "
+                      "same order on each",
+                      seats.size());
+  }
+  std::vector<int> ranks(seats.size());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank] = static_cast<int>(rank);
+  std::string key = uuid;  // ranks with other handles do not meet
+  for (const Seat& seat : seats) key.append("/").append(seat.agent);
+  return assemble(hash_text(key), seats, std::move(ranks), changes);
+}
+
+Result<std::shared_ptr<Comm::Core>> HostComm::shrink(std::span<const int> excluded,
+                                                     const SplitOptions& changes) {
+  if (forked()) return why_not_in_child();
+  std::vector<Seat> seats;
+  std::vector<int> first_ranks;
+  std::string left;  // numbers of those that stay
+  for (const int rank : excluded) {
+    if (rank < 0 || rank >= size() || rank == this->rank() || std::ranges::count(excluded, rank) > 1) {
+      return make_error(
+          Code::invalid_argument,
+          "shrink: rank {} cannot be left out: give other ranks, each once; there are {}, from 0", rank,
+          size());
+    }
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    if (std::ranges::count(excluded, rank) != 0) continue;
+    seats.push_back(rank == this->rank() ? own_seat({}) : members_->seat(rank));
+    first_ranks.push_back(ranks()[static_cast<std::size_t>(rank)]);
+    left.append(left.empty() ? "" : ", ").append(std::to_string(rank));
+  }
+  {
+    const std::scoped_lock lock(order_);
+    HEADRACE_TRY_VOID(usable());
+  }
+  abort(fmt::format("it goes on with ranks {} alone", left));
+  const std::string key = fmt::format("{:016x} shrinks to {}", members_->id(), left);
+  return assemble(hash_text(key), seats, std::move(first_ranks), changes);
+}
+
+Result<std::shared_ptr<Comm::Core>> HostComm::assemble(std::uint64_t key, const std::vector<Seat>& seats,
+                                                       std::vector<int> ranks, const SplitOptions& changes) {
+  {
+    const std::scoped_lock lock(order_);
+    HEADRACE_TRY_VOID(usable());
+  }
+  const std::shared_ptr<Station>& station = members_->station();
+  const auto mine = std::ranges::find(seats, station->agent().name(), &Seat::agent) - seats.begin();
+  CommOptions options = this->options();
+  HEADRACE_TRY(settings, settings_of_split(options, changes));
+  options.rank = static_cast<int>(mine);
+  options.size = static_cast<int>(seats.size());
+  const Deadline deadline = limit_of(options.meeting_timeout);
+  const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
+  HEADRACE_TRY(members, Members::open(station, options.rank, options.size, box, settings));
+  HEADRACE_TRY(card, members->card());
+  HEADRACE_TRY(cards, exchange_cards(*station, key, seats, static_cast<std::size_t>(mine), card, deadline,
+                                     Interrupt(interrupted_)));
+  HEADRACE_TRY_VOID(members->connect(cards, deadline));
+  auto made = std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
+  HEADRACE_TRY_VOID(made->own_collective(CommOperation::open, rest_of(deadline), barrier));
+  return std::shared_ptr<Core>(std::move(made));
+}
+
+}  // namespace headrace::collectives
