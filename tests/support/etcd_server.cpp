@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-namespace headrace::testing {
+namespace headrace::test {
 namespace {
 
 constexpr int exec_failed = 127;
@@ -165,4 +165,4 @@ bool EtcdServer::healthy() const {
   return answer.find("\"health\":\"true\"") != std::string::npos;
 }
 
-}  // namespace headrace::testing
+}  // namespace headrace::test

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-namespace headrace::testing {
+namespace headrace::test {
 
 class EtcdServer {
  public:
@@ -38,11 +38,11 @@ class EtcdServer {
   bool wait_until_it_serves();
   [[nodiscard]] bool healthy() const;
 
-  const test::TemporaryFolder folder_;
+  const TemporaryFolder folder_;
   std::uint16_t client_port_ = 0;
   std::uint16_t peer_port_ = 0;
   pid_t process_ = -1;
   std::string ending_;
 };
 
-}  // namespace headrace::testing
+}  // namespace headrace::test

@@ -3,6 +3,7 @@
 #include "ranks.hpp"
 
 #include "base/unix_socket.hpp"
+#include "support/etcd_server.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <arpa/inet.h>
@@ -84,6 +85,27 @@ TEST(Meeting, a_name_can_be_used_again) {
       expect_sum(comm);
     });
   }
+}
+
+TEST(Meeting, is_possible_in_etcd_where_entries_of_an_earlier_run_are_left) {
+  const EtcdServer etcd;
+  for (int turn = 0; turn < 2; ++turn) {
+    on_threads(3, [&](int rank) {
+      CommOptions options = rank_options(rank, 3, "world");
+      options.meeting = etcd.store_url("ranks");
+      Comm comm = must(Comm::open(options));
+      expect_sum(comm);
+    });
+  }
+}
+
+TEST(Meeting, a_store_that_does_not_answer_is_named) {
+  CommOptions options = rank_options(1, 2, "world");
+  options.meeting = "etcd://127.0.0.1:" + std::to_string(free_port()) + "/ranks";
+  options.meeting_timeout = 300ms;
+  const auto comm = Comm::open(options);
+  ASSERT_FALSE(comm.ok());
+  EXPECT_THAT(comm.error().message, HasSubstr(options.meeting.substr(7, 12)));
 }
 
 TEST(Meeting, that_is_not_complete_in_time_names_the_ranks_that_have_not_come) {

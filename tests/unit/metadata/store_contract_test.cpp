@@ -18,7 +18,7 @@ namespace headrace::metadata {
 namespace {
 
 using ::headrace::test::TemporaryFolder;
-using ::headrace::testing::EtcdServer;
+using ::headrace::test::EtcdServer;
 using ::headrace::testing::StoreWatcher;
 using ::testing::Each;
 using ::testing::ElementsAre;
