@@ -10,6 +10,7 @@
 
 #include "base/errors.hpp"
 #include "base/utf8.hpp"
+#include "collectives/bell.hpp"
 
 #include <headrace/result.hpp>
 
@@ -105,6 +106,10 @@ class Box {
   [[nodiscard]] std::atomic<std::uint32_t>& ended() const {
     return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.data());
   }
+  /// Where this rank's threads sleep.
+  [[nodiscard]] Bell bell() const {
+    return Bell(*reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.data() + sizeof(std::uint32_t)));
+  }
   [[nodiscard]] Farewell& farewell(int from) const {
     return *reinterpret_cast<Farewell*>(memory_.data() + layout_.farewell_at(from));
   }
@@ -120,7 +125,8 @@ class Box {
     slot.text_bytes = static_cast<std::uint32_t>(text.size());
     std::memcpy(slot.text, text.data(), slot.text_bytes);
     slot.said.store(1, std::memory_order_release);
-    ended().store(1, std::memory_order_release);
+    ended().store(1, std::memory_order_seq_cst);
+    bell().ring();
   }
   /// The first farewell that is there.
   [[nodiscard]] Error first_farewell() const {

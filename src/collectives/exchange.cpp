@@ -9,7 +9,10 @@
 namespace headrace::collectives {
 
 Exchange::Exchange(Members& members, Watch& watch, std::uint32_t spins)
-    : members_(members), watch_(watch), waiter_(spins), sources_(static_cast<std::size_t>(members.size())) {}
+    : members_(members),
+      watch_(watch),
+      waiter_(spins, members.bell()),
+      sources_(static_cast<std::size_t>(members.size())) {}
 
 void Exchange::begin(const Call& call, std::uint32_t tag, std::size_t chunk_bytes) {
   call_ = call;

@@ -180,7 +180,7 @@ Result<void> HostComm::start_worker() {
 /// The communicator's own thread: runs what is queued, and drives sends and receives that no thread waits
 /// for.
 void HostComm::work() {
-  Waiter waiter(spins_);
+  Waiter waiter(spins_, members_->bell());
   std::unique_lock lock(order_);
   while (true) {
     const auto runnable = [this] { return !queue_.empty() && !running_; };
@@ -235,7 +235,7 @@ void HostComm::end_stuck_messages() {
 }
 
 bool HostComm::wait(Work::State& work, Deadline deadline) {
-  Waiter waiter(spins_);
+  Waiter waiter(spins_, members_->bell());
   while (!work.ended()) {
     if (deadline.expired()) return false;
     if (!messages_.pending()) {
@@ -338,9 +338,10 @@ void HostComm::end_all(Error cause, std::string_view farewell) {
     const std::scoped_lock lock(cause_mutex_);
     if (cause_) return;
     cause_ = std::move(cause);
-    ended_.store(true, std::memory_order_release);
+    ended_.store(true, std::memory_order_seq_cst);
   }
   members_->say_farewell(code_for_others(cause_->code), farewell);
+  members_->bell().ring();
   hooks()->aborted(*cause_);
   messages_.end_all(*cause_);
 }
@@ -383,7 +384,7 @@ Result<void> HostComm::finalize() {
       lock.lock();
     }
   }
-  Waiter waiter(spins_);
+  Waiter waiter(spins_, members_->bell());
   while (messages_.pending()) {
     drive_messages(waiter);
     look();

@@ -33,8 +33,9 @@ struct MessageHead {
 class LaneWriter {
  public:
   LaneWriter() = default;
-  /// `far`: null if the lane is the reader's own memory.
-  LaneWriter(const LaneMemory& lane, FarLane* far) : lane_(lane), far_(far) {}
+  /// `far`: null if the lane is the reader's own memory, whose bell it rings then.
+  LaneWriter(const LaneMemory& lane, FarLane* far, Bell reader = {})
+      : lane_(lane), far_(far), reader_(reader) {}
 
   /// Copies the next part of a message into the lane: up to `chunk` bytes, a multiple of a cache line.
   /// Returns how many; nullopt: the lane is full.
@@ -55,7 +56,8 @@ class LaneWriter {
       if (!far_->send(line, lines_ + 1, at)) return std::nullopt;
     } else {
       // Pairs with the load in LaneReader::next: the reader sees the bytes.
-      line.ready.store(lines_ + 1, std::memory_order_release);
+      line.ready.store(lines_ + 1, std::memory_order_seq_cst);
+      reader_.ring();
     }
     ++lines_;
     bytes_ += needed;
@@ -66,13 +68,14 @@ class LaneWriter {
   /// Whether the reader has taken enough for these positions.
   bool look(std::uint64_t lines, std::uint64_t bytes) {
     // Pairs with the stores in LaneReader::take: the reader is done with what is overwritten.
-    taken_lines_ = lane_.taken->lines.load(std::memory_order_acquire);
+    taken_lines_ = lane_.taken->lines.load(std::memory_order_seq_cst);
     taken_bytes_ = lane_.taken->bytes.load(std::memory_order_acquire);
     return lines - taken_lines_ <= lane_.line_count && bytes - taken_bytes_ <= lane_.byte_count;
   }
 
   LaneMemory lane_;
   FarLane* far_ = nullptr;
+  Bell reader_;
   std::uint64_t lines_ = 0, bytes_ = 0;              // written
   std::uint64_t taken_lines_ = 0, taken_bytes_ = 0;  // as last seen
 };
@@ -87,13 +90,15 @@ struct Front {
 class LaneReader {
  public:
   LaneReader() = default;
-  LaneReader(const LaneMemory& lane, FarLane* far) : lane_(lane), far_(far) {}
+  /// `writer`: the bell of a rank that writes into this memory itself.
+  LaneReader(const LaneMemory& lane, FarLane* far, Bell writer = {})
+      : lane_(lane), far_(far), writer_(writer) {}
 
   /// The line at the front, if it is there.
   [[nodiscard]] const Front* next() {
     if (has_front_) return &front_;
     const Line& line = lane_.lines[lines_ % lane_.line_count];
-    if (line.ready.load(std::memory_order_acquire) != lines_ + 1) return nullptr;
+    if (line.ready.load(std::memory_order_seq_cst) != lines_ + 1) return nullptr;
     has_front_ = true;
     length_ = line.length;
     const std::size_t at = bytes_ % std::max<std::size_t>(lane_.byte_count, 1);
@@ -112,7 +117,8 @@ class LaneReader {
     ++lines_;
     if (far_ != nullptr) return tell_far();
     lane_.taken->bytes.store(bytes_, std::memory_order_release);
-    lane_.taken->lines.store(lines_, std::memory_order_release);
+    lane_.taken->lines.store(lines_, std::memory_order_seq_cst);
+    writer_.ring();
   }
   /// Tells a far writer what it could not be told before.
   void tell_far() {
@@ -127,6 +133,7 @@ class LaneReader {
  private:
   LaneMemory lane_;
   FarLane* far_ = nullptr;
+  Bell writer_;
   std::uint64_t lines_ = 0, bytes_ = 0;  // taken
   std::uint64_t told_lines_ = 0, told_bytes_ = 0;
   bool has_front_ = false;

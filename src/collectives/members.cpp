@@ -134,8 +134,9 @@ Result<void> Members::connect_to(int peer, const Card& card, Deadline deadline) 
   }
   for (const LaneKind kind : {LaneKind::collective, LaneKind::message}) {
     FarLane* const far = to.far ? &to.far->lane(kind) : nullptr;
-    to.writers[index(kind)] = LaneWriter(to.far ? to.far->copy(kind) : to.box.lane(rank_, kind), far);
-    to.readers[index(kind)] = LaneReader(box_.lane(peer, kind), far);
+    const Bell bell = to.far ? Bell() : to.box.bell();
+    to.writers[index(kind)] = LaneWriter(to.far ? to.far->copy(kind) : to.box.lane(rank_, kind), far, bell);
+    to.readers[index(kind)] = LaneReader(box_.lane(peer, kind), far, bell);
   }
   return {};
 }
@@ -164,8 +165,9 @@ void Members::take_mail(std::string_view bytes) {
     const LaneMemory lane = box_.lane(from, head.lane);
     Line& line = lane.lines[(head.lines - 1) % lane.line_count];
     std::memcpy(reinterpret_cast<std::byte*>(&line) + sizeof line.ready, bytes.data(), bytes.size());
-    line.ready.store(head.lines, std::memory_order_release);
+    line.ready.store(head.lines, std::memory_order_seq_cst);
   }
+  box_.bell().ring();
 }
 
 void Members::tell_far(LaneKind kind) {

@@ -59,6 +59,8 @@ class Members {
   /// Whether another rank has ended the communicator, and why.
   [[nodiscard]] bool ended() const { return box_.ended().load(std::memory_order_acquire) != 0; }
   [[nodiscard]] Error first_farewell() const { return box_.first_farewell(); }
+  /// Where the threads of this rank sleep.
+  [[nodiscard]] Bell bell() const { return box_.bell(); }
   void say_farewell(Code code, std::string_view text);
   /// Tells the other ranks that this one is gone. Memory stays mapped until the object goes.
   void leave();
