@@ -17,8 +17,8 @@
 namespace headrace::metadata {
 namespace {
 
-using ::headrace::test::TemporaryFolder;
 using ::headrace::test::EtcdServer;
+using ::headrace::test::TemporaryFolder;
 using ::headrace::testing::StoreWatcher;
 using ::testing::Each;
 using ::testing::ElementsAre;
