@@ -58,11 +58,12 @@ class Gloo:
 class Headrace:
     """headrace.Comm with its backend host."""
 
-    def __init__(self, rank: int, size: int, address: str):
+    def __init__(self, rank: int, size: int, address: str, backends: str):
         import headrace
 
         self.rank, self.size, self.ops = rank, size, headrace.ReduceOp
-        self.comm = headrace.new_comm("host", rank=rank, size=size, meeting=address)
+        hints = {"backends": backends}
+        self.comm = headrace.new_comm("host", rank=rank, size=size, meeting=address, hints=hints)
 
     def operation(self, op: str, t: Tensors) -> Run:
         c, total = self.comm, self.ops.SUM
@@ -167,8 +168,8 @@ def measure(side: Gloo | Headrace, op: str, size_bytes: int, seconds: float) -> 
 def main() -> None:
     plan = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    kind = {"gloo": Gloo, "headrace": Headrace}[plan["side"]]
-    side = kind(plan["rank"], plan["size"], plan["address"])
+    place = plan["rank"], plan["size"], plan["address"]
+    side = Gloo(*place) if plan["side"] == "gloo" else Headrace(*place, plan["backends"])
     for op in plan["ops"]:
         for size_bytes in [0] if op == "barrier" else plan["bytes"]:
             row = measure(side, op, size_bytes, plan["seconds"])

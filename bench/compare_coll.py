@@ -100,6 +100,8 @@ def run_side(side: str, size: int, options: argparse.Namespace, link: Link | Non
         "ops": options.ops,
         "bytes": options.bytes,
         "seconds": options.seconds,
+        # Network namespaces of one host share its memory.
+        "backends": "tcp" if link else "shm,tcp",
     }
     ranks = []
     for rank in range(size):
