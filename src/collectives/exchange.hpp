@@ -32,6 +32,9 @@ class Exchange {
   [[nodiscard]] int rank() const { return members_.rank(); }
   [[nodiscard]] int size() const { return members_.size(); }
 
+  /// Whether a rank is on another host.
+  [[nodiscard]] bool any_far() const { return members_.any_far(); }
+
   // A phase is put together, then run. To and from each rank there is one part at most; empty parts move
   // nothing.
   void send(int to, const void* data, std::size_t bytes);

@@ -5,6 +5,7 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/operation.hpp"
 
+#include <algorithm>
 #include <map>
 #include <span>
 #include <string>
@@ -105,7 +106,9 @@ Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
     case CommOperation::all_reduce: {
       const auto& [in, out] = std::pair(call.inputs.front(), call.outputs.front());
       if (one_shot) return all_reduce_one_shot(exchange, in.data, out.data, in.count, reduction);
-      return all_reduce_two_shot(exchange, in.data, out.data, in.count, reduction, block_bytes);
+      // A link is empty between blocks, and what takes so long needs no cache.
+      const std::size_t block = exchange.any_far() ? std::max(in.bytes(), block_bytes) : block_bytes;
+      return all_reduce_two_shot(exchange, in.data, out.data, in.count, reduction, block);
     }
     case CommOperation::broadcast:
       return broadcast(exchange, part_of(call.outputs.front()), call.peer);

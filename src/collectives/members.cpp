@@ -6,6 +6,8 @@
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
+#include <algorithm>
+
 namespace headrace::collectives {
 
 struct Members::Card {
@@ -168,6 +170,10 @@ void Members::take_mail(std::string_view bytes) {
     line.ready.store(head.lines, std::memory_order_seq_cst);
   }
   box_.bell().ring();
+}
+
+bool Members::any_far() const {
+  return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.far != nullptr; });
 }
 
 void Members::tell_far(LaneKind kind) {

@@ -47,6 +47,8 @@ class Members {
   // Each lane is used by one thread at a time.
   [[nodiscard]] LaneWriter& writer(int peer, LaneKind kind) { return at(peer).writers[index(kind)]; }
   [[nodiscard]] LaneReader& reader(int peer, LaneKind kind) { return at(peer).readers[index(kind)]; }
+  /// Whether a rank is on another host.
+  [[nodiscard]] bool any_far() const;
   /// Goes on with what far ranks could not be told before.
   void tell_far(LaneKind kind);
 

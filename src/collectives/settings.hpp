@@ -31,7 +31,7 @@ inline constexpr std::array hint_rows{
     OptionRow{
         "block_bytes", "512KiB", "bytes",
         "Larger operations with two phases go block by block of so many bytes a rank, so that the second "
-        "phase finds its bytes in the cache; the same on all ranks."},
+        "phase finds its bytes in the cache; the same on all ranks. Not if a rank is on another host."},
     OptionRow{
         "unexpected_bytes", "64MiB", "bytes",
         "Messages that have arrived before their recv are kept up to so many bytes; then senders wait."},
