@@ -17,8 +17,8 @@ namespace headrace::collectives {
 class Waiter {
  public:
   /// `spins`: looks before the core is given up. With more ranks than cores the rank that is waited for may
-  /// need this very core.
-  Waiter(std::uint32_t spins, Bell bell) : spins_(spins), bell_(bell) {}
+  /// need this very core. Without a bell it sleeps in short steps.
+  explicit Waiter(std::uint32_t spins, Bell bell = {}) : spins_(spins), bell_(bell) {}
 
   /// Something has moved.
   void moved() {
@@ -40,8 +40,7 @@ class Waiter {
       bell_.sleep(Deadline::after(longest_sleep));
       armed_ = false;
     } else if (!yield()) {
-      bell_.arm();
-      armed_ = true;  // one look more, then it sleeps
+      sleep_soon();
     }
     return {};
   }
@@ -59,6 +58,11 @@ class Waiter {
     if (after - before > lost_core_ns) shared_until_ns_ = after + sharing_ns;
     return true;
   }
+  void sleep_soon() {
+    if (!bell_.exists()) return std::this_thread::sleep_for(sleep_without_bell);
+    bell_.arm();
+    armed_ = true;  // one look more, then it sleeps
+  }
   static void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -66,6 +70,7 @@ class Waiter {
   }
 
   static constexpr std::uint32_t spins_between_checks = 256;
+  static constexpr auto sleep_without_bell = std::chrono::microseconds(200);
   static constexpr std::uint64_t yield_ns = 5'000'000, lost_core_ns = 200'000, sharing_ns = 1'000'000'000;
   static constexpr auto longest_sleep =
       std::chrono::milliseconds(1);  // checks see a deadline that late at most
