@@ -7,6 +7,7 @@
 #include "collectives/arguments.hpp"
 #include "collectives/core.hpp"
 #include "collectives/host_comm.hpp"
+#include "collectives/observers.hpp"
 
 #include <array>
 #include <optional>
@@ -95,11 +96,14 @@ void Comm::let_go() {
 }
 
 Result<Comm> Comm::open(const CommOptions& options) {
+  HEADRACE_TRY(observers, collectives::Observers::read());
   auto core = collectives::HostComm::open(options);
   if (!core)
     return std::move(core).error().within(
         fmt::format("open communicator {} as rank {}", name_text(options.name), options.rank));
-  return Comm(std::move(*core));
+  Comm comm(*core);
+  HEADRACE_TRY_VOID(observers.add_to(comm, comm.core_));
+  return comm;
 }
 
 int Comm::rank() const { return core_->rank(); }
@@ -116,9 +120,12 @@ Result<void> Comm::set_hints(const std::map<std::string, std::string>& hints) {
 
 Result<std::optional<Comm>> Comm::split(std::span<const int> ranks, const std::string& name,
                                         const SplitOptions& options) {
+  HEADRACE_TRY(observers, collectives::Observers::read());
   HEADRACE_TRY(core, core_->split(ranks, name, options));
   if (!core) return std::optional<Comm>();
-  return std::optional<Comm>(Comm(std::move(core)));
+  Comm part(std::move(core));
+  HEADRACE_TRY_VOID(observers.add_to(part, part.core_));
+  return std::optional<Comm>(std::move(part));
 }
 
 Result<std::string> Comm::init_handle() const { return core_->init_handle(); }

@@ -11,12 +11,14 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/host_call.hpp"
 #include "collectives/meeting.hpp"
+#include "collectives/observers.hpp"
 #include "collectives/split_card.hpp"
 
 #include <headrace/version.hpp>
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace headrace::collectives {
 namespace {
@@ -164,7 +166,8 @@ Call HostComm::begin(CommCall& call) {
   Call running;
   running.operation = call.operation;
   running.number = call.number;
-  running.timeout = call.timeout ? call.timeout : options_.timeout;
+  if (!call.timeout) call.timeout = options_.timeout;
+  running.timeout = call.timeout;
   running.deadline = deadline_of(running.timeout);
   hooks()->scheduled(call);
   return running;
@@ -353,6 +356,7 @@ void HostComm::fail(const Call& call, const Error& error) {
   if (!options().abort_on_error) return;
   Log(Logger::process_default(), "collectives")
       .error("the process ends, as abort_on_error asks: {}", full.message);
+  flush_trace_files();
   std::abort();
 }
 
@@ -398,14 +402,16 @@ Result<void> HostComm::finalize() {
 void HostComm::close() {
   if (forked()) return;
   std::thread worker;
-  bool busy = messages_.pending();
+  bool busy = messages_.pending(), again = false;
   {
     const std::scoped_lock lock(order_);
-    closing_ = stop_ = true;
+    again = std::exchange(stop_, true);
+    closing_ = true;
     busy = busy || running_ || !queue_.empty();
     worker = std::move(worker_);
   }
   if (busy) abort("it left while operations were under way");
+  if (!again && ended()) static_cast<void>(why_ended());  // the hooks hear of an end that no call has met
   changed_.notify_all();
   if (worker.joinable()) worker.join();
   const Deadline until = Deadline::after(settle_limit);
