@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // <headrace/comm.hpp>: communicators. Names and keywords are those of torchcomms.
 #include <headrace/comm.hpp>
+#include <headrace/nan_check.hpp>
 
 #include "bindings/python/binding.hpp"
 #include "bindings/python/comm_call.hpp"
@@ -12,7 +13,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -117,8 +120,19 @@ nb::object split(const PyComm& self, const std::vector<int>& ranks, const std::s
   return nb::cast(new PyComm(std::move(*child)), nb::rv_policy::take_ownership);
 }
 
+// What takes a lock of the communicator releases the GIL: hooks take it while such a lock is held.
+
 void set_timeout(const PyComm& self, const TimeLimit& timeout) {
-  self.comm().set_timeout(timeout.or_else(forever));
+  const Timeout limit = timeout.or_else(forever);
+  self.ask([&](headrace::Comm& comm) -> Result<void> {
+    comm.set_timeout(limit);
+    return {};
+  });
+}
+
+PyCommOptions get_options(const PyComm& self) {
+  headrace::Comm& comm = self.comm();
+  return {without_gil([&] { return comm.options(); })};
 }
 
 void abort(const PyComm& self, const std::string& reason) {
@@ -144,6 +158,46 @@ void leave(const PyComm& self, nb::handle exception) {
     return true;
   });
 }
+
+using GivenFunction = std::optional<nb::callable>;
+
+PyCommHook add_hooks(PyComm& self, const GivenFunction& before, const GivenFunction& scheduled,
+                     const GivenFunction& started, const GivenFunction& completed, const GivenFunction& after,
+                     const GivenFunction& aborted) {
+  headrace::Comm& comm = self.comm();
+  auto functions = hold<HookFunctions>();
+  const GivenFunction* given[] = {&before, &scheduled, &started, &completed, &after, &aborted};
+  for (std::size_t event = 0; event < std::size(given); ++event)
+    if (*given[event]) functions->functions[event] = **given[event];
+  std::erase_if(self.hooks, [](const auto& one) { return one->removed(); });
+  self.hooks.push_back(functions);
+  return {without_gil([&] { return comm.add_hooks(HookFunctions::hooks(functions)); }), functions};
+}
+
+PyCommHook add_nan_check(const PyComm& self) {
+  headrace::Comm& comm = self.comm();
+  return {without_gil([&] { return comm.add_hooks(nan_check(comm)); }), nullptr};
+}
+
+// For the garbage collector: a function that uses its communicator is a cycle.
+
+int comm_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  for (const auto& hooks : nb::inst_ptr<PyComm>(self)->hooks)
+    for (const nb::object& function : hooks->functions) Py_VISIT(function.ptr());
+  return 0;
+}
+
+int comm_clear(PyObject* self) {
+  if (!nb::inst_ready(self)) return 0;
+  for (const auto& hooks : std::exchange(nb::inst_ptr<PyComm>(self)->hooks, {})) hooks->functions = {};
+  return 0;
+}
+
+PyType_Slot comm_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&comm_traverse)},
+                            {Py_tp_clear, reinterpret_cast<void*>(&comm_clear)},
+                            {0, nullptr}};
 
 void bind_values(nb::module_& module) {
   nb::class_<PyCommOptions>(module, "CommOptions", "The options of a communicator, from Comm.get_options.")
@@ -210,9 +264,7 @@ void bind_life(CommClass& comm) {
       .def(
           "get_name", [](const PyComm& self) { return to_str(self.comm().name()); },
           "The name, the same on all ranks.")
-      .def(
-          "get_options", [](const PyComm& self) { return PyCommOptions{self.comm().options()}; },
-          "The options, with the values that were set since.")
+      .def("get_options", &get_options, "The options, with the values that were set since.")
       .def(
           "get_device",
           [](const PyComm& self) {
@@ -249,6 +301,36 @@ void bind_life(CommClass& comm) {
           "Errors: InvalidArgument (this rank is not in ranks; a rank twice or out of range; another rank "
           "of\n"
           "the group gave another list or name).")
+      .def(
+          "add_hooks", &add_hooks, nb::kw_only(), nb::arg("before") = nb::none(),
+          nb::arg("scheduled") = nb::none(), nb::arg("started") = nb::none(),
+          nb::arg("completed") = nb::none(), nb::arg("after") = nb::none(), nb::arg("aborted") = nb::none(),
+          nb::sig(
+              "def add_hooks(self, *, before: collections.abc.Callable[[CommCall], object] | None = None, "
+              "scheduled: collections.abc.Callable[[CommCall], object] | None = None, "
+              "started: collections.abc.Callable[[CommCallId], object] | None = None, "
+              "completed: collections.abc.Callable[[CommCallId, headrace.errors.Error | None], object] | "
+              "None = None, "
+              "after: collections.abc.Callable[[CommCall, headrace.errors.Error | None], object] | None = "
+              "None, "
+              "aborted: collections.abc.Callable[[headrace.errors.Error], object] | None = None) -> "
+              "CommHook"),
+          "Adds functions that are called beside operations, until CommHook.remove or the communicator's "
+          "end.\n"
+          "A communicator that split makes has none.\n\n"
+          "before(call): its exception refuses the operation and is raised by the call; no other rank knows "
+          "of\n"
+          "it. Exceptions of the others go to sys.unraisablehook.\n"
+          "scheduled(call): the operation has its number. started(id): those before it have ended.\n"
+          "completed(id, error): it has ended; error is None if it ended well. after(call, error): the call\n"
+          "returns. aborted(error): the communicator has ended, by an abort or an operation that failed.\n"
+          "Threads: before and after run on the caller's and may call the communicator. The others run on "
+          "any\n"
+          "thread, are quick and do not call it.")
+      .def("add_nan_check", &add_nan_check,
+           "Refuses an operation if an element that it reads on this rank is a NaN: InvalidArgument, with "
+           "the\n"
+           "operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.")
       .def("abort", &abort, nb::arg("reason") = "abort was called",
            "Ends every operation on all ranks: they raise Canceled, with this rank and the reason.\n\n"
            "Threads: any.")
@@ -519,7 +601,7 @@ void bind_messages(CommClass& comm) {
 void bind_comm(nb::module_& module) {
   bind_values(module);
   CommClass comm(
-      module, "Comm", nb::is_weak_referenceable(),
+      module, "Comm", nb::type_slots(comm_slots), nb::is_weak_referenceable(),
       "One rank of a communicator, from new_comm or split.\n\n"
       "Every rank calls the same operations in the same order; sends and receives are apart from that "
       "order.\n"

@@ -4,11 +4,13 @@
 
 #include <headrace/comm.hpp>
 
+#include "bindings/python/comm_hooks.hpp"
 #include "bindings/python/convert.hpp"
 #include "bindings/python/tensor_input.hpp"
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace headrace::python {
 
@@ -79,6 +81,7 @@ class PyComm {
 
   const std::shared_ptr<CommHome> home;
   ExchangeCache exchange;
+  std::vector<std::shared_ptr<HookFunctions>> hooks;  ///< for the garbage collector
   WorkObject done;  ///< the work of operations that are done when their call returns; made once
 };
 

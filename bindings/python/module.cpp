@@ -16,7 +16,9 @@ NB_MODULE(_headrace, module) {
   bind_request(module);
   bind_work(module);
   bind_completion_queue(module);
+  bind_comm_hooks(module);
   bind_comm(module);
+  bind_flight_recorder(module);
   bind_counter(module);
   bind_telemetry(module);
   bind_agent(module);

@@ -155,7 +155,8 @@ struct CommCall {
   int peer = -1;                ///< the root, or the other rank of a message; -1: none, or any_source
   std::uint32_t tag = 0;        ///< of messages
   bool async = false;
-  Timeout timeout = {};  ///< nullopt: the communicator's, which stands here once the call is scheduled
+  /// Of the operation: nullopt is the communicator's until the call has a number, and no limit then.
+  Timeout timeout = {};
   const std::map<std::string, std::string>* hints = nullptr;
 };
 

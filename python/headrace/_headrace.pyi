@@ -749,6 +749,97 @@ class CompletionQueue:
 
     def __reduce__(self) -> NoReturn: ...
 
+class CommElements:
+    """Elements that an operation of a communicator uses."""
+
+    @property
+    def address(self) -> int:
+        """Where they lie. The memory is the caller's."""
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+
+    @property
+    def dtype(self) -> str:
+        """torch's name of their type, without "torch.": "float32"."""
+
+    def __repr__(self) -> str: ...
+
+class CommCallId:
+    """An operation of a communicator by its number."""
+
+    @property
+    def operation(self) -> str:
+        """Its name: "all_reduce"."""
+
+    @property
+    def number(self) -> int:
+        """
+        Of the communicator's collectives, the same on all ranks, or of this rank's messages; from 1.
+        """
+
+    def __repr__(self) -> str: ...
+
+class CommCall:
+    """One call of an operation, for the functions of Comm.add_hooks."""
+
+    @property
+    def operation(self) -> str:
+        """Its name: "all_reduce"."""
+
+    @property
+    def number(self) -> int:
+        """As in CommCallId; 0: the call has none yet."""
+
+    @property
+    def inputs(self) -> list[CommElements]:
+        """What it reads. Lists have an entry for each rank."""
+
+    @property
+    def outputs(self) -> list[CommElements]:
+        """What it writes."""
+
+    @property
+    def input_splits(self) -> list[int]:
+        """Of all_to_all_v_single: elements to each rank."""
+
+    @property
+    def output_splits(self) -> list[int]:
+        """Of all_to_all_v_single: elements from each rank."""
+
+    @property
+    def op(self) -> ReduceOp:
+        """Of reductions."""
+
+    @property
+    def peer(self) -> int:
+        """The root, or the other rank of a message; -1: none, or any_source."""
+
+    @property
+    def tag(self) -> int:
+        """Of messages."""
+
+    @property
+    def async_op(self) -> bool:
+        """Whether the call returns at once."""
+
+    @property
+    def timeout(self) -> float | None:
+        """
+        Seconds; None: the communicator's, which stands here once the call has a number. math.inf: no limit.
+        """
+
+    def __repr__(self) -> str: ...
+
+class CommHook:
+    """Functions that were added to a communicator."""
+
+    def remove(self) -> None:
+        """
+        No call of the functions begins after it returns; one that another thread has begun may go on.
+        """
+
 class CommOptions:
     """The options of a communicator, from Comm.get_options."""
 
@@ -863,6 +954,26 @@ class Comm:
         hints, timeout: of the new communicator, instead of those of this one.
         Errors: InvalidArgument (this rank is not in ranks; a rank twice or out of range; another rank of
         the group gave another list or name).
+        """
+
+    def add_hooks(self, *, before: Callable[[CommCall], object] | None = None, scheduled: Callable[[CommCall], object] | None = None, started: Callable[[CommCallId], object] | None = None, completed: Callable[[CommCallId, headrace.errors.Error | None], object] | None = None, after: Callable[[CommCall, headrace.errors.Error | None], object] | None = None, aborted: Callable[[headrace.errors.Error], object] | None = None) -> CommHook:
+        """
+        Adds functions that are called beside operations, until CommHook.remove or the communicator's end.
+        A communicator that split makes has none.
+
+        before(call): its exception refuses the operation and is raised by the call; no other rank knows of
+        it. Exceptions of the others go to sys.unraisablehook.
+        scheduled(call): the operation has its number. started(id): those before it have ended.
+        completed(id, error): it has ended; error is None if it ended well. after(call, error): the call
+        returns. aborted(error): the communicator has ended, by an abort or an operation that failed.
+        Threads: before and after run on the caller's and may call the communicator. The others run on any
+        thread, are quick and do not call it.
+        """
+
+    def add_nan_check(self) -> CommHook:
+        """
+        Refuses an operation if an element that it reads on this rank is a NaN: InvalidArgument, with the
+        operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.
         """
 
     def abort(self, reason: str = 'abort was called') -> None:
@@ -1025,6 +1136,46 @@ def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = N
     have), NotFound (no launcher has set rank and size: what was looked for), NotSupported (another
     backend or device), TimedOut (which ranks have not come), and those of the store.
     """
+
+class FlightRecorder:
+    """
+    Keeps the last calls of one rank's communicators: operation, number, sizes, times and state.
+
+    A dump has the layout of torch's flight recorder, version 2.10.
+    python -m torch.distributed.flight_recorder.fr_trace FOLDER reads a folder with the pickle of each
+    rank, and names the first operation that not all ranks have called.
+    entries: so many calls are kept; a later one replaces the oldest.
+    Threads: any; a dump may be made while calls are under way.
+    """
+
+    def __init__(self, entries: int = 2000) -> None: ...
+
+    @staticmethod
+    def of_environment(rank: int) -> FlightRecorder | None:
+        """
+        That which HEADRACE_COMM_TRACE has attached to the communicators of a rank of this process.
+
+        None: the variable is not set, or the rank has opened no communicator.
+        """
+
+    def attach(self, comm: Comm) -> CommHook:
+        """
+        Records the calls of a communicator from now on, until CommHook.remove. One recorder may have
+        several communicators of one rank.
+        """
+
+    def dump(self) -> str:
+        """The calls as JSON."""
+
+    def dump_pickle(self) -> bytes:
+        """The same dictionary as a pickle: what fr_trace reads."""
+
+    def write(self, prefix: str) -> str:
+        """
+        Writes the pickle to the file prefix + rank, as fr_trace expects, and returns the file's name.
+
+        Errors: InvalidArgument (no communicator was attached, so there is no rank), those of the file.
+        """
 
 class CounterWord:
     """
