@@ -266,6 +266,11 @@ class Comm {
                                                 const OpOptions& options = {});
   /// Returns once every rank has called it.
   HEADRACE_API Result<Work> barrier(const OpOptions& options = {});
+  /// The same, to find out which ranks do not come: rank 0 waits for all and names each that is late or gone;
+  /// the others hear it from rank 0.
+  ///   timeout         of rank 0 for the others, and of the others for rank 0; nullopt: the communicator's
+  ///   wait_all_ranks  true: a rank that is gone does not end the wait for the others, so that all are named
+  HEADRACE_API Result<void> monitored_barrier(Timeout timeout = {}, bool wait_all_ranks = false);
 
   // --- one rank gives, or one receives
 

@@ -130,6 +130,7 @@ enum class CommOperation : std::int32_t {
   barrier = 17,
   send = 18,
   recv = 19,
+  monitored_barrier = 20,
 };
 /// The name of an operation as in CommOperation: "all_reduce".
 HEADRACE_API std::string_view comm_operation_name(CommOperation operation) noexcept;
@@ -158,6 +159,7 @@ struct CommCall {
   /// Of the operation: nullopt is the communicator's until the call has a number, and no limit then.
   Timeout timeout = {};
   const std::map<std::string, std::string>* hints = nullptr;
+  bool wait_all_ranks = false;  ///< of monitored_barrier
 };
 
 }  // namespace headrace

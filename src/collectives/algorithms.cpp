@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/algorithms.hpp"
 
+#include "base/errors.hpp"
+
 #include <algorithm>
+#include <chrono>
 #include <vector>
 
 namespace headrace::collectives {
@@ -149,6 +152,26 @@ Result<void> barrier(Exchange& exchange) {
     exchange.send(rank, &token, 1);
     exchange.receive(rank, &tokens[index(rank)], 1);
   });
+  return exchange.run();
+}
+
+Result<void> monitored_barrier(Exchange& exchange) {
+  const std::byte here{1};
+  std::vector<std::byte> tokens(index(exchange.size()));
+  const auto meet = [&](int rank) {
+    exchange.send(rank, &here, 1);
+    exchange.receive(rank, &tokens[index(rank)], 1);
+  };
+  if (exchange.rank() == 0) {
+    for_others(exchange, meet);
+    HEADRACE_TRY_VOID(exchange.run());
+    for_others(exchange, [&](int rank) { exchange.send(rank, &here, 1); });
+    return exchange.run();
+  }
+  meet(0);
+  HEADRACE_TRY_VOID(exchange.run());
+  exchange.restart_limit(std::chrono::seconds(1));
+  exchange.receive(0, tokens.data(), 1);
   return exchange.run();
 }
 

@@ -46,5 +46,8 @@ struct ConstPart {
                                    int root);
 /// A byte from each rank to each: one wait, where a tree has several.
 [[nodiscard]] Result<void> barrier(Exchange& exchange);
+/// Rank 0 hears of all before it lets them go on. The others know by its first byte that it is there; then
+/// they wait for it longer than it waits for the last of them.
+[[nodiscard]] Result<void> monitored_barrier(Exchange& exchange);
 
 }  // namespace headrace::collectives

@@ -61,8 +61,9 @@ constexpr std::array operation_names{
     "barrier",
     "send",
     "recv",
+    "monitored_barrier",
 };
-static_assert(operation_names.size() == static_cast<std::size_t>(CommOperation::recv) + 1);
+static_assert(operation_names.size() == static_cast<std::size_t>(CommOperation::monitored_barrier) + 1);
 
 }  // namespace
 
@@ -284,6 +285,15 @@ Result<Work> Comm::all_to_all_v_single(const Elements& output, const ConstElemen
 Result<Work> Comm::barrier(const OpOptions& options) {
   CommCall call = call_of(CommOperation::barrier, options);
   return core_->call(call, options.owner);
+}
+
+Result<void> Comm::monitored_barrier(Timeout timeout, bool wait_all_ranks) {
+  OpOptions options;
+  options.timeout = timeout;
+  CommCall call = call_of(CommOperation::monitored_barrier, options);
+  call.wait_all_ranks = wait_all_ranks;
+  HEADRACE_TRY_VOID(core_->call(call, nullptr));
+  return {};
 }
 
 Result<Work> Comm::broadcast(const Elements& inout, int root, const OpOptions& options) {

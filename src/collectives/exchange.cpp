@@ -5,6 +5,7 @@
 #include "collectives/operation.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace headrace::collectives {
 
@@ -65,7 +66,7 @@ Result<void> Exchange::run() {
       waiter_.moved();
       continue;
     }
-    result = waiter_.pause([this] { return watch_.look(call_, awaited()); });
+    result = waiter_.pause([this] { return watch_.look(call_, *this); });
     if (!result) break;
   }
   outgoing_.clear();
@@ -149,6 +150,27 @@ int Exchange::awaited() const {
   for (const Outgoing& part : outgoing_)
     if (part.done < part.bytes) return part.to;
   return -1;
+}
+
+std::vector<int> Exchange::all_awaited() const {
+  std::set<int> ranks;
+  for (const Incoming& part : incoming_)
+    if (part.done < part.bytes) ranks.insert(part.from);
+  if (reducing_.done < reducing_.bytes) {
+    for (int from = 0; from < size(); ++from)
+      if (from != rank() && members_.reader(from, LaneKind::collective).next() == nullptr) ranks.insert(from);
+  }
+  if (ranks.empty()) {
+    for (const Outgoing& part : outgoing_)
+      if (part.done < part.bytes) ranks.insert(part.to);
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+void Exchange::restart_limit(std::chrono::nanoseconds longer) {
+  if (!call_.timeout) return;
+  call_.timeout = *call_.timeout + std::min(longer, std::chrono::nanoseconds::max() - *call_.timeout);
+  call_.deadline = Deadline::after(*call_.timeout);
 }
 
 }  // namespace headrace::collectives

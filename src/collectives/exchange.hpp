@@ -8,18 +8,21 @@
 #include "collectives/waiter.hpp"
 #include "collectives/work_state.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <vector>
 
 namespace headrace::collectives {
 
+class Exchange;
+
 /// What an exchange asks while it waits.
 class Watch {
  public:
   virtual ~Watch() = default;
   /// Makes progress with other things. An error: the exchange ends with it.
-  virtual Result<void> look(const Call& call, int awaited) = 0;
+  virtual Result<void> look(const Call& call, const Exchange& waiting) = 0;
 };
 
 /// The collectives of one communicator as its thread runs them, one at a time.
@@ -31,6 +34,12 @@ class Exchange {
   void begin(const Call& call, std::uint32_t tag, std::size_t chunk_bytes);
   [[nodiscard]] int rank() const { return members_.rank(); }
   [[nodiscard]] int size() const { return members_.size(); }
+  /// One of the ranks that the phase waits for; -1: none.
+  [[nodiscard]] int awaited() const;
+  /// All of them, in order.
+  [[nodiscard]] std::vector<int> all_awaited() const;
+  /// The operation has its limit once more, from now on, and `longer`.
+  void restart_limit(std::chrono::nanoseconds longer);
 
   /// Whether a rank is on another host.
   [[nodiscard]] bool any_far() const { return members_.any_far(); }
@@ -68,7 +77,6 @@ class Exchange {
   Result<bool> reduce_some();
   [[nodiscard]] std::size_t sent_everywhere() const;
   [[nodiscard]] Result<void> check(const Front& front, int from, std::size_t bytes) const;
-  [[nodiscard]] int awaited() const;
 
   Members& members_;
   Watch& watch_;

@@ -124,6 +124,8 @@ Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
       return gather(exchange, parts_of(call.outputs, ranks), part_of(call.inputs.front()), call.peer);
     case CommOperation::scatter:
       return scatter(exchange, part_of(call.outputs.front()), parts_of(call.inputs, ranks), call.peer);
+    case CommOperation::monitored_barrier:
+      return monitored_barrier(exchange);
     default:
       return barrier(exchange);
   }

@@ -12,6 +12,7 @@
 #include "collectives/host_call.hpp"
 #include "collectives/meeting.hpp"
 #include "collectives/observers.hpp"
+#include "collectives/missing_ranks.hpp"
 #include "collectives/split_card.hpp"
 
 #include <headrace/version.hpp>
@@ -25,14 +26,6 @@ namespace {
 
 constexpr std::size_t longest_name = 128;
 constexpr auto settle_limit = std::chrono::seconds(5);
-
-std::string duration_text(Timeout timeout) {
-  if (!timeout) return "any time";
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(*timeout).count();
-  return us % 1000 == 0 ? fmt::format("{} ms", us / 1000) : fmt::format("{} us", us);
-}
-
-std::string rank_text(int rank) { return rank < 0 ? "another rank" : fmt::format("rank {}", rank); }
 
 Result<void> check_name(const std::string& name) {
   if (name.empty() || name.size() > longest_name || !is_utf8(name) || has_control_character(name)) {
@@ -79,10 +72,6 @@ Result<Settings> settings_of_split(CommOptions& options, const SplitOptions& cha
   return Settings::read(options.hints);
 }
 
-Error late(const Call& call, int awaited) {
-  return make_error(Code::timed_out, "{} has not come within {}", rank_text(awaited),
-                    duration_text(call.timeout));
-}
 
 Result<std::shared_ptr<HostComm>> HostComm::open(const CommOptions& options) {
   HEADRACE_TRY_VOID(check_options(options));
@@ -169,6 +158,7 @@ Call HostComm::begin(CommCall& call) {
   if (!call.timeout) call.timeout = options_.timeout;
   running.timeout = call.timeout;
   running.deadline = deadline_of(running.timeout);
+  running.waits_for_all = call.wait_all_ranks;
   hooks()->scheduled(call);
   return running;
 }
@@ -251,7 +241,8 @@ bool HostComm::wait(Work::State& work, Deadline deadline) {
   return true;
 }
 
-Result<void> HostComm::look(const Call& call, int awaited) {
+Result<void> HostComm::look(const Call& call, const Exchange& waiting) {
+  const int awaited = waiting.awaited();
   if (call.awaited != nullptr) call.awaited->store(awaited, std::memory_order_relaxed);
   if (ended()) {
     if (call.end_seen) return why_ended();
@@ -259,15 +250,32 @@ Result<void> HostComm::look(const Call& call, int awaited) {
     return {};
   }
   if (call.interrupt.asked()) return interrupt(call);
-  if (call.deadline.expired()) return late(call, awaited);
-  if (awaited >= 0 && !members_->alive(awaited)) {
-    if (call.gone == awaited && !members_->ended())
-      return make_error(Code::peer_lost, "rank {} is gone: its process has ended, or it has left", awaited);
+  if (call.deadline.expired()) return missing(call, waiting.all_awaited());
+  if (awaited >= 0 && !members_->alive(awaited) && !(call.waits_for_all && may_come(waiting.all_awaited()))) {
+    if (call.gone == awaited && !members_->ended()) {
+      if (call.waits_for_all) return missing(call, waiting.all_awaited());
+      return gone({&awaited, 1});
+    }
     call.gone = awaited;
   }
   messages_.progress();  // those that this rank has not asked for yet are kept, so that their senders go on
   members_->tell_far(LaneKind::collective);
   return {};
+}
+
+bool HostComm::may_come(const std::vector<int>& ranks) const {
+  return std::ranges::any_of(ranks, [this](int rank) { return members_->alive(rank); });
+}
+
+Error HostComm::missing(const Call& call, const std::vector<int>& ranks) const {
+  std::vector<int> lost, others;
+  for (const int rank : ranks) (members_->alive(rank) ? others : lost).push_back(rank);
+  if (lost.empty()) return late(call, others);
+  Error lost_ones = gone(lost);
+  if (others.empty()) return lost_ones;
+  Error error = late(call, others);
+  error.message += "; " + lost_ones.message;
+  return error;
 }
 
 Result<void> HostComm::wait_in_call(const std::shared_ptr<Work::State>& work) {

@@ -61,7 +61,7 @@ class HostComm final : public Comm::Core, public Watch {
   }
   bool wait(Work::State& work, Deadline deadline) override;
 
-  Result<void> look(const Call& call, int awaited) override;
+  Result<void> look(const Call& call, const Exchange& waiting) override;
 
  protected:
   Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
@@ -102,6 +102,9 @@ class HostComm final : public Comm::Core, public Watch {
   void work();
   void drive_messages(Waiter& waiter);
   void end_stuck_messages();
+  [[nodiscard]] bool may_come(const std::vector<int>& ranks) const;
+  /// Why an operation that waits for these ranks does not go on.
+  [[nodiscard]] Error missing(const Call& call, const std::vector<int>& ranks) const;
   [[nodiscard]] Error why_ended();
   /// Ends the communicator on all ranks, once.
   void end_all(Error cause, std::string_view farewell);

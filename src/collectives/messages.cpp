@@ -2,9 +2,11 @@
 #include "collectives/messages.hpp"
 
 #include "base/errors.hpp"
+#include "collectives/missing_ranks.hpp"
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 namespace headrace::collectives {
 namespace {
@@ -161,12 +163,11 @@ std::vector<Messages::Stuck> Messages::stuck() {
   std::vector<Stuck> found;
   const std::scoped_lock lock(mutex_);
   const auto look = [&](const State& work, int peer, bool begun) {
+    const std::span<const int> ranks(&peer, peer < 0 ? 0 : 1);
     if (work->call().deadline.expired())
-      found.push_back({work, late(work->call(), peer), begun});
+      found.push_back({work, late(work->call(), ranks), begun});
     else if (peer >= 0 && !members_.alive(peer))
-      found.push_back(
-          {work, make_error(Code::peer_lost, "rank {} is gone: its process has ended, or it has left", peer),
-           begun});
+      found.push_back({work, gone(ranks), begun});
   };
   for (int rank = 0; rank < members_.size(); ++rank) {
     for (const Send& send : sends(rank)) look(send.work, rank, send.begun);

@@ -27,13 +27,13 @@ struct Call {
   /// A rank that was gone at the last look. What it sent before is seen by the look that follows.
   mutable int gone = -1;
   mutable bool end_seen = false;     ///< the same of the communicator's end
+  /// Whether it goes on without a rank that is gone, until all others have come or are late.
+  bool waits_for_all = false;
   mutable Interrupt interrupt = {};  ///< set while the caller's own thread runs the operation
 
   [[nodiscard]] CommCallId id() const { return {operation, number}; }
 };
 
-/// "rank 1 has not come within 50 ms".
-[[nodiscard]] Error late(const Call& call, int awaited);
 /// The same error, with rank, operation, number and communicator before it.
 [[nodiscard]] Error described(const Comm::Core& core, const Call& call, Error error);
 
