@@ -44,17 +44,6 @@ auto parts_of(const List& list, int ranks) {
   return parts;
 }
 
-bool reduces(CommOperation operation) {
-  switch (kind_of(operation)) {
-    case CommOperation::all_reduce:
-    case CommOperation::reduce:
-    case CommOperation::reduce_scatter:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// Whether the hints or the size ask for one phase.
 Result<bool> is_one_shot(const CommCall& call, const Tuning& tuning) {
   bool one_shot = call.inputs.front().bytes() <= tuning.one_shot_bytes;
@@ -129,6 +118,11 @@ Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
     default:
       return barrier(exchange);
   }
+}
+
+std::string HostPlan::way(const CommCall& call) const {
+  if (call.operation != CommOperation::all_reduce) return {};
+  return one_shot ? "one_shot" : fmt::format("two_shot, blocks of {} bytes", block_bytes);
 }
 
 KeptCall::KeptCall(const CommCall& call)

@@ -9,6 +9,7 @@
 #include <headrace/comm_call.hpp>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 namespace headrace::collectives {
@@ -22,6 +23,8 @@ struct HostPlan {
   ///   errors  invalid_argument (the reduction has no meaning for the type, an unknown hint)
   [[nodiscard]] static Result<HostPlan> make(const CommCall& call, const Tuning& tuning, int ranks);
   [[nodiscard]] Result<void> run(Exchange& exchange, const CommCall& call) const;
+  /// The algorithm as errors name it, where ranks may take different ones.
+  [[nodiscard]] std::string way(const CommCall& call) const;
 };
 
 /// A copy of a call that outlives what the caller gave. The elements stay where they are.

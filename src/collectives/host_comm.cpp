@@ -9,7 +9,7 @@
 #include "base/start_thread.hpp"
 #include "base/utf8.hpp"
 #include "collectives/algorithms.hpp"
-#include "collectives/host_call.hpp"
+#include "collectives/call_card.hpp"
 #include "collectives/meeting.hpp"
 #include "collectives/observers.hpp"
 #include "collectives/missing_ranks.hpp"
@@ -102,6 +102,7 @@ HostComm::HostComm(CommOptions options, Settings settings, std::unique_ptr<Membe
                    std::vector<int> ranks)
     : Core({options.rank, options.size, options.name, std::move(ranks)}, std::make_shared<Hooks>()),
       spins_(spins_for(members->size())),
+      check_(settings.check && members->size() > 1),
       interrupted_(options.interrupted),
       members_(std::move(members)),
       messages_(*members_, settings),
@@ -130,7 +131,7 @@ void HostComm::set_timeout(Timeout timeout) {
 
 Result<void> HostComm::set_hints(const std::map<std::string, std::string>& hints) {
   const std::scoped_lock lock(order_);
-  for (const char* fixed : {"backends", "lane_bytes", "message_lane_bytes"}) {
+  for (const char* fixed : {"backends", "lane_bytes", "message_lane_bytes", "check"}) {
     if (hints.contains(fixed))
       return make_error(Code::invalid_argument,
                         "hint {} is fixed when the communicator opens: give it in CommOptions::hints", fixed);
@@ -184,7 +185,7 @@ void HostComm::work() {
       running_ = true;
       lock.unlock();
       task.work->begin();
-      Result<void> result = run(task.work->call(), task.body);
+      Result<void> result = run(task.work->call(), task.card, task.body);
       lock.lock();
       running_ = false;
       changed_.notify_all();
@@ -293,12 +294,39 @@ Result<Work> HostComm::issue(CommCall& call, std::shared_ptr<const void> owner) 
   if (is_message(call.operation)) return message(call, std::move(owner));
   const auto plan = HostPlan::make(call, tuning(), size());
   if (!plan) return refused(comm_operation_name(call.operation), plan.error());
+  std::string card = card_of(call, &*plan);
   if (!call.async)  // the caller waits, so what it gave stays
-    return collective(call, std::move(owner), [&](Exchange& exchange) { return plan->run(exchange, call); });
-  return collective(call, std::move(owner),
+    return collective(call, std::move(card), std::move(owner),
+                      [&](Exchange& exchange) { return plan->run(exchange, call); });
+  return collective(call, std::move(card), std::move(owner),
                     [plan = *plan, copy = std::make_shared<const KeptCall>(call)](Exchange& exchange) {
                       return plan.run(exchange, copy->call());
                     });
+}
+
+std::string HostComm::card_of(const CommCall& call, const HostPlan* plan) const {
+  if (!check_) return {};
+  return CallCard::of(call, size(), plan != nullptr ? plan->way(call) : "").encode();
+}
+
+Result<void> HostComm::compare(const Call& call, const std::string& card) {
+  exchange_.begin(call, check_tag(call.number), tuning().chunk_bytes);
+  std::vector<CallCard> cards;
+  const auto gather_cards = [&]() -> Result<void> {
+    std::vector<std::string> texts;
+    HEADRACE_TRY_VOID(gather_texts(exchange_, card, texts));
+    for (const std::string& text : texts) {
+      HEADRACE_TRY(decoded, CallCard::decode(text));
+      cards.push_back(std::move(decoded));
+    }
+    return {};
+  };
+  if (auto gathered = gather_cards(); !gathered) {
+    fail(call, gathered.error());
+    return gathered;
+  }
+  if (auto differ = difference(cards)) return *std::move(differ);
+  return {};
 }
 
 Result<Work> HostComm::message(CommCall& call, std::shared_ptr<const void> owner) {

@@ -6,6 +6,7 @@
 #include "base/errors.hpp"
 #include "collectives/core.hpp"
 #include "collectives/exchange.hpp"
+#include "collectives/host_call.hpp"
 #include "collectives/members.hpp"
 #include "collectives/messages.hpp"
 #include "collectives/operation.hpp"
@@ -70,6 +71,7 @@ class HostComm final : public Comm::Core, public Watch {
   using QueuedBody = std::function<Result<void>(Exchange&)>;
   struct Task {
     std::shared_ptr<Work::State> work;
+    std::string card;
     QueuedBody body;
   };
   [[nodiscard]] Tuning tuning() const;
@@ -81,19 +83,24 @@ class HostComm final : public Comm::Core, public Watch {
   [[nodiscard]] Call begin(CommCall& call);
   /// Runs `body(exchange)` in order of call: on this thread if nothing is before it, else on the
   /// communicator's.
+  ///   card  what other ranks compare with their calls; empty: nothing
   template <class Body>
-  Result<Work> collective(CommCall& call, std::shared_ptr<const void> owner, Body body);
+  Result<Work> collective(CommCall& call, std::string card, std::shared_ptr<const void> owner, Body body);
+  /// The card of a call if the ranks compare them.
+  [[nodiscard]] std::string card_of(const CommCall& call, const HostPlan* plan) const;
+  /// Compares the calls of all ranks. Where they differ the communicator goes on: every rank knows.
+  Result<void> compare(const Call& call, const std::string& card);
   /// One of the communicator itself.
   template <class Body>
   Result<void> own_collective(CommOperation operation, Timeout timeout, const Body& body) {
     CommCall call;
     call.operation = operation;
     call.timeout = timeout;
-    auto done = collective(call, nullptr, body);
+    auto done = collective(call, card_of(call, nullptr), nullptr, body);
     return done ? Result<void>() : std::move(done).error();
   }
   template <class Body>
-  Result<void> run(const Call& call, const Body& body);
+  Result<void> run(const Call& call, const std::string& card, const Body& body);
   Result<Work> message(CommCall& call, std::shared_ptr<const void> owner);
   void post(const CommCall& call, const std::shared_ptr<Work::State>& work);
   /// Waits for a work in the call that began it.
@@ -114,6 +121,7 @@ class HostComm final : public Comm::Core, public Watch {
   [[nodiscard]] Result<void> usable() const;  // order_ is held
 
   const std::uint32_t spins_;
+  const bool check_;
   const std::function<bool()> interrupted_;
   std::unique_ptr<Members> members_;
   Messages messages_;
@@ -137,9 +145,10 @@ class HostComm final : public Comm::Core, public Watch {
 };
 
 template <class Body>
-Result<void> HostComm::run(const Call& call, const Body& body) {
+Result<void> HostComm::run(const Call& call, const std::string& card, const Body& body) {
   hooks()->started(call.id());
   if (ended()) return why_ended();
+  if (!card.empty()) HEADRACE_TRY_VOID(compare(call, card));
   exchange_.begin(call, operation_tag(call.operation, call.number), tuning().chunk_bytes);
   Result<void> result = body(exchange_);
   if (!result) fail(call, result.error());
@@ -147,7 +156,8 @@ Result<void> HostComm::run(const Call& call, const Body& body) {
 }
 
 template <class Body>
-Result<Work> HostComm::collective(CommCall& call, std::shared_ptr<const void> owner, Body body) {
+Result<Work> HostComm::collective(CommCall& call, std::string card, std::shared_ptr<const void> owner,
+                                  Body body) {
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
   const bool at_once = !call.async && !running_ && queue_.empty();
@@ -158,7 +168,7 @@ Result<Work> HostComm::collective(CommCall& call, std::shared_ptr<const void> ow
     running_ = true;
     running.interrupt = Interrupt(interrupted_);
     lock.unlock();
-    Result<void> result = run(running, body);
+    Result<void> result = run(running, card, body);
     lock.lock();
     running_ = false;
     if (!queue_.empty() || closing_) changed_.notify_all();
@@ -169,7 +179,7 @@ Result<Work> HostComm::collective(CommCall& call, std::shared_ptr<const void> ow
     return Work();
   }
   auto work = std::make_shared<Work::State>(shared_from_this(), running, std::move(owner));
-  queue_.push_back({work, std::move(body)});
+  queue_.push_back({work, std::move(card), std::move(body)});
   changed_.notify_all();
   lock.unlock();
   if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));

@@ -14,6 +14,7 @@ struct Members::Card {
   std::uint64_t mailbox = 0, lane_bytes = 0, message_lane_bytes = 0;
   std::string agent, metadata;
   std::uint32_t box = 0;
+  bool check = false;
 
   [[nodiscard]] std::string encode() const {
     wire::ByteWriter writer;
@@ -21,6 +22,7 @@ struct Members::Card {
     writer.number(lane_bytes);
     writer.number(message_lane_bytes);
     writer.number(box);
+    writer.number(static_cast<std::uint8_t>(check));
     writer.text(agent, 0xffff);
     writer.bytes(metadata);
     return std::move(writer).take();
@@ -31,17 +33,19 @@ struct Members::Card {
     HEADRACE_TRY(lane, reader.number<std::uint64_t>("lane_bytes"));
     HEADRACE_TRY(message_lane, reader.number<std::uint64_t>("message_lane_bytes"));
     HEADRACE_TRY(box, reader.number<std::uint32_t>("the box"));
+    HEADRACE_TRY(check, reader.number<std::uint8_t>("check"));
     HEADRACE_TRY(length, reader.number<std::uint16_t>("the agent's length"));
     HEADRACE_TRY(agent, reader.bytes(length, "the agent"));
-    return Card{mailbox, lane, message_lane, std::string(agent), std::string(reader.rest()), box};
+    return Card{mailbox, lane, message_lane, std::string(agent), std::string(reader.rest()), box, check != 0};
   }
 };
 
-Members::Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name)
+Members::Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name, bool check)
     : station_(std::move(station)),
       rank_(rank),
       size_(size),
       box_name_(std::move(box_name)),
+      check_(check),
       mailbox_(random_u64()),
       peers_(static_cast<std::size_t>(size)) {
   station_->enter();
@@ -49,7 +53,7 @@ Members::Members(std::shared_ptr<Station> station, int rank, int size, std::stri
 
 Result<std::unique_ptr<Members>> Members::open(std::shared_ptr<Station> station, int rank, int size,
                                                const std::string& box_name, const Settings& settings) {
-  std::unique_ptr<Members> members(new Members(std::move(station), rank, size, box_name));
+  std::unique_ptr<Members> members(new Members(std::move(station), rank, size, box_name, settings.check));
   BoxLayout layout;
   layout.ranks = size;
   layout.lane_bytes[index(LaneKind::collective)] = settings.lane_bytes;
@@ -88,26 +92,44 @@ Result<std::string> Members::card() const {
               layout.lane_bytes[1],
               station_->agent().name(),
               std::move(metadata),
-              region_.id.value}
+              region_.id.value,
+              check_}
       .encode();
 }
 
 Result<void> Members::connect(const std::vector<std::string>& cards, Deadline deadline) {
+  std::vector<Card> others;
   for (int peer = 0; peer < size_; ++peer) {
     HEADRACE_TRY(card, Card::decode(cards[static_cast<std::size_t>(peer)]));
+    HEADRACE_TRY_VOID(compare(peer, card));
     if (peer == 0) id_ = card.mailbox;
     at(peer).seat = {card.agent, card.metadata};
+    others.push_back(std::move(card));
+  }
+  for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const BoxLayout& layout = box_.layout();
-    if (card.lane_bytes != layout.lane_bytes[0] || card.message_lane_bytes != layout.lane_bytes[1]) {
-      return make_error(
-          Code::invalid_argument,
-          "rank {} has lane_bytes {} and message_lane_bytes {}, rank {} has {} and {}: give all "
-          "ranks the same hints",
-          rank_, layout.lane_bytes[0], layout.lane_bytes[1], peer, card.lane_bytes, card.message_lane_bytes);
-    }
-    if (auto connected = connect_to(peer, card, deadline); !connected)
+    if (auto connected = connect_to(peer, others[static_cast<std::size_t>(peer)], deadline); !connected)
       return std::move(connected).error().within(fmt::format("connect to rank {}", peer));
+  }
+  return {};
+}
+
+Result<void> Members::compare(int peer, const Card& card) const {
+  const BoxLayout& layout = box_.layout();
+  if (card.lane_bytes != layout.lane_bytes[0] || card.message_lane_bytes != layout.lane_bytes[1]) {
+    return make_error(Code::invalid_argument,
+                      "rank {} has lane_bytes {} and message_lane_bytes {}, rank {} has {} and {}: give all "
+                      "ranks the same hints",
+                      rank_, layout.lane_bytes[0], layout.lane_bytes[1], peer, card.lane_bytes,
+                      card.message_lane_bytes);
+  }
+  if (card.check != check_) {
+    const auto text = [](bool on) { return on ? "on" : "off"; };
+    return make_error(
+        Code::invalid_argument,
+        "rank {} has check {}, rank {} has it {}: give all ranks the same hint check, or the same "
+        "HEADRACE_CHECK",
+        rank_, text(check_), peer, text(card.check));
   }
   return {};
 }

@@ -31,7 +31,7 @@ class Members {
   /// What the other ranks need to know of this one.
   [[nodiscard]] Result<std::string> card() const;
   /// Connects to the ranks of these cards.
-  ///   errors  invalid_argument (a rank has other sizes of lanes), and those of Agent::map
+  ///   errors  invalid_argument (a rank has another hint), and those of Agent::map
   [[nodiscard]] Result<void> connect(const std::vector<std::string>& cards, Deadline deadline);
 
   /// The agent of a rank, once connected.
@@ -78,7 +78,9 @@ class Members {
     std::atomic<FarPeer*> listener{nullptr};
   };
   struct Card;
-  Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name);
+  Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name, bool check);
+  /// Refuses a rank whose hints are others.
+  [[nodiscard]] Result<void> compare(int peer, const Card& card) const;
   Result<void> connect_to(int peer, const Card& card, Deadline deadline);
   void take_mail(std::string_view mail);
   /// Whether every byte has left for far ranks.
@@ -89,6 +91,7 @@ class Members {
   const std::shared_ptr<Station> station_;
   const int rank_, size_;
   const std::string box_name_;
+  const bool check_;  // whether calls are compared
   const std::uint64_t mailbox_;
   std::uint64_t id_ = 0;
   Region region_;

@@ -28,9 +28,19 @@ namespace headrace::collectives {
   }
 }
 
+[[nodiscard]] constexpr bool reduces(CommOperation operation) {
+  const CommOperation kind = kind_of(operation);
+  return kind == CommOperation::all_reduce || kind == CommOperation::reduce ||
+         kind == CommOperation::reduce_scatter;
+}
+
 // A tag holds the kind of the operation and the lower 24 bits of its number.
 [[nodiscard]] constexpr std::uint32_t operation_tag(CommOperation operation, std::uint64_t number) {
   return static_cast<std::uint32_t>(kind_of(operation)) << 24 | static_cast<std::uint32_t>(number & 0xffffff);
+}
+/// The tag under which ranks compare what they call: the same for every operation.
+[[nodiscard]] constexpr std::uint32_t check_tag(std::uint64_t number) {
+  return 0xffU << 24 | static_cast<std::uint32_t>(number & 0xffffff);
 }
 [[nodiscard]] constexpr CommOperation operation_of(std::uint32_t tag) {
   return static_cast<CommOperation>(tag >> 24);

@@ -28,7 +28,9 @@ Result<std::size_t> lines_of(const Options& hints, const char* name) {
 Result<Settings> Settings::read(const std::map<std::string, std::string>& given) {
   OptionSources sources;
   sources.given = given;
-  sources.environment = [](const std::string&) { return std::optional<std::string>(); };
+  sources.environment = [](const std::string& name) {
+    return name == "HEADRACE_CHECK" ? environment_variable(name) : std::optional<std::string>();
+  };
   sources.config_file = "";
   auto resolved = Options::resolve(hint_rows, sources);
   if (!resolved) return std::move(resolved).error().within("hints of the communicator");
@@ -52,6 +54,8 @@ Result<Settings> Settings::read(const std::map<std::string, std::string>& given)
   settings.tuning.one_shot_bytes = one_shot;
   HEADRACE_TRY(unexpected, hints.bytes("unexpected_bytes"));
   settings.unexpected_bytes = unexpected;
+  HEADRACE_TRY(check, hints.boolean("check"));
+  settings.check = check;
   return settings;
 }
 
