@@ -133,6 +133,8 @@ class Work {
   std::shared_ptr<State> state_;  // null: done when the call returned
 };
 
+class Batch;
+
 /// One rank of a communicator.
 ///
 /// Every rank calls the same operations in the same order. Calls of several threads are ordered as they come,
@@ -300,10 +302,57 @@ class Comm {
   ///   shapes  the message has as many bytes as `output`
   HEADRACE_API Result<Work> recv(const Elements& output, int source, const MessageOptions& options = {});
 
+  /// Sends and receives that are issued together.
+  [[nodiscard]] HEADRACE_API Batch batch() const;
+
+  // --- several calls as one
+
+  /// Keeps the calls of this thread until end_coalescing, which issues them together. Each call is checked,
+  /// and returns the work of all of them. split, finalize, abort and close are not kept.
+  ///   owns    memory of the calls and `owner` as in an asynchronous operation
+  ///   errors  invalid_argument (this thread has begun already)
+  HEADRACE_API Result<void> start_coalescing();
+  /// Issues the calls of this thread since start_coalescing, in their order. The work ends when all have
+  /// ended, with the first error; no call is done at once. Without `async` it waits for that.
+  ///   errors  invalid_argument (no start_coalescing on this thread, or the communicator was left meanwhile),
+  ///   and
+  ///           those of the calls
+  HEADRACE_API Result<Work> end_coalescing(bool async = false);
+  /// Forgets the calls of this thread since start_coalescing: their work ends with canceled.
+  ///   errors  invalid_argument (no start_coalescing on this thread)
+  HEADRACE_API Result<void> cancel_coalescing(std::string_view reason = "cancel_coalescing was called");
+  /// Whether calls of this thread are kept.
+  [[nodiscard]] HEADRACE_API bool is_coalescing() const;
+
  private:
+  friend class Batch;
   explicit Comm(std::shared_ptr<Core> core);
   void let_go();
   std::shared_ptr<Core> core_;
+};
+
+/// Sends and receives that are issued together, so that none waits for another. Made by Comm::batch.
+///   threads  one at a time
+class Batch {
+ public:
+  HEADRACE_API ~Batch();
+  HEADRACE_API Batch(Batch&&) noexcept;
+  HEADRACE_API Batch& operator=(Batch&&) noexcept;
+
+  // Add a message; the elements stay in place until the work has ended.
+  //   errors  invalid_argument (rank, null memory: the values; the batch has been issued)
+  HEADRACE_API Result<void> send(const ConstElements& input, int destination, std::uint32_t tag = 0);
+  HEADRACE_API Result<void> recv(const Elements& output, int source, std::uint32_t tag = 0);
+  /// Begins all messages in the order in which they were added. The work ends when all have ended, with the
+  /// first error. An empty batch is done at once. A batch is issued once.
+  ///   errors  those of send and recv; invalid_argument (issued already; hints: there are none)
+  HEADRACE_API Result<Work> issue(const OpOptions& options = {});
+
+ private:
+  friend class Comm;
+  explicit Batch(std::shared_ptr<Comm::Core> core);
+  struct Messages;
+  std::unique_ptr<Messages> messages_;
 };
 
 }  // namespace headrace

@@ -131,6 +131,8 @@ enum class CommOperation : std::int32_t {
   send = 18,
   recv = 19,
   monitored_barrier = 20,
+  batch = 21,      ///< sends and receives that are issued together
+  coalesced = 22,  ///< the calls between start_coalescing and end_coalescing
 };
 /// The name of an operation as in CommOperation: "all_reduce".
 HEADRACE_API std::string_view comm_operation_name(CommOperation operation) noexcept;
@@ -139,12 +141,18 @@ HEADRACE_API std::string_view comm_operation_name(CommOperation operation) noexc
   return operation == CommOperation::send || operation == CommOperation::recv;
 }
 
+/// An operation by its number, as in CommCall.
+struct CommCallId {
+  CommOperation operation = CommOperation::barrier;
+  std::uint64_t number = 0;
+};
+
 /// One call, with arguments that have been checked. It points to what the caller gave, which is in place
 /// until the call returns; the elements are in place until the operation has ended.
 struct CommCall {
   CommOperation operation = CommOperation::barrier;
-  /// Of the communicator's collectives, the same on all ranks, or of this rank's messages; from 1. 0: the
-  /// call has none yet.
+  /// Of the communicator's collectives, the same on all ranks; of this rank's messages; or of its batches and
+  /// coalesced calls. From 1; 0: the call has none yet.
   std::uint64_t number = 0;
   /// What it reads and writes, as it was given: lists have an entry for each rank. The memory of broadcast
   /// and reduce is in both; gather and scatter have no list on ranks other than the root.
@@ -160,6 +168,7 @@ struct CommCall {
   Timeout timeout = {};
   const std::map<std::string, std::string>* hints = nullptr;
   bool wait_all_ranks = false;  ///< of monitored_barrier
+  CommCallId group = {};        ///< the batch or coalesced calls that it belongs to; number 0: none
 };
 
 }  // namespace headrace

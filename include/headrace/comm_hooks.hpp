@@ -17,12 +17,6 @@ namespace collectives {
 class Hooks;
 }  // namespace collectives
 
-/// An operation by its number, as in CommCall.
-struct CommCallId {
-  CommOperation operation = CommOperation::barrier;
-  std::uint64_t number = 0;
-};
-
 /// What a communicator calls. Any of them may be empty. None may throw.
 ///   threads  `before` and `after`: the caller's, which holds no lock of the communicator: they may call it.
 ///   The

@@ -62,8 +62,10 @@ constexpr std::array operation_names{
     "send",
     "recv",
     "monitored_barrier",
+    "batch",
+    "coalesced",
 };
-static_assert(operation_names.size() == static_cast<std::size_t>(CommOperation::monitored_barrier) + 1);
+static_assert(operation_names.size() == static_cast<std::size_t>(CommOperation::coalesced) + 1);
 
 }  // namespace
 
@@ -87,7 +89,9 @@ Comm& Comm::operator=(Comm&& other) noexcept {
 }
 Comm::~Comm() { let_go(); }
 void Comm::close() {
-  if (core_) core_->close();
+  if (!core_) return;
+  if (!core_->forked()) core_->close_coalescing();
+  core_->close();
 }
 /// In a forked child it stays: its threads and locks are the parent's, and none of them would let it go.
 void Comm::let_go() {
@@ -148,7 +152,15 @@ CommHook Comm::add_hooks(CommHooks hooks) { return {core_->hooks(), core_->hooks
 
 void Comm::abort(std::string_view reason) { core_->abort(reason); }
 bool Comm::is_aborted() const { return core_->ended(); }
-Result<void> Comm::finalize() { return core_->finalize(); }
+Result<void> Comm::finalize() {
+  if (!core_->forked()) core_->close_coalescing();
+  return core_->finalize();
+}
+
+Result<void> Comm::start_coalescing() { return core_->start_coalescing(); }
+Result<Work> Comm::end_coalescing(bool async) { return core_->end_coalescing(async); }
+Result<void> Comm::cancel_coalescing(std::string_view reason) { return core_->cancel_coalescing(reason); }
+bool Comm::is_coalescing() const { return core_->coalesces() != nullptr; }
 
 Result<Work> Comm::all_reduce(const Elements& inout, ReduceOp op, const OpOptions& options) {
   return all_reduce(inout, inout, op, options);
@@ -375,6 +387,58 @@ Result<Work> Comm::recv(const Elements& output, int source, const MessageOptions
   return core_->call(call, options.owner);
 }
 
+// --- batches
+
+struct Batch::Messages {
+  std::shared_ptr<Comm::Core> core;
+  std::vector<collectives::KeptCall> calls = {};
+  bool issued = false;
+
+  [[nodiscard]] Result<void> usable(CommOperation operation) const {
+    if (!issued) return {};
+    return core->refused(operation, make_error(Code::invalid_argument,
+                                               "the batch has been issued: make another one by Comm::batch"));
+  }
+};
+
+Batch::Batch(std::shared_ptr<Comm::Core> core) : messages_(std::make_unique<Messages>(std::move(core))) {}
+Batch::~Batch() = default;
+Batch::Batch(Batch&&) noexcept = default;
+Batch& Batch::operator=(Batch&&) noexcept = default;
+
+Batch Comm::batch() const { return Batch(core_); }
+
+Result<void> Batch::send(const ConstElements& input, int destination, std::uint32_t tag) {
+  CommCall call = call_of(CommOperation::send, MessageOptions{.tag = tag});
+  HEADRACE_TRY_VOID(messages_->usable(call.operation));
+  HEADRACE_CHECK_ARGUMENTS(
+      Arguments(*messages_->core, call.operation).memory("the input", input).peer(destination, false));
+  call.inputs = one(input);
+  call.peer = destination;
+  messages_->calls.emplace_back(call);
+  return {};
+}
+
+Result<void> Batch::recv(const Elements& output, int source, std::uint32_t tag) {
+  CommCall call = call_of(CommOperation::recv, MessageOptions{.tag = tag});
+  HEADRACE_TRY_VOID(messages_->usable(call.operation));
+  HEADRACE_CHECK_ARGUMENTS(
+      Arguments(*messages_->core, call.operation).memory("the output", output).peer(source, true));
+  call.outputs = one(output);
+  call.peer = source;
+  messages_->calls.emplace_back(call);
+  return {};
+}
+
+Result<Work> Batch::issue(const OpOptions& options) {
+  HEADRACE_TRY_VOID(messages_->usable(CommOperation::batch));
+  HEADRACE_CHECK_ARGUMENTS(Arguments(*messages_->core, CommOperation::batch)
+                               .that(options.hints.empty(), "a batch has no hints, and some are given"));
+  messages_->issued = true;
+  for (collectives::KeptCall& call : messages_->calls) call.set_timeout(options.timeout);
+  return messages_->core->batch(messages_->calls, options);
+}
+
 #undef HEADRACE_CHECK_ARGUMENTS
 
 // --- works
@@ -402,6 +466,10 @@ bool Work::is_completed() const {
 Result<void> Work::wait(Timeout timeout) const {
   if (!state_) return {};
   if (!state_->ended() && state_->core()->forked()) return state_->core()->why_not_in_child();
+  if (state_->core()->coalesces() == state_)
+    return state_->core()->refused(
+        CommOperation::coalesced,
+        make_error(Code::invalid_argument, "its calls are kept by this thread: call end_coalescing first"));
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
   if (!state_->core()->wait(*state_, deadline)) {
     const int awaited = state_->awaited();

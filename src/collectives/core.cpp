@@ -7,6 +7,33 @@
 #include <utility>
 
 namespace headrace {
+namespace {
+
+/// What a group reads and writes, for hooks.
+class GroupCall {
+ public:
+  GroupCall(CommOperation operation, std::span<const collectives::KeptCall> calls, bool async) {
+    for (const collectives::KeptCall& kept : calls) {
+      const CommCall call = kept.call();
+      inputs_.insert(inputs_.end(), call.inputs.begin(), call.inputs.end());
+      outputs_.insert(outputs_.end(), call.outputs.begin(), call.outputs.end());
+    }
+    call_.operation = operation;
+    call_.inputs = inputs_;
+    call_.outputs = outputs_;
+    call_.async = async;
+  }
+  GroupCall(const GroupCall&) = delete;
+  GroupCall& operator=(const GroupCall&) = delete;
+  [[nodiscard]] CommCall& call() { return call_; }
+
+ private:
+  std::vector<ConstElements> inputs_;
+  std::vector<Elements> outputs_;
+  CommCall call_;
+};
+
+}  // namespace
 
 Comm::Core::Core(collectives::Identity identity, std::shared_ptr<collectives::Hooks> hooks)
     : identity_(std::move(identity)), hooks_(std::move(hooks)) {}
@@ -24,6 +51,7 @@ Error Comm::Core::refused(std::string_view operation, Error error) const {
 
 Result<Work> Comm::Core::call(CommCall& call, std::shared_ptr<const void> owner) {
   if (forked()) return why_not_in_child();
+  if (const auto work = coalesces()) return keep(call, std::move(owner), work);
   if (!hooks_->any()) return issue(call, std::move(owner));
   HEADRACE_TRY_VOID(hooks_->before(call));
   Result<Work> result = issue(call, std::move(owner));
@@ -45,12 +73,106 @@ Result<std::shared_ptr<Comm::Core>> Comm::Core::shrink(std::span<const int> /*ex
   return not_in_backend("shrink");
 }
 
+Result<Work> Comm::Core::keep(CommCall& call, std::shared_ptr<const void> owner,
+                              const std::shared_ptr<Work::State>& work) {
+  if (auto right = check(call); !right) return refused(call.operation, std::move(right).error());
+  HEADRACE_TRY_VOID(hooks_->before(call));
+  coalescer_.keep(collectives::KeptCall(call, std::move(owner)));
+  Result<Work> result = Work(work);
+  hooks_->after(call, result);
+  return result;
+}
+
+Result<Work> Comm::Core::keep_batch(std::span<const collectives::KeptCall> messages,
+                                    const std::shared_ptr<const void>& owner,
+                                    const std::shared_ptr<Work::State>& work) {
+  for (const collectives::KeptCall& kept : messages) {
+    CommCall call = kept.call();
+    HEADRACE_TRY_VOID(keep(call, owner, work));
+  }
+  return Work(work);
+}
+
+Result<Work> Comm::Core::batch(std::span<const collectives::KeptCall> messages, const OpOptions& options) {
+  if (forked()) return why_not_in_child();
+  if (messages.empty()) return Work();
+  if (const auto work = coalesces()) return keep_batch(messages, options.owner, work);
+  GroupCall group(CommOperation::batch, messages, options.async);
+  group.call().timeout = options.timeout;
+  HEADRACE_TRY_VOID(hooks_->before(group.call()));
+  Result<Work> result = issue_group(group.call(), messages, make_group(CommOperation::batch, options.owner));
+  hooks_->after(group.call(), result);
+  return result;
+}
+
+std::shared_ptr<Work::State> Comm::Core::make_group(CommOperation operation,
+                                                    std::shared_ptr<const void> owner) {
+  collectives::Call call;
+  call.operation = operation;
+  call.number = ++group_number_;
+  return std::make_shared<Work::State>(shared_from_this(), call, std::move(owner));
+}
+
+Result<Work> Comm::Core::issue_group(CommCall& call, std::span<const collectives::KeptCall> calls,
+                                     const std::shared_ptr<Work::State>& work) {
+  call.number = work->call().number;
+  hooks_->scheduled(call);
+  work->begin();
+  hooks_->started(work->call().id());
+  const auto group = std::make_shared<collectives::Group>(work);
+  issue_all(calls, call.async, *group);
+  group->seal();
+  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
+  return Work(work);
+}
+
+void Comm::Core::issue_all(std::span<const collectives::KeptCall> calls, bool /*async*/,
+                           collectives::Group& group) {
+  for (const collectives::KeptCall& kept : calls) {
+    CommCall call = kept.call();
+    call.async = true;
+    call.group = group.id();
+    const auto work = issue(call, kept.owner());
+    work ? group.add(*work) : group.refuse(work.error());
+  }
+}
+
+Result<void> Comm::Core::wait_in_call(const std::shared_ptr<Work::State>& work) {
+  static_cast<void>(wait(*work, Deadline::never()));
+  if (work->status() == WorkStatus::completed) return {};
+  return work->error();
+}
+
+Result<void> Comm::Core::start_coalescing() {
+  if (forked()) return why_not_in_child();
+  if (auto started = coalescer_.start(make_group(CommOperation::coalesced, nullptr)); !started)
+    return refused(CommOperation::coalesced, std::move(started).error());
+  return {};
+}
+
+Result<Work> Comm::Core::end_coalescing(bool async) {
+  if (forked()) return why_not_in_child();
+  auto kept = coalescer_.take();
+  if (!kept) return refused(CommOperation::coalesced, std::move(kept).error());
+  GroupCall group(CommOperation::coalesced, kept->calls, async);
+  return issue_group(group.call(), kept->calls, kept->work);
+}
+
+Result<void> Comm::Core::cancel_coalescing(std::string_view reason) {
+  if (forked()) return why_not_in_child();
+  auto kept = coalescer_.take();
+  if (!kept) return refused(CommOperation::coalesced, std::move(kept).error());
+  kept->work->end(make_error(Code::canceled, "its calls are not issued: {}", reason));
+  return {};
+}
+
 namespace collectives {
 
 Error described(const Comm::Core& core, const Call& call, Error error) {
-  return std::move(error).within(fmt::format("rank {}, {} number {} of {}", core.rank(),
-                                             comm_operation_name(call.operation), call.number,
-                                             name_text(core.name())));
+  std::string name = fmt::format("{} number {}", comm_operation_name(call.operation), call.number);
+  if (call.group.number != 0)
+    name += fmt::format(" of {} number {}", comm_operation_name(call.group.operation), call.group.number);
+  return std::move(error).within(fmt::format("rank {}, {} of {}", core.rank(), name, name_text(core.name())));
 }
 
 }  // namespace collectives

@@ -4,16 +4,22 @@
 
 #include "base/clock.hpp"
 #include "base/fork_guard.hpp"
+#include "collectives/coalescer.hpp"
+#include "collectives/group.hpp"
 #include "collectives/hooks.hpp"
+#include "collectives/kept_call.hpp"
 #include "collectives/work_state.hpp"
 
 #include <headrace/comm.hpp>
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace headrace {
@@ -48,9 +54,22 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   [[nodiscard]] Error why_not_in_child() const;
   /// The error of a call that has no number, with rank, operation and communicator before it.
   [[nodiscard]] Error refused(std::string_view operation, Error error) const;
-  /// Begins an operation, between the hooks.
+  [[nodiscard]] Error refused(CommOperation operation, Error error) const {
+    return refused(comm_operation_name(operation), std::move(error));
+  }
+  /// Begins an operation, between the hooks; or keeps it, if this thread coalesces its calls.
   ///   owns  `owner` until the operation has ended
   Result<Work> call(CommCall& call, std::shared_ptr<const void> owner);
+  /// Begins messages as one operation, between the hooks.
+  Result<Work> batch(std::span<const collectives::KeptCall> messages, const OpOptions& options);
+
+  Result<void> start_coalescing();
+  Result<Work> end_coalescing(bool async);
+  Result<void> cancel_coalescing(std::string_view reason);
+  /// The work of the calls that this thread keeps; null: it keeps none.
+  [[nodiscard]] std::shared_ptr<Work::State> coalesces() const { return coalescer_.mine(); }
+  /// No call is kept any more: the communicator is left.
+  void close_coalescing() { coalescer_.close(); }
 
   [[nodiscard]] virtual std::string_view backend() const = 0;
   [[nodiscard]] virtual std::string_view backend_version() const = 0;
@@ -83,11 +102,30 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   virtual Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) = 0;
   /// Why this backend has no such function.
   [[nodiscard]] Error not_in_backend(std::string_view what) const;
+  /// Refuses what `issue` refuses for its arguments: a call that is kept must not fail later.
+  [[nodiscard]] virtual Result<void> check(const CommCall&) const { return {}; }
+  /// Begins calls that end as one, in this order, and adds each to the group. Without `async` the caller
+  /// waits by wait_in_call. Here: one after another.
+  virtual void issue_all(std::span<const collectives::KeptCall> calls, bool async, collectives::Group& group);
+  /// Waits for a work in the call that began it.
+  virtual Result<void> wait_in_call(const std::shared_ptr<Work::State>& work);
 
  private:
+  [[nodiscard]] std::shared_ptr<Work::State> make_group(CommOperation operation,
+                                                        std::shared_ptr<const void> owner);
+  Result<Work> keep(CommCall& call, std::shared_ptr<const void> owner,
+                    const std::shared_ptr<Work::State>& work);
+  Result<Work> keep_batch(std::span<const collectives::KeptCall> messages,
+                          const std::shared_ptr<const void>& owner, const std::shared_ptr<Work::State>& work);
+  /// `call`: of the group, as hooks get it.
+  Result<Work> issue_group(CommCall& call, std::span<const collectives::KeptCall> calls,
+                           const std::shared_ptr<Work::State>& work);
+
   const collectives::Identity identity_;
   const ForkGuard fork_guard_;
   const std::shared_ptr<collectives::Hooks> hooks_;
+  collectives::Coalescer coalescer_;
+  std::atomic<std::uint64_t> group_number_{0};  // of batches and coalesced calls
 };
 
 }  // namespace headrace

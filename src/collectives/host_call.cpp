@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace headrace::collectives {
 namespace {
@@ -123,24 +124,6 @@ Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
 std::string HostPlan::way(const CommCall& call) const {
   if (call.operation != CommOperation::all_reduce) return {};
   return one_shot ? "one_shot" : fmt::format("two_shot, blocks of {} bytes", block_bytes);
-}
-
-KeptCall::KeptCall(const CommCall& call)
-    : call_(call),
-      inputs_(call.inputs.begin(), call.inputs.end()),
-      outputs_(call.outputs.begin(), call.outputs.end()),
-      input_splits_(call.input_splits.begin(), call.input_splits.end()),
-      output_splits_(call.output_splits.begin(), call.output_splits.end()) {
-  call_.hints = nullptr;
-}
-
-CommCall KeptCall::call() const {
-  CommCall call = call_;
-  call.inputs = inputs_;
-  call.outputs = outputs_;
-  call.input_splits = input_splits_;
-  call.output_splits = output_splits_;
-  return call;
 }
 
 }  // namespace headrace::collectives

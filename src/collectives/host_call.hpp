@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 namespace headrace::collectives {
 
@@ -25,19 +24,6 @@ struct HostPlan {
   [[nodiscard]] Result<void> run(Exchange& exchange, const CommCall& call) const;
   /// The algorithm as errors name it, where ranks may take different ones.
   [[nodiscard]] std::string way(const CommCall& call) const;
-};
-
-/// A copy of a call that outlives what the caller gave. The elements stay where they are.
-class KeptCall {
- public:
-  explicit KeptCall(const CommCall& call);
-  [[nodiscard]] CommCall call() const;
-
- private:
-  CommCall call_;
-  std::vector<ConstElements> inputs_;
-  std::vector<Elements> outputs_;
-  std::vector<std::size_t> input_splits_, output_splits_;
 };
 
 }  // namespace headrace::collectives

@@ -160,6 +160,7 @@ Call HostComm::begin(CommCall& call) {
   running.timeout = call.timeout;
   running.deadline = deadline_of(running.timeout);
   running.waits_for_all = call.wait_all_ranks;
+  running.group = call.group;
   hooks()->scheduled(call);
   return running;
 }
@@ -298,10 +299,51 @@ Result<Work> HostComm::issue(CommCall& call, std::shared_ptr<const void> owner) 
   if (!call.async)  // the caller waits, so what it gave stays
     return collective(call, std::move(card), std::move(owner),
                       [&](Exchange& exchange) { return plan->run(exchange, call); });
-  return collective(call, std::move(card), std::move(owner),
-                    [plan = *plan, copy = std::make_shared<const KeptCall>(call)](Exchange& exchange) {
-                      return plan.run(exchange, copy->call());
-                    });
+  return collective(call, std::move(card), std::move(owner), body_of(*plan, call));
+}
+
+Result<void> HostComm::check(const CommCall& call) const {
+  if (is_message(call.operation)) return {};
+  const auto plan = HostPlan::make(call, tuning(), size());
+  return plan ? Result<void>() : plan.error();
+}
+
+HostComm::QueuedBody HostComm::body_of(const HostPlan& plan, const CommCall& call) {
+  return [plan, copy = std::make_shared<const KeptCall>(call)](Exchange& exchange) {
+    return plan.run(exchange, copy->call());
+  };
+}
+
+/// All of them, with no operation of another thread between them.
+void HostComm::issue_all(std::span<const KeptCall> calls, bool async, Group& group) {
+  const std::scoped_lock lock(order_);
+  for (const KeptCall& kept : calls) issue_one(kept, async, group);
+}
+
+void HostComm::issue_one(const KeptCall& kept, bool async, Group& group) {
+  CommCall call = kept.call();
+  call.group = group.id();
+  const auto begun = [&]() -> Result<std::shared_ptr<Work::State>> {
+    HEADRACE_TRY_VOID(usable());
+    if (is_message(call.operation)) {
+      call.async = async;
+      return begin_message(call, kept.owner());
+    }
+    call.async = true;
+    HEADRACE_TRY(plan, HostPlan::make(call, settings_.tuning, size()));
+    return enqueue(call, card_of(call, &plan), kept.owner(), body_of(plan, call));
+  };
+  auto work = begun();
+  work ? group.add(Work(std::move(*work))) : group.refuse(work.error());
+}
+
+Result<std::shared_ptr<Work::State>> HostComm::enqueue(CommCall& call, std::string card,
+                                                       std::shared_ptr<const void> owner, QueuedBody body) {
+  HEADRACE_TRY_VOID(start_worker());
+  auto work = std::make_shared<Work::State>(shared_from_this(), begin(call), std::move(owner));
+  queue_.push_back({work, std::move(card), std::move(body)});
+  changed_.notify_all();
+  return work;
 }
 
 std::string HostComm::card_of(const CommCall& call, const HostPlan* plan) const {
@@ -331,9 +373,16 @@ Result<void> HostComm::compare(const Call& call, const std::string& card) {
 
 Result<Work> HostComm::message(CommCall& call, std::shared_ptr<const void> owner) {
   std::unique_lock lock(order_);
-  if (auto open = usable(); !open) return std::move(open).error();
-  if (call.async)
-    if (auto started = start_worker(); !started) return std::move(started).error();
+  HEADRACE_TRY_VOID(usable());
+  HEADRACE_TRY(work, begin_message(call, std::move(owner)));
+  lock.unlock();
+  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
+  return Work(std::move(work));
+}
+
+Result<std::shared_ptr<Work::State>> HostComm::begin_message(CommCall& call,
+                                                             std::shared_ptr<const void> owner) {
+  if (call.async) HEADRACE_TRY_VOID(start_worker());
   auto work = std::make_shared<Work::State>(shared_from_this(), begin(call), std::move(owner));
   hooks()->started(work->call().id());
   if (ended()) {
@@ -342,9 +391,7 @@ Result<Work> HostComm::message(CommCall& call, std::shared_ptr<const void> owner
   }
   post(call, work);  // in order of call
   changed_.notify_all();
-  lock.unlock();
-  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
-  return Work(std::move(work));
+  return work;
 }
 
 void HostComm::post(const CommCall& call, const std::shared_ptr<Work::State>& work) {

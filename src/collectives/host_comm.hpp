@@ -66,6 +66,9 @@ class HostComm final : public Comm::Core, public Watch {
 
  protected:
   Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
+  [[nodiscard]] Result<void> check(const CommCall& call) const override;
+  void issue_all(std::span<const KeptCall> calls, bool async, Group& group) override;
+  Result<void> wait_in_call(const std::shared_ptr<Work::State>& work) override;
 
  private:
   using QueuedBody = std::function<Result<void>(Exchange&)>;
@@ -101,10 +104,16 @@ class HostComm final : public Comm::Core, public Watch {
   }
   template <class Body>
   Result<void> run(const Call& call, const std::string& card, const Body& body);
+  /// Puts a collective into the queue. order_ is held.
+  Result<std::shared_ptr<Work::State>> enqueue(CommCall& call, std::string card,
+                                               std::shared_ptr<const void> owner, QueuedBody body);
+  /// A collective that runs later, with a copy of the call.
+  [[nodiscard]] static QueuedBody body_of(const HostPlan& plan, const CommCall& call);
   Result<Work> message(CommCall& call, std::shared_ptr<const void> owner);
+  /// order_ is held.
+  Result<std::shared_ptr<Work::State>> begin_message(CommCall& call, std::shared_ptr<const void> owner);
+  void issue_one(const KeptCall& kept, bool async, Group& group);  // order_ is held
   void post(const CommCall& call, const std::shared_ptr<Work::State>& work);
-  /// Waits for a work in the call that began it.
-  Result<void> wait_in_call(const std::shared_ptr<Work::State>& work);
   Result<void> start_worker();  // order_ is held
   void work();
   void drive_messages(Waiter& waiter);
@@ -161,10 +170,8 @@ Result<Work> HostComm::collective(CommCall& call, std::string card, std::shared_
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
   const bool at_once = !call.async && !running_ && queue_.empty();
-  if (!at_once)
-    if (auto worker = start_worker(); !worker) return std::move(worker).error();
-  Call running = begin(call);
   if (at_once) {
+    Call running = begin(call);
     running_ = true;
     running.interrupt = Interrupt(interrupted_);
     lock.unlock();
@@ -178,9 +185,7 @@ Result<Work> HostComm::collective(CommCall& call, std::string card, std::shared_
     if (error.code != Code::ok) return error;
     return Work();
   }
-  auto work = std::make_shared<Work::State>(shared_from_this(), running, std::move(owner));
-  queue_.push_back({work, std::move(card), std::move(body)});
-  changed_.notify_all();
+  HEADRACE_TRY(work, enqueue(call, std::move(card), std::move(owner), std::move(body)));
   lock.unlock();
   if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
   return Work(std::move(work));

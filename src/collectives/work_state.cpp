@@ -14,13 +14,16 @@ Work::State::State(std::shared_ptr<Comm::Core> core, const collectives::Call& ca
 }
 
 void Work::State::end(Result<void> result) {
-  WorkStatus status = WorkStatus::completed;
-  if (!result) {
-    error_ = collectives::described(*core_, call_, std::move(result).error());
-    status = error_.code == Code::timed_out  ? WorkStatus::timed_out
-             : error_.code == Code::canceled ? WorkStatus::aborted
-                                             : WorkStatus::failed;
-  }
+  end_described(result ? Error{Code::ok, {}}
+                       : collectives::described(*core_, call_, std::move(result).error()));
+}
+
+void Work::State::end_described(Error error) {
+  error_ = std::move(error);
+  const WorkStatus status = error_.code == Code::ok          ? WorkStatus::completed
+                            : error_.code == Code::timed_out ? WorkStatus::timed_out
+                            : error_.code == Code::canceled  ? WorkStatus::aborted
+                                                             : WorkStatus::failed;
   owner_.reset();
   core_->hooks()->completed(call_.id(), error_);
   status_.store(word(status), std::memory_order_release);

@@ -21,6 +21,7 @@ namespace headrace::collectives {
 struct Call {
   CommOperation operation = CommOperation::barrier;
   std::uint64_t number = 0;
+  CommCallId group = {};  ///< the batch that it belongs to; number 0: none
   Timeout timeout = forever;
   Deadline deadline = Deadline::never();
   std::atomic<int>* awaited = nullptr;  ///< where to note the rank that is waited for; may be null
@@ -41,7 +42,7 @@ struct Call {
 
 namespace headrace {
 
-/// Ends once, with an error that `described` completes. The thread that runs the operation ends it; any
+/// Ends once. The thread that runs the operation ends it; any
 /// thread reads it.
 class Work::State {
  public:
@@ -54,6 +55,8 @@ class Work::State {
 
   void begin() { status_.store(word(WorkStatus::in_progress), std::memory_order_release); }
   void end(Result<void> result);
+  /// With an error that names an operation already; Code::ok: it ended well.
+  void end_described(Error error);
   void on_end(std::function<void()> callback);
   void set_source(int rank) { source_ = rank; }  // before the end
 
