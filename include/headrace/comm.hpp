@@ -135,6 +135,18 @@ class Work {
 
 class Batch;
 
+/// The output of an all_gather that is prepared once: from Comm::all_gather_p_init. A handle, cheap to copy.
+class AllGatherHandle {
+ public:
+  AllGatherHandle() = default;
+
+ private:
+  friend class Comm;
+  struct Prepared;
+  explicit AllGatherHandle(std::shared_ptr<Prepared> prepared) : prepared_(std::move(prepared)) {}
+  std::shared_ptr<Prepared> prepared_;
+};
+
 /// One rank of a communicator.
 ///
 /// Every rank calls the same operations in the same order. Calls of several threads are ordered as they come,
@@ -242,6 +254,18 @@ class Comm {
   ///   shapes  output.count == size() * input.count
   HEADRACE_API Result<Work> all_gather_single(const Elements& output, const ConstElements& input,
                                               const OpOptions& options = {});
+  /// Checks the output of all_gather_single once, for any number of all_gather_p_exec. No other rank takes
+  /// part.
+  ///   shapes  output.count is a multiple of size()
+  ///   owns    nothing: the output stays in place until all_gather_p_free
+  HEADRACE_API Result<AllGatherHandle> all_gather_p_init(const Elements& output);
+  /// all_gather_single into the output of the handle.
+  ///   errors  invalid_argument (another communicator's handle, or freed; another count or type)
+  HEADRACE_API Result<Work> all_gather_p_exec(const AllGatherHandle& handle, const ConstElements& input,
+                                              const OpOptions& options = {});
+  /// Operations that are under way go on.
+  ///   errors  invalid_argument (another communicator's handle, or freed)
+  HEADRACE_API Result<void> all_gather_p_free(const AllGatherHandle& handle);
   /// Rank r gets the reduction of all ranks' inputs[r].
   ///   shapes  size() inputs, each of the output's count
   HEADRACE_API Result<Work> reduce_scatter(const Elements& output, std::span<const ConstElements> inputs,

@@ -53,6 +53,21 @@ class Arguments {
                                        : refuse("{} has {} elements: {} ranks times {} of {} are {}", many,
                                                 a.count, size(), b.count, one, b.count * size());
   }
+  /// Elements that are cut into one part for each rank.
+  Arguments& divisible(const char* what, const ConstElements& elements) {
+    return elements.count % size() == 0
+               ? *this
+               : refuse(
+                     "{} has {} elements for {} ranks: the count must be a multiple of the number of ranks",
+                     what, elements.count, size());
+  }
+  /// One rank's part of elements that have been checked.
+  Arguments& share(const char* what, const ConstElements& part, const char* whole, const ConstElements& all) {
+    if (part.count * size() != all.count || part.dtype != all.dtype)
+      return refuse("{} has {} {}, {} takes {} {} of each rank", what, part.count, dtype_name(part.dtype),
+                    whole, all.count / size(), dtype_name(all.dtype));
+    return memory(what, part);
+  }
   template <class List>
   Arguments& list(const char* what, const List& list, std::size_t expected) {
     if (list.size() != expected)

@@ -10,6 +10,7 @@
 #include "collectives/observers.hpp"
 
 #include <array>
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -207,6 +208,49 @@ Result<Work> Comm::all_gather_single(const Elements& output, const ConstElements
   call.inputs = one(input);
   call.outputs = one(output);
   return core_->call(call, options.owner);
+}
+
+struct AllGatherHandle::Prepared {
+  Prepared(const std::shared_ptr<Comm::Core>& of, const Elements& elements) : core(of), output(elements) {}
+
+  /// Whether the handle may be used with a communicator.
+  [[nodiscard]] static std::string_view why_not(const Prepared* prepared,
+                                                const std::shared_ptr<Comm::Core>& core) {
+    if (prepared == nullptr || prepared->core.lock() != core)
+      return "the handle is of another communicator: make one by all_gather_p_init of this one";
+    return prepared->freed ? "the handle has been freed: make another one by all_gather_p_init" : "";
+  }
+
+  const std::weak_ptr<Comm::Core> core;
+  const Elements output;
+  std::atomic<bool> freed{false};
+};
+
+Result<AllGatherHandle> Comm::all_gather_p_init(const Elements& output) {
+  Arguments arguments(*core_, CommOperation::all_gather_single);
+  HEADRACE_CHECK_ARGUMENTS(arguments.memory("the output", output).divisible("the output", output));
+  return AllGatherHandle(std::make_shared<AllGatherHandle::Prepared>(core_, output));
+}
+
+Result<Work> Comm::all_gather_p_exec(const AllGatherHandle& handle, const ConstElements& input,
+                                     const OpOptions& options) {
+  CommCall call = call_of(CommOperation::all_gather_single, options);
+  const AllGatherHandle::Prepared* const prepared = handle.prepared_.get();
+  const std::string_view why_not = AllGatherHandle::Prepared::why_not(prepared, core_);
+  Arguments arguments(*core_, call.operation);
+  HEADRACE_CHECK_ARGUMENTS(arguments.that(why_not.empty(), why_not));
+  HEADRACE_CHECK_ARGUMENTS(arguments.share("the input", input, "the handle", prepared->output));
+  call.inputs = one(input);
+  call.outputs = one(prepared->output);
+  return core_->call(call, options.owner);
+}
+
+Result<void> Comm::all_gather_p_free(const AllGatherHandle& handle) {
+  const std::string_view why_not = AllGatherHandle::Prepared::why_not(handle.prepared_.get(), core_);
+  HEADRACE_CHECK_ARGUMENTS(
+      Arguments(*core_, CommOperation::all_gather_single).that(why_not.empty(), why_not));
+  handle.prepared_->freed = true;
+  return {};
 }
 
 Result<Work> Comm::reduce_scatter(const Elements& output, std::span<const ConstElements> inputs, ReduceOp op,
