@@ -276,6 +276,13 @@ class Comm {
   ///   shapes  input.count == size() * output.count
   HEADRACE_API Result<Work> reduce_scatter_single(const Elements& output, const ConstElements& input,
                                                   ReduceOp op, const OpOptions& options = {});
+  /// reduce_scatter_single of float32 that sends half the bytes: as bfloat16, rounded up or down by chance,
+  /// so that the mean of the error is 0. Sums are float32; a rank's own part is not rounded.
+  ///   shapes  float32; input.count == size() * output.count; sum or avg
+  ///   seed    of the chance, on each rank: the same seed gives the same elements
+  HEADRACE_API Result<Work> reduce_scatter_quantized(const Elements& output, const ConstElements& input,
+                                                     ReduceOp op, std::uint64_t seed,
+                                                     const OpOptions& options = {});
   /// outputs[r] gets inputs[this rank] of rank r.
   ///   shapes  size() of each; inputs[r] of this rank has the count of outputs[this rank] of rank r
   HEADRACE_API Result<Work> all_to_all(std::span<const Elements> outputs,

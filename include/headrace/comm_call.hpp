@@ -133,6 +133,7 @@ enum class CommOperation : std::int32_t {
   monitored_barrier = 20,
   batch = 21,      ///< sends and receives that are issued together
   coalesced = 22,  ///< the calls between start_coalescing and end_coalescing
+  reduce_scatter_quantized = 23,
 };
 /// The name of an operation as in CommOperation: "all_reduce".
 HEADRACE_API std::string_view comm_operation_name(CommOperation operation) noexcept;
@@ -168,6 +169,7 @@ struct CommCall {
   Timeout timeout = {};
   const std::map<std::string, std::string>* hints = nullptr;
   bool wait_all_ranks = false;  ///< of monitored_barrier
+  std::uint64_t seed = 0;       ///< of reduce_scatter_quantized
   CommCallId group = {};        ///< the batch or coalesced calls that it belongs to; number 0: none
 };
 

@@ -20,8 +20,8 @@ using Counts = std::vector<std::uint64_t>;
 constexpr std::size_t most_groups = 8;  // in one error
 
 bool gives_parts(CommOperation kind) {
-  return kind == CommOperation::reduce_scatter || kind == CommOperation::all_to_all ||
-         kind == CommOperation::scatter;
+  return kind == CommOperation::reduce_scatter || kind == CommOperation::reduce_scatter_quantized ||
+         kind == CommOperation::all_to_all || kind == CommOperation::scatter;
 }
 bool gets_parts(CommOperation kind) {
   return kind == CommOperation::all_gather || kind == CommOperation::all_to_all ||

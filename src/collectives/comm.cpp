@@ -65,8 +65,10 @@ constexpr std::array operation_names{
     "monitored_barrier",
     "batch",
     "coalesced",
+    "reduce_scatter_quantized",
 };
-static_assert(operation_names.size() == static_cast<std::size_t>(CommOperation::coalesced) + 1);
+static_assert(operation_names.size() ==
+              static_cast<std::size_t>(CommOperation::reduce_scatter_quantized) + 1);
 
 }  // namespace
 
@@ -286,6 +288,21 @@ Result<Work> Comm::reduce_scatter_single(const Elements& output, const ConstElem
   call.inputs = one(input);
   call.outputs = one(output);
   call.op = op;
+  return core_->call(call, options.owner);
+}
+
+Result<Work> Comm::reduce_scatter_quantized(const Elements& output, const ConstElements& input, ReduceOp op,
+                                            std::uint64_t seed, const OpOptions& options) {
+  CommCall call = call_of(CommOperation::reduce_scatter_quantized, options);
+  HEADRACE_CHECK_ARGUMENTS(
+      Arguments(*core_, call.operation)
+          .times("the input", input, "the output", output)
+          .that(input.dtype == DType::float32, "the elements must be float32")
+          .that(op.kind == ReduceOp::sum || op.kind == ReduceOp::avg, "its reductions are sum and avg"));
+  call.inputs = one(input);
+  call.outputs = one(output);
+  call.op = op;
+  call.seed = seed;
   return core_->call(call, options.owner);
 }
 

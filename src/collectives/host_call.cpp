@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 #include "collectives/algorithms.hpp"
 #include "collectives/operation.hpp"
+#include "collectives/quantized.hpp"
 
 #include <algorithm>
 #include <map>
@@ -70,6 +71,14 @@ Result<void> run_all_to_all(Exchange& exchange, const CommCall& call) {
                     cut(part_of(call.inputs.front()), call.input_splits, width));
 }
 
+Result<void> run_quantized(Exchange& exchange, const CommCall& call, std::size_t block_bytes) {
+  const ConstElements& input = call.inputs.front();
+  const Elements& output = call.outputs.front();
+  return reduce_scatter_quantized(exchange, {static_cast<const float*>(input.data), input.count},
+                                  {static_cast<float*>(output.data), output.count},
+                                  call.op.kind == ReduceOp::avg, call.seed, block_bytes);
+}
+
 }  // namespace
 
 Result<HostPlan> HostPlan::make(const CommCall& call, const Tuning& tuning, int ranks) {
@@ -108,6 +117,8 @@ Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
       return all_gather(exchange, parts_of(call.outputs, ranks), part_of(call.inputs.front()));
     case CommOperation::reduce_scatter:
       return reduce_scatter(exchange, part_of(call.outputs.front()), parts_of(call.inputs, ranks), reduction);
+    case CommOperation::reduce_scatter_quantized:
+      return run_quantized(exchange, call, block_bytes);
     case CommOperation::all_to_all:
       return run_all_to_all(exchange, call);
     case CommOperation::gather:
@@ -122,6 +133,8 @@ Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
 }
 
 std::string HostPlan::way(const CommCall& call) const {
+  if (call.operation == CommOperation::reduce_scatter_quantized)
+    return fmt::format("blocks of {} bytes", block_bytes);
   if (call.operation != CommOperation::all_reduce) return {};
   return one_shot ? "one_shot" : fmt::format("two_shot, blocks of {} bytes", block_bytes);
 }

@@ -31,7 +31,7 @@ namespace headrace::collectives {
 [[nodiscard]] constexpr bool reduces(CommOperation operation) {
   const CommOperation kind = kind_of(operation);
   return kind == CommOperation::all_reduce || kind == CommOperation::reduce ||
-         kind == CommOperation::reduce_scatter;
+         kind == CommOperation::reduce_scatter || kind == CommOperation::reduce_scatter_quantized;
 }
 
 // A tag holds the kind of the operation and the lower 24 bits of its number.
