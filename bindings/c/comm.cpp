@@ -22,6 +22,7 @@ Result<CommOptions> comm_options_of(const headrace_comm_options* given) {
   options.timeout = timeout_of(given->timeout_ns);
   options.abort_on_error = given->abort_on_error != 0;
   options.enable_reconfigure = given->enable_reconfigure != 0;
+  if (given->backend != nullptr) options.backend = given->backend;
   auto hints = pairs_in(given->hints);
   if (!hints) return std::move(hints).error();
   options.hints = std::move(*hints);
@@ -40,6 +41,7 @@ nlohmann::ordered_json described(const CommOptions& options) {
           {"meeting_timeout_ns", described(options.meeting_timeout)},
           {"timeout_ns", described(options.timeout)},
           {"abort_on_error", options.abort_on_error},
+          {"backend", options.backend},
           {"hints", nlohmann::ordered_json(options.hints)}};
 }
 
@@ -110,6 +112,14 @@ std::int32_t headrace_comm_get_options(const headrace_comm* comm, headrace_bytes
     HEADRACE_C_TRY(given(json, "json"));
     give(json, described(comm->comm.options())
                    .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    return {};
+  });
+}
+
+std::int32_t headrace_list_comm_backends(headrace_bytes** json, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(json, "json"));
+    give(json, nlohmann::ordered_json(headrace::list_comm_backends()).dump());
     return {};
   });
 }

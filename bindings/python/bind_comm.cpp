@@ -33,13 +33,11 @@ struct PyCommOptions {
   CommOptions options;
 };
 
-void check_backend(const std::string& backend, nb::handle device) {
-  if (backend != "host")
-    raise(Error{Code::not_supported, "there is no backend \"" + backend + "\": the only one is \"host\""});
+void check_device(nb::handle device) {
   const auto place = take(device_from_text(nb::str(device).c_str()));
   if (place.kind != Device::Kind::cpu)
     raise(Error{Code::not_supported,
-                "backend host moves host memory: device is " + device_text(place) + ", give \"cpu\""});
+                "communicators move host memory: device is " + device_text(place) + ", give \"cpu\""});
 }
 
 /// Rank and size of the caller, or of the launcher.
@@ -96,8 +94,9 @@ nb::object new_comm(const std::string& backend, nb::handle device, std::optional
                     std::optional<int> size, std::optional<Text> meeting, nb::object store,
                     const std::string& name, const TimeLimit& timeout, const TimeLimit& meeting_timeout,
                     bool abort_on_error, const Hints& hints, bool enable_reconfigure) {
-  check_backend(backend, device);
+  check_device(device);
   CommOptions options = options_of(rank, size);
+  options.backend = backend;
   std::optional<std::string> address;
   if (meeting) address = meeting->str();
   const auto place = set_place(options, std::move(address), std::move(store));
@@ -209,6 +208,8 @@ void bind_values(nb::module_& module) {
           [](const PyCommOptions& self) { return seconds_of(self.options.meeting_timeout); },
           "Seconds within which all ranks had to come.")
       .def_prop_ro(
+          "backend", [](const PyCommOptions& self) { return to_str(self.options.backend); }, "The backend.")
+      .def_prop_ro(
           "meeting", [](const PyCommOptions& self) { return to_str(self.options.meeting); },
           "Where the ranks met; \"\" if it was a store, or if there is one rank.")
       .def_prop_ro(
@@ -225,10 +226,10 @@ void bind_values(nb::module_& module) {
           nb::sig("def hints(self) -> dict[str, str]"), "The hints that were given, with their later values.")
       .def("__repr__", [](nb::handle self) {
         return nb::str(
-                   "CommOptions(timeout={}, meeting_timeout={}, meeting={!r}, "
+                   "CommOptions(backend={!r}, timeout={}, meeting_timeout={}, meeting={!r}, "
                    "abort_process_on_timeout_or_error={}, hints={})")
-            .format(self.attr("timeout"), self.attr("meeting_timeout"), self.attr("meeting"),
-                    self.attr("abort_process_on_timeout_or_error"), self.attr("hints"));
+            .format(self.attr("backend"), self.attr("timeout"), self.attr("meeting_timeout"),
+                    self.attr("meeting"), self.attr("abort_process_on_timeout_or_error"), self.attr("hints"));
       });
 
   nb::class_<CommHint>(module, "CommHint", "A hint of communicators, from list_comm_hints.")
@@ -246,7 +247,15 @@ void bind_values(nb::module_& module) {
             .format(to_str(self.name), to_str(self.default_value));
       });
   module.def(
-      "list_comm_hints", [] { return list_comm_hints(); }, "Lists the hints of communicators.");
+      "list_comm_hints", [] { return list_comm_hints(); }, "Lists the hints of the backend \"host\".");
+  module.def(
+      "list_comm_backends",
+      [] {
+        nb::list names;
+        for (const std::string& name : list_comm_backends()) names.append(to_str(name));
+        return names;
+      },
+      nb::sig("def list_comm_backends() -> list[str]"), "Lists the backends of communicators, for new_comm.");
   module.attr("any_source") = any_source;
 }
 
@@ -273,10 +282,11 @@ void bind_life(CommClass& comm) {
           },
           "\"cpu\": where the tensors lie.")
       .def(
-          "get_backend", [](const PyComm& self) { return to_str(self.comm().backend()); }, "\"host\".")
+          "get_backend", [](const PyComm& self) { return to_str(self.comm().backend()); },
+          "The name of the backend: \"host\".")
       .def(
           "get_backend_version", [](const PyComm& self) { return to_str(self.comm().backend_version()); },
-          "The version of Headrace.")
+          "The version of the backend; of \"host\" that of Headrace.")
       .def("set_timeout", &set_timeout, nb::arg("timeout"),
            "Sets the timeout of operations that begin later, in seconds or as a timedelta; math.inf: no "
            "limit.")
@@ -632,6 +642,7 @@ void bind_comm(nb::module_& module) {
           "None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, typing.Any] | None "
           "= None, enable_reconfigure: bool = False) -> Comm"),
       "Opens a communicator: meets the other ranks and connects to each.\n\n"
+      "backend: the same on all ranks; list_comm_backends() has the names. \"fake\" moves nothing.\n"
       "rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,\n"
       "srun and others, or HEADRACE_RANK and HEADRACE_SIZE).\n"
       "meeting: where the ranks meet: \"tcp://host:port\", at which rank 0 listens; \"file:///folder\";\n"
@@ -644,13 +655,14 @@ void bind_comm(nb::module_& module) {
       "timeout: of each operation, in seconds or as a timedelta; None: 600 s; math.inf: no limit.\n"
       "meeting_timeout: until all ranks have come; None: 120 s.\n"
       "abort_process_on_timeout_or_error: ends the process when an operation fails, or is late.\n"
-      "hints: list_comm_hints() has the names.\n"
       "enable_reconfigure: ranks of other hosts may join it by reconfigure, though its meeting is of this "
       "host\n"
       "alone, or it has one rank.\n"
+      "hints: for the backend; list_comm_hints() has the names for \"host\".\n"
       "Errors: InvalidArgument (rank, size, name, an unknown hint: the nearest; a rank that two callers\n"
-      "have), NotFound (no launcher has set rank and size: what was looked for), NotSupported (another\n"
-      "backend or device), TimedOut (which ranks have not come), and those of the store.");
+      "have), NotFound (no such backend: which there are; no launcher has set rank and size: what was\n"
+      "looked for), NotSupported (another device), TimedOut (which ranks have not come), and those of the\n"
+      "store and of the backend.");
 }
 
 }  // namespace headrace::python

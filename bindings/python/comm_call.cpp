@@ -34,7 +34,7 @@ void check_place(const TensorView& view, const char* kind, const char* name) {
   const auto what = [&] { return std::string(kind) + " " + name; };
   if (view.device.kind != Device::Kind::cpu)
     raise_invalid(what() + " is on " + device_text(view.device) +
-                  ": backend host moves host memory; give a copy there, as tensor.cpu() makes");
+                  ": communicators move host memory; give a copy there, as tensor.cpu() makes");
   if (!view.strides.empty())
     raise_invalid(what() + " is not contiguous: its shape is " + shape_text(view.shape) +
                   ", its strides are " + shape_text(view.strides) +

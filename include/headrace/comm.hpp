@@ -33,6 +33,10 @@ class CommStore {
 struct CommOptions {
   int rank = 0;  ///< of this participant: 0 to size - 1
   int size = 1;  ///< number of ranks
+  /// What moves the elements, the same on all ranks: "host", "fake" (every operation is done at once, and
+  /// none moves an element: for measuring, and for programs without other ranks), or one of
+  /// list_comm_backends().
+  std::string backend = "host";
   /// The same on all ranks: 1 to 128 bytes. Communicators that share a meeting place have different names.
   std::string name = "world";
   /// Where the ranks meet: "tcp://host:port", at which rank 0 listens; "file:///folder"; "memory:NAME" for
@@ -47,7 +51,7 @@ struct CommOptions {
   /// Ranks of other hosts may join it by reconfigure, though its meeting place is of this host alone, or it
   /// has one rank and needs none. Ranks of this host may always.
   bool enable_reconfigure = false;
-  /// Values by name; list_comm_hints() has the names.
+  /// Values by name, for the backend; list_comm_hints() has the names for "host".
   std::map<std::string, std::string> hints = {};
   /// Asked about ten times a second by a thread that waits in open, split, finalize or an operation that is
   /// not async. True ends the wait with canceled; an operation that others wait for ends the communicator.
@@ -69,8 +73,10 @@ struct CommOptions {
 struct CommHint {
   std::string name, default_value, unit, sentence;
 };
-/// Lists the hints of CommOptions.
+/// Lists the hints of the backend "host".
 HEADRACE_API std::vector<CommHint> list_comm_hints();
+/// Lists the values of CommOptions::backend.
+HEADRACE_API std::vector<std::string> list_comm_backends();
 
 /// What goes with one operation.
 struct OpOptions {
@@ -167,8 +173,8 @@ class Comm {
 
   /// Meets the other ranks and connects to each.
   ///   errors  invalid_argument (rank, size, name, an unknown hint: the nearest; a rank that two callers
-  ///   have),
-  ///           timed_out (which ranks have not come), and those of Agent::open and of the store
+  ///           have), not_found (no such backend: which there are), timed_out (which ranks have not come),
+  ///           and those of Agent::open and of the store
   static HEADRACE_API Result<Comm> open(const CommOptions& options);
   /// Closes.
   HEADRACE_API ~Comm();
@@ -183,7 +189,8 @@ class Comm {
   [[nodiscard]] HEADRACE_API std::string name() const;
   /// With the values that were set since.
   [[nodiscard]] HEADRACE_API CommOptions options() const;
-  [[nodiscard]] HEADRACE_API std::string_view backend() const;  ///< "host"
+  /// CommOptions::backend, and the version that the backend gives. Both end with a zero.
+  [[nodiscard]] HEADRACE_API std::string_view backend() const;
   [[nodiscard]] HEADRACE_API std::string_view backend_version() const;
 
   /// For operations that begin later.

@@ -854,6 +854,10 @@ class CommOptions:
         """Seconds within which all ranks had to come."""
 
     @property
+    def backend(self) -> str:
+        """The backend."""
+
+    @property
     def meeting(self) -> str:
         """Where the ranks met; "" if it was a store, or if there is one rank."""
 
@@ -889,7 +893,10 @@ class CommHint:
     def __repr__(self) -> str: ...
 
 def list_comm_hints() -> list[CommHint]:
-    """Lists the hints of communicators."""
+    """Lists the hints of the backend "host"."""
+
+def list_comm_backends() -> list[str]:
+    """Lists the backends of communicators, for new_comm."""
 
 any_source: int = -1
 
@@ -929,10 +936,10 @@ class Comm:
         """"cpu": where the tensors lie."""
 
     def get_backend(self) -> str:
-        """"host"."""
+        """The name of the backend: "host"."""
 
     def get_backend_version(self) -> str:
-        """The version of Headrace."""
+        """The version of the backend; of "host" that of Headrace."""
 
     def set_timeout(self, timeout: float | datetime.timedelta) -> None:
         """
@@ -1118,6 +1125,7 @@ def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = N
     """
     Opens a communicator: meets the other ranks and connects to each.
 
+    backend: the same on all ranks; list_comm_backends() has the names. "fake" moves nothing.
     rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,
     srun and others, or HEADRACE_RANK and HEADRACE_SIZE).
     meeting: where the ranks meet: "tcp://host:port", at which rank 0 listens; "file:///folder";
@@ -1129,12 +1137,13 @@ def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = N
     timeout: of each operation, in seconds or as a timedelta; None: 600 s; math.inf: no limit.
     meeting_timeout: until all ranks have come; None: 120 s.
     abort_process_on_timeout_or_error: ends the process when an operation fails, or is late.
-    hints: list_comm_hints() has the names.
     enable_reconfigure: ranks of other hosts may join it by reconfigure, though its meeting is of this host
     alone, or it has one rank.
+    hints: for the backend; list_comm_hints() has the names for "host".
     Errors: InvalidArgument (rank, size, name, an unknown hint: the nearest; a rank that two callers
-    have), NotFound (no launcher has set rank and size: what was looked for), NotSupported (another
-    backend or device), TimedOut (which ranks have not come), and those of the store.
+    have), NotFound (no such backend: which there are; no launcher has set rank and size: what was
+    looked for), NotSupported (another device), TimedOut (which ranks have not come), and those of the
+    store and of the backend.
     """
 
 class FlightRecorder:

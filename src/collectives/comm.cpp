@@ -5,8 +5,8 @@
 #include "base/errors.hpp"
 #include "base/names.hpp"
 #include "collectives/arguments.hpp"
+#include "collectives/backends.hpp"
 #include "collectives/core.hpp"
-#include "collectives/host_comm.hpp"
 #include "collectives/observers.hpp"
 
 #include <array>
@@ -105,7 +105,7 @@ void Comm::let_go() {
 
 Result<Comm> Comm::open(const CommOptions& options) {
   HEADRACE_TRY(observers, collectives::Observers::read());
-  auto core = collectives::HostComm::open(options);
+  auto core = collectives::open_backend(options);
   if (!core)
     return std::move(core).error().within(
         fmt::format("open communicator {} as rank {}", name_text(options.name), options.rank));

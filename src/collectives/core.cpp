@@ -49,6 +49,30 @@ Error Comm::Core::refused(std::string_view operation, Error error) const {
   return std::move(error).within(fmt::format("rank {}, {} of {}", rank(), operation, name_text(name())));
 }
 
+Error Comm::Core::why_closed() const {
+  return make_error(Code::invalid_argument, "the communicator {} has been finalized: open another one",
+                    name_text(name()));
+}
+
+CommOptions Comm::Core::options_of_split(std::span<const int> group, int mine, const std::string& name,
+                                         const SplitOptions& changes) const {
+  CommOptions options = this->options();
+  for (const auto& [hint, value] : changes.hints) options.hints[hint] = value;
+  if (changes.timeout) options.timeout = changes.timeout;
+  if (changes.meeting_timeout) options.meeting_timeout = changes.meeting_timeout;
+  options.rank = mine;
+  options.size = static_cast<int>(group.size());
+  options.name = name;
+  return options;
+}
+
+std::vector<int> Comm::Core::first_ranks(std::span<const int> group) const {
+  std::vector<int> ranks;
+  ranks.reserve(group.size());
+  for (const int rank : group) ranks.push_back(this->ranks()[static_cast<std::size_t>(rank)]);
+  return ranks;
+}
+
 Result<Work> Comm::Core::call(CommCall& call, std::shared_ptr<const void> owner) {
   if (forked()) return why_not_in_child();
   if (const auto work = coalesces()) return keep(call, std::move(owner), work);

@@ -52,6 +52,7 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   /// Whether this is a forked child's copy: it has none of the threads, and the memory is its parent's.
   [[nodiscard]] bool forked() const { return fork_guard_.forked(); }
   [[nodiscard]] Error why_not_in_child() const;
+  [[nodiscard]] Error why_closed() const;
   /// The error of a call that has no number, with rank, operation and communicator before it.
   [[nodiscard]] Error refused(std::string_view operation, Error error) const;
   [[nodiscard]] Error refused(CommOperation operation, Error error) const {
@@ -97,6 +98,11 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   virtual bool wait(Work::State& work, Deadline deadline) = 0;
 
  protected:
+  /// The options of a communicator of the ranks `group`, in which this one is number `mine`.
+  [[nodiscard]] CommOptions options_of_split(std::span<const int> group, int mine, const std::string& name,
+                                             const SplitOptions& changes) const;
+  /// The group's ranks as those of the communicator that was opened first.
+  [[nodiscard]] std::vector<int> first_ranks(std::span<const int> group) const;
   /// Begins an operation: gives it its number, and tells the hooks that it is scheduled, started and
   /// completed.
   virtual Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) = 0;

@@ -7,9 +7,10 @@
 #include "base/names.hpp"
 #include "base/random.hpp"
 #include "base/start_thread.hpp"
-#include "base/utf8.hpp"
 #include "collectives/algorithms.hpp"
 #include "collectives/call_card.hpp"
+#include "collectives/check_options.hpp"
+#include "collectives/host_call.hpp"
 #include "collectives/meeting.hpp"
 #include "collectives/observers.hpp"
 #include "collectives/missing_ranks.hpp"
@@ -24,29 +25,8 @@
 namespace headrace::collectives {
 namespace {
 
-constexpr std::size_t longest_name = 128;
 constexpr auto settle_limit = std::chrono::seconds(5);
 
-Result<void> check_name(const std::string& name) {
-  if (name.empty() || name.size() > longest_name || !is_utf8(name) || has_control_character(name)) {
-    return make_error(Code::invalid_argument,
-                      "a communicator's name is UTF-8 of 1 to {} bytes without control characters, not {}",
-                      longest_name, name_text(name));
-  }
-  return {};
-}
-
-Result<void> check_options(const CommOptions& options) {
-  HEADRACE_TRY_VOID(check_name(options.name));
-  constexpr int most_ranks = 4096;
-  if (options.size < 1 || options.size > most_ranks || options.rank < 0 || options.rank >= options.size) {
-    return make_error(
-        Code::invalid_argument,
-        "rank {} of size {}: the size is 1 to {}, and the rank is at least 0 and below the size",
-        options.rank, options.size, most_ranks);
-  }
-  return {};
-}
 
 /// With more ranks than cores here, a rank that spins holds the core that the other one needs.
 std::uint32_t spins_for(int ranks) {
@@ -62,27 +42,24 @@ Code code_for_others(Code code) {
 
 }  // namespace
 
-Result<Settings> settings_of_split(CommOptions& options, const SplitOptions& changes) {
+Result<Settings> settings_of_split(const CommOptions& options, const SplitOptions& changes) {
   if (changes.hints.contains("backends"))
     return make_error(Code::invalid_argument,
                       "hint backends is that of the communicator that was opened first");
-  for (const auto& [name, value] : changes.hints) options.hints[name] = value;
-  if (changes.timeout) options.timeout = changes.timeout;
-  if (changes.meeting_timeout) options.meeting_timeout = changes.meeting_timeout;
   return Settings::read(options.hints);
 }
 
 
-Result<std::shared_ptr<HostComm>> HostComm::open(const CommOptions& options) {
-  HEADRACE_TRY_VOID(check_options(options));
+Result<std::shared_ptr<Comm::Core>> HostComm::open(const CommOptions& options) {
   HEADRACE_TRY(settings, Settings::read(options.hints));
   const std::string agent = fmt::format("{}.{:016x}.{}", options.name, random_u64(), options.rank);
   HEADRACE_TRY(station, Station::open(agent, settings.backends, meets_on_this_host(options)));
   HEADRACE_TRY(members, Members::open(station, options.rank, options.size, "box", settings));
-  std::vector<int> ranks(static_cast<std::size_t>(options.size));
-  for (int rank = 0; rank < options.size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
-  if (options.size == 1)
-    return std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
+  std::vector<int> ranks = all_ranks(options.size);
+  if (options.size == 1) {
+    return std::shared_ptr<Core>(
+        std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks)));
+  }
 
   const Deadline deadline = deadline_of(options.meeting_timeout);
   HEADRACE_TRY(place, open_meeting_place(options));
@@ -95,7 +72,7 @@ Result<std::shared_ptr<HostComm>> HostComm::open(const CommOptions& options) {
   Timeout until;
   if (!deadline.is_never()) until = std::chrono::nanoseconds(deadline.remaining_ns());
   HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, until, barrier));
-  return core;
+  return std::shared_ptr<Core>(std::move(core));
 }
 
 HostComm::HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members,
@@ -508,7 +485,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
   if (forked()) return why_not_in_child();
   HEADRACE_TRY(mine, index_in_group(ranks, rank(), size()));
   if (!ranks.empty()) HEADRACE_TRY_VOID(check_name(name));
-  CommOptions options = this->options();
+  const CommOptions options = options_of_split(ranks, mine, name, changes);
   HEADRACE_TRY(settings, settings_of_split(options, changes));
   std::unique_ptr<Members> members;
   SplitCard card{{ranks.begin(), ranks.end()}, name, {}};
@@ -526,7 +503,6 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
       CommOperation::split, {}, [&](Exchange& exchange) { return gather_texts(exchange, encoded, cards); }));
   if (ranks.empty()) return std::shared_ptr<Core>();
   std::vector<std::string> group;
-  std::vector<int> first_ranks;
   for (const int other : ranks) {
     HEADRACE_TRY(theirs, SplitCard::decode(cards[static_cast<std::size_t>(other)]));
     if (theirs.ranks != card.ranks || theirs.name != name) {
@@ -537,14 +513,10 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
           other, name_text(this->name()), rank());
     }
     group.push_back(std::move(theirs.members_card));
-    first_ranks.push_back(this->ranks()[static_cast<std::size_t>(other)]);
   }
-  options.rank = mine;
-  options.size = static_cast<int>(ranks.size());
-  options.name = name;
   HEADRACE_TRY_VOID(members->connect(group, deadline_of(options.meeting_timeout)));
   auto core =
-      std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(first_ranks));
+      std::make_shared<HostComm>(options, std::move(settings), std::move(members), first_ranks(ranks));
   HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, options.meeting_timeout, barrier));
   return std::shared_ptr<Core>(std::move(core));
 }

@@ -28,12 +28,13 @@
 
 namespace headrace::collectives {
 
-/// The settings of a communicator that another one makes, and its options with the changes.
-[[nodiscard]] Result<Settings> settings_of_split(CommOptions& options, const SplitOptions& changes);
+/// The settings of a communicator that another one makes, from its options with the changes.
+[[nodiscard]] Result<Settings> settings_of_split(const CommOptions& options, const SplitOptions& changes);
 
 class HostComm final : public Comm::Core, public Watch {
  public:
-  static Result<std::shared_ptr<HostComm>> open(const CommOptions& options);
+  /// With options that check_options allows.
+  static Result<std::shared_ptr<Core>> open(const CommOptions& options);
   /// `ranks`: those of this communicator in the first one.
   HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members, std::vector<int> ranks);
   ~HostComm() override;

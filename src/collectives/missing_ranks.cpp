@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::size_t most_pieces = 12;  // a farewell has 240 bytes
 
-std::string duration_text(Timeout timeout) {
-  if (!timeout) return "any time";
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(*timeout).count();
-  return us % 1000 == 0 ? fmt::format("{} ms", us / 1000) : fmt::format("{} us", us);
-}
-
 /// Numbers one by one; three or more in a row as "0 to 3".
 std::vector<std::string> pieces_of(std::span<const int> ranks) {
   std::vector<std::string> pieces;
@@ -33,6 +27,12 @@ std::vector<std::string> pieces_of(std::span<const int> ranks) {
 }
 
 }  // namespace
+
+std::string duration_text(Timeout timeout) {
+  if (!timeout) return "any time";
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(*timeout).count();
+  return us % 1000 == 0 ? fmt::format("{} ms", us / 1000) : fmt::format("{} us", us);
+}
 
 std::string ranks_text(std::span<const int> ranks) {
   std::vector<std::string> pieces = pieces_of(ranks);

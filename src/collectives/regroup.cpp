@@ -109,10 +109,8 @@ Result<std::shared_ptr<Comm::Core>> HostComm::assemble(std::uint64_t key, const 
   }
   const std::shared_ptr<Station>& station = members_->station();
   const auto mine = std::ranges::find(seats, station->agent().name(), &Seat::agent) - seats.begin();
-  CommOptions options = this->options();
+  const CommOptions options = options_of_split(ranks, static_cast<int>(mine), name(), changes);
   HEADRACE_TRY(settings, settings_of_split(options, changes));
-  options.rank = static_cast<int>(mine);
-  options.size = static_cast<int>(seats.size());
   const Deadline deadline = limit_of(options.meeting_timeout);
   const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
   HEADRACE_TRY(members, Members::open(station, options.rank, options.size, box, settings));

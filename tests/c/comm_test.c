@@ -403,6 +403,23 @@ static void one_rank_needs_no_options(void) {
   headrace_comm_close(comm);
 }
 
+static void the_backend_is_the_one_that_was_named(void) {
+  headrace_comm_options options = HEADRACE_COMM_OPTIONS_INIT;
+  options.rank = 1, options.size = 3, options.backend = "fake";
+  headrace_comm* comm = NULL;
+  CHECK(headrace_comm_open(&options, &comm, fresh()) == 0);
+  CHECK(strcmp(headrace_comm_backend(comm), "fake") == 0);
+  CHECK(headrace_comm_barrier(comm, NULL, NULL, fresh()) == 0);
+  headrace_comm_close(comm);
+  options.backend = "fakes";
+  CHECK(headrace_comm_open(&options, &comm, fresh()) != 0);
+  CHECK(strstr(text(), "did you mean fake?") != NULL);
+  headrace_bytes* names = NULL;
+  CHECK(headrace_list_comm_backends(&names, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(names), "\"host\"") != NULL);
+  headrace_bytes_free(names);
+}
+
 static void rank_size_and_meeting_come_from_the_environment(void) {
   static const char* const variables[] = {"HEADRACE_RANK", "HEADRACE_SIZE", "MASTER_ADDR", "MASTER_PORT"};
   headrace_comm_options options = HEADRACE_COMM_OPTIONS_INIT;
@@ -436,6 +453,7 @@ int main(void) {
   with_ranks("left", size, ranks_that_are_left_go_on_and_find_each_other_by_handles);
   names_of_operations_and_statuses_are_those_of_the_header();
   one_rank_needs_no_options();
+  the_backend_is_the_one_that_was_named();
   rank_size_and_meeting_come_from_the_environment();
   (void)fresh();
   puts("collectives in C do what they say");

@@ -120,7 +120,7 @@ class OnGpu:
 
 
 def test_memory_of_a_gpu_is_refused(comm):
-    with refuses("argument tensor is on cuda:3: backend host moves host memory; give a copy there"):
+    with refuses("argument tensor is on cuda:3: communicators move host memory; give a copy there"):
         comm.all_reduce(OnGpu(), ReduceOp.SUM)
 
 
@@ -280,7 +280,11 @@ print("ends", flush=True)
 @pytest.mark.parametrize(
     ("given", "match", "error"),
     [
-        ({"backend": "nccl"}, 'there is no backend "nccl": the only one is "host"', headrace.NotSupported),
+        (
+            {"backend": "hosts", "rank": 0, "size": 1},
+            'there is no backend "hosts": did you mean host?',
+            headrace.NotFound,
+        ),
         ({"device": "cuda:1"}, 'device is cuda:1, give "cpu"', headrace.NotSupported),
         ({"rank": 0}, "rank is given and size is not: give both", headrace.InvalidArgument),
         ({"rank": 2, "size": 2}, "rank 2 of size 2: ", headrace.InvalidArgument),

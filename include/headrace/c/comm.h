@@ -52,6 +52,7 @@ typedef struct headrace_comm_options {
   int32_t abort_on_error;           /* ends the process when an operation fails, or is late */
   int32_t enable_reconfigure; /* ranks of other hosts may join it by headrace_comm_reconfigure, though its
                                  meeting is of this host alone, or it has one rank */
+  const char* backend; /* what moves the elements, the same on all ranks; NULL: "host" */
 } headrace_comm_options;
 
 /* Fills rank, size and meeting from the environment that a launcher has set: torchrun's, Open MPI's, PALS's,
@@ -74,15 +75,17 @@ HEADRACE_C_API int32_t headrace_comm_size(const headrace_comm* comm);
  * belong to the communicator. */
 HEADRACE_C_API const int32_t* headrace_comm_ranks(const headrace_comm* comm);
 HEADRACE_C_API const char* headrace_comm_name(const headrace_comm* comm);
-/* "host", and its version. Static text. */
+/* The name of the backend, and its version. They belong to the communicator. */
 HEADRACE_C_API const char* headrace_comm_backend(const headrace_comm* comm);
 HEADRACE_C_API const char* headrace_comm_backend_version(const headrace_comm* comm);
 /* The options with the values that were set since, as a JSON object: rank, size, name, meeting,
- * meeting_timeout_ns and timeout_ns (null: none), abort_on_error, hints (those that were given). Free with
- * headrace_bytes_free. */
+ * meeting_timeout_ns and timeout_ns (null: none), abort_on_error, backend, hints (those that were given).
+ * Free with headrace_bytes_free. */
 HEADRACE_C_API int32_t headrace_comm_get_options(const headrace_comm* comm, headrace_bytes** json,
                                                  headrace_error** error);
-/* Every hint: a JSON array of objects: name, default, unit, sentence. Needs no communicator. */
+/* The names of the backends: a JSON array of texts. Needs no communicator. */
+HEADRACE_C_API int32_t headrace_list_comm_backends(headrace_bytes** json, headrace_error** error);
+/* Every hint of "host": a JSON array of objects: name, default, unit, sentence. Needs no communicator. */
 HEADRACE_C_API int32_t headrace_list_comm_hints(headrace_bytes** json, headrace_error** error);
 
 /* For operations that begin later. */

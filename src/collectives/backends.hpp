@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backends of communicators by name.
+#pragma once
+
+#include "collectives/core.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace headrace::collectives {
+
+/// Opens a communicator on the backend that CommOptions::backend names.
+///   errors  invalid_argument (rank, size, name), not_found (no such backend: which there are, and the
+///   nearest
+///           name), and those of the backend
+[[nodiscard]] Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& options);
+
+}  // namespace headrace::collectives
