@@ -213,7 +213,7 @@ function(headrace_add_tests)
     target_link_libraries(test_plugin_${name} PRIVATE headrace_options)
     set_target_properties(test_plugin_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY
                                                                                       ${headrace_tests_dir}/plugins)
-    headrace_existing(users unit_engine unit_agent contract system)
+    headrace_existing(users unit_engine unit_agent unit_collectives contract system)
     foreach(user IN LISTS users)
       add_dependencies(${user} test_plugin_${name})
     endforeach()

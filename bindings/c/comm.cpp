@@ -2,6 +2,7 @@
 // Communicators of include/headrace/c/comm.h.
 #include "comm_handles.hpp"
 
+#include <headrace/comm_backend.hpp>
 #include <nlohmann/json.hpp>
 
 namespace headrace::c {
@@ -113,6 +114,13 @@ std::int32_t headrace_comm_get_options(const headrace_comm* comm, headrace_bytes
     give(json, described(comm->comm.options())
                    .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return {};
+  });
+}
+
+std::int32_t headrace_register_comm_backend(const headrace_comm_backend_v1* table, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(table, "table"));
+    return headrace::register_comm_backend(table);
   });
 }
 

@@ -5,10 +5,18 @@
 #include "base/names.hpp"
 #include "base/text.hpp"
 #include "collectives/check_options.hpp"
+#include "collectives/comm_library.hpp"
 #include "collectives/fake_comm.hpp"
 #include "collectives/host_comm.hpp"
+#include "collectives/table_comm.hpp"
+
+#include <headrace/comm_backend.hpp>
 
 #include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <string_view>
 
 namespace headrace::collectives {
@@ -20,19 +28,64 @@ struct LinkedIn {
 };
 constexpr std::array linked_in{LinkedIn{"fake", FakeComm::open}, LinkedIn{"host", HostComm::open}};
 
+const LinkedIn* find_linked_in(std::string_view name) {
+  for (const LinkedIn& one : linked_in)
+    if (one.name == name) return &one;
+  return nullptr;
+}
+
+/// The backends that this process has registered. They stay to its end.
+class Registered {
+ public:
+  static Registered& of_process() {
+    static auto& the = *new Registered;
+    return the;
+  }
+  bool add(const headrace_comm_backend_v1& table) {
+    const std::scoped_lock lock(mutex_);
+    return tables_.try_emplace(table.name, table).second;
+  }
+  std::optional<headrace_comm_backend_v1> find(const std::string& name) {
+    const std::scoped_lock lock(mutex_);
+    const auto at = tables_.find(name);
+    return at == tables_.end() ? std::nullopt : std::optional(at->second);
+  }
+  void names(std::set<std::string>& all) {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [name, table] : tables_) all.insert(name);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, headrace_comm_backend_v1> tables_;
+};
+
+std::set<std::string> all_names() {
+  std::set<std::string> names;
+  for (const LinkedIn& one : linked_in) names.emplace(one.name);
+  Registered::of_process().names(names);
+  names.merge(comm_libraries());
+  return names;
+}
+
 Error unknown(const std::string& name) {
-  std::vector<std::string_view> names;
-  for (const LinkedIn& one : linked_in) names.push_back(one.name);
-  return make_error(Code::not_found, "there is no backend {}: did you mean {}? There are: {}",
-                    name_text(name), nearest_name(name, names), fmt::join(names, ", "));
+  const std::set<std::string> names = all_names();
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  Error error = make_error(Code::not_found, "there is no backend {}: did you mean {}? There are: {}",
+                           name_text(name), nearest_name(name, views), fmt::join(names, ", "));
+  if (is_backend_name(name)) error.message += fmt::format(". {}", where_library_may_lie(name));
+  return error;
 }
 
 }  // namespace
 
 Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& options) {
   HEADRACE_TRY_VOID(check_options(options));
-  for (const LinkedIn& one : linked_in)
-    if (one.name == options.backend) return one.open(options);
+  if (const LinkedIn* const found = find_linked_in(options.backend)) return found->open(options);
+  if (const auto table = Registered::of_process().find(options.backend))
+    return TableComm::open(*table, options);
+  HEADRACE_TRY(table, load_comm_library(options.backend));
+  if (table) return TableComm::open(*table, options);
   return unknown(options.backend);
 }
 
@@ -41,9 +94,17 @@ Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& options) {
 namespace headrace {
 
 std::vector<std::string> list_comm_backends() {
-  std::vector<std::string> names;
-  for (const auto& one : collectives::linked_in) names.emplace_back(one.name);
-  return names;
+  const std::set<std::string> names = collectives::all_names();
+  return {names.begin(), names.end()};
+}
+
+Result<void> register_comm_backend(const headrace_comm_backend_v1* table) {
+  HEADRACE_TRY(checked, collectives::check_comm_table(table, {}));
+  if (collectives::find_linked_in(checked.name) == nullptr &&
+      collectives::Registered::of_process().add(checked))
+    return {};
+  return make_error(Code::invalid_argument,
+                    "there is a backend \"{}\" already: register this one under another name", checked.name);
 }
 
 }  // namespace headrace

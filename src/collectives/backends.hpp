@@ -11,9 +11,10 @@
 namespace headrace::collectives {
 
 /// Opens a communicator on the backend that CommOptions::backend names.
-///   errors  invalid_argument (rank, size, name), not_found (no such backend: which there are, and the
-///   nearest
-///           name), and those of the backend
+/// It is the first of that name: linked in, registered by the process, in a library.
+///   errors  invalid_argument (rank, size, name), not_found (no such backend: which there are, the nearest
+///   name,
+///           where its library may lie), and those of the library and of the backend
 [[nodiscard]] Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& options);
 
 }  // namespace headrace::collectives

@@ -33,8 +33,6 @@ std::uint32_t spins_for(int ranks) {
   return static_cast<unsigned>(ranks) <= usable_cores() ? Waiter::many_spins : Waiter::few_spins;
 }
 
-Deadline deadline_of(Timeout timeout) { return timeout ? Deadline::after(*timeout) : Deadline::never(); }
-
 /// The code that other ranks get for an error of this one.
 Code code_for_others(Code code) {
   return code == Code::peer_lost || code == Code::invalid_argument ? code : Code::canceled;

@@ -36,6 +36,9 @@ struct Call {
   [[nodiscard]] CommCallId id() const { return {operation, number}; }
 };
 
+[[nodiscard]] inline Deadline deadline_of(Timeout timeout) {
+  return timeout ? Deadline::after(*timeout) : Deadline::never();
+}
 /// The same error, with rank, operation, number and communicator before it.
 [[nodiscard]] Error described(const Comm::Core& core, const Call& call, Error error);
 

@@ -214,6 +214,7 @@ static void null_may_be_freed_and_asked(void) {
   CHECK(headrace_comm_get_options(NULL, &json, fresh()) == invalid_argument && json == NULL);
   CHECK(headrace_list_comm_hints(NULL, fresh()) == invalid_argument);
   CHECK(headrace_list_comm_backends(NULL, fresh()) == invalid_argument);
+  CHECK(headrace_register_comm_backend(NULL, fresh()) == invalid_argument);
   CHECK(headrace_comm_set_timeout(NULL, 0, fresh()) == invalid_argument);
   CHECK(headrace_comm_finalize(NULL, fresh()) == invalid_argument && strcmp(text(), "comm is NULL") == 0);
   CHECK(headrace_work_status(NULL) == HEADRACE_WORK_NOT_STARTED && headrace_work_is_completed(NULL) == 0);

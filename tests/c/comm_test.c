@@ -420,6 +420,53 @@ static void the_backend_is_the_one_that_was_named(void) {
   headrace_bytes_free(names);
 }
 
+/* A backend in C: one rank alone, on which every operation leaves what is there. */
+static int32_t own_open(void* context, const headrace_comm_setup_v1* setup, void** own,
+                        headrace_text_v1* why) {
+  (void)why;
+  *own = context;
+  return setup->size == 1 ? HEADRACE_OK : HEADRACE_NOT_SUPPORTED;
+}
+static void own_close(void* own) { *(int*)own += 100; }
+static int32_t own_issue(void* own, const headrace_comm_call_v1* call, uint64_t work, headrace_text_v1* why) {
+  (void)work, (void)why;
+  *(int*)own += call->operation == HEADRACE_COMM_BARRIER;
+  return HEADRACE_COMM_DONE;
+}
+static void own_abort(void* own, const char* reason, size_t length) { (void)own, (void)reason, (void)length; }
+
+static void a_program_brings_its_own_backend(void) {
+  static int calls = 0;
+  headrace_comm_backend_v1 table = {sizeof table,
+                                    HEADRACE_COMM_ABI_MAJOR,
+                                    HEADRACE_COMM_ABI_MINOR,
+                                    "own",
+                                    "1",
+                                    &calls,
+                                    own_open,
+                                    own_close,
+                                    own_issue,
+                                    own_abort,
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    NULL};
+  CHECK(headrace_register_comm_backend(&table, fresh()) == 0);
+  CHECK(headrace_register_comm_backend(&table, fresh()) != 0);
+  CHECK(strstr(text(), "under another name") != NULL);
+  headrace_comm_options options = HEADRACE_COMM_OPTIONS_INIT;
+  options.backend = "own";
+  headrace_comm* comm = NULL;
+  CHECK(headrace_comm_open(&options, &comm, fresh()) == 0);
+  CHECK(strcmp(headrace_comm_backend_version(comm), "1") == 0);
+  CHECK(headrace_comm_barrier(comm, NULL, NULL, fresh()) == 0 && calls == 1);
+  headrace_comm_close(comm);
+  CHECK(calls == 101);
+  table.abi_major = 9;
+  CHECK(headrace_register_comm_backend(&table, fresh()) != 0);
+  CHECK(strstr(text(), "version 9.0") != NULL);
+}
+
 static void rank_size_and_meeting_come_from_the_environment(void) {
   static const char* const variables[] = {"HEADRACE_RANK", "HEADRACE_SIZE", "MASTER_ADDR", "MASTER_PORT"};
   headrace_comm_options options = HEADRACE_COMM_OPTIONS_INIT;
@@ -454,6 +501,7 @@ int main(void) {
   names_of_operations_and_statuses_are_those_of_the_header();
   one_rank_needs_no_options();
   the_backend_is_the_one_that_was_named();
+  a_program_brings_its_own_backend();
   rank_size_and_meeting_come_from_the_environment();
   (void)fresh();
   puts("collectives in C do what they say");

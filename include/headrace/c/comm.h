@@ -14,6 +14,7 @@
 #define HEADRACE_C_COMM_H
 
 #include <headrace/c/types.h>
+#include <headrace/plugin/comm_v1.h>
 #include <headrace/plugin/dtype_v1.h>
 
 #ifdef __cplusplus
@@ -83,6 +84,11 @@ HEADRACE_C_API const char* headrace_comm_backend_version(const headrace_comm* co
  * Free with headrace_bytes_free. */
 HEADRACE_C_API int32_t headrace_comm_get_options(const headrace_comm* comm, headrace_bytes** json,
                                                  headrace_error** error);
+/* Makes a backend known to headrace_comm_open by the name of its table. The table is copied; its texts and
+ * functions stay to the end of the process. invalid_argument: the name is taken; not_supported: what is wrong
+ * with the table. */
+HEADRACE_C_API int32_t headrace_register_comm_backend(const headrace_comm_backend_v1* table,
+                                                      headrace_error** error);
 /* The names of the backends: a JSON array of texts. Needs no communicator. */
 HEADRACE_C_API int32_t headrace_list_comm_backends(headrace_bytes** json, headrace_error** error);
 /* Every hint of "host": a JSON array of objects: name, default, unit, sentence. Needs no communicator. */

@@ -2,11 +2,13 @@
 // Backends of communicators: how they are found, and `fake`.
 #include "ranks.hpp"
 
+#include <headrace/comm_backend.hpp>
 #include <headrace/version.hpp>
 
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cstdlib>
 
 namespace headrace::test {
 namespace {
@@ -63,8 +65,178 @@ TEST(CommFactory, refuses_an_unknown_backend_and_names_the_nearest) {
   const auto opened = Comm::open(on_backend("hosts"));
   EXPECT_EQ(opened.code(), Code::not_found);
   EXPECT_THAT(opened.error().message, HasSubstr("there is no backend \"hosts\": did you mean host?"));
-  EXPECT_THAT(opened.error().message, HasSubstr("fake, host"));
+  EXPECT_THAT(opened.error().message, HasSubstr("There are: fake, host"));
+  EXPECT_THAT(opened.error().message, HasSubstr("Set HEADRACE_COMM_LIB_HOSTS to its library, or put "
+                                                "libheadrace_comm_hosts.so into one of the folders"));
+  EXPECT_EQ(Comm::open(on_backend("../x")).code(), Code::not_found);
   EXPECT_THAT(list_comm_backends(), testing::AllOf(Contains("fake"), Contains("host")));
+}
+
+/// A variable of the environment while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* const name_;
+};
+
+const std::string plugins = HEADRACE_TEST_BIN_DIR "/plugins";
+
+std::string library(const std::string& name) { return plugins + "/libheadrace_comm_" + name + ".so"; }
+
+/// A table that is right, for tests that spoil it. Nothing of it is called.
+headrace_comm_backend_v1 sound_table(const char* name) {
+  headrace_comm_backend_v1 table{};
+  table.struct_size = sizeof table;
+  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
+  table.name = name;
+  table.version = "1";
+  table.open = [](void*, const headrace_comm_setup_v1*, void**, headrace_text_v1*) { return 0; };
+  table.close = [](void*) {};
+  table.issue = [](void*, const headrace_comm_call_v1*, std::uint64_t, headrace_text_v1*) { return 0; };
+  table.abort = [](void*, const char*, std::size_t) {};
+  return table;
+}
+
+TEST(CommFactory, registers_a_name_once) {
+  headrace_comm_backend_v1 table = sound_table("only_once");
+  must(register_comm_backend(&table));
+  EXPECT_THAT(list_comm_backends(), Contains("only_once"));
+  for (const char* taken : {"only_once", "host", "fake"}) {
+    table.name = taken;
+    const auto again = register_comm_backend(&table);
+    EXPECT_EQ(again.code(), Code::invalid_argument);
+    EXPECT_THAT(again.error().message, HasSubstr("already: register this one under another name"));
+  }
+}
+
+TEST(CommFactory, refuses_a_table_that_is_not_right) {
+  const std::pair<std::function<void(headrace_comm_backend_v1&)>, std::string> cases[] = {
+      {[](auto& table) { table.struct_size = 16; }, "struct_size 16"},
+      {[](auto& table) { table.abi_major = 2; }, "version 2.0, this Headrace has 1.0"},
+      {[](auto& table) { table.name = nullptr; }, "no valid name"},
+      {[](auto& table) { table.name = "Not/Valid"; }, "no valid name"},
+      {[](auto& table) { table.version = nullptr; }, "no version"},
+      {[](auto& table) { table.open = nullptr; }, "no entry `open`"},
+      {[](auto& table) { table.close = nullptr; }, "no entry `close`"},
+      {[](auto& table) { table.issue = nullptr; }, "no entry `issue`"},
+      {[](auto& table) { table.abort = nullptr; }, "no entry `abort`"}};
+  for (const auto& [spoil, expected] : cases) {
+    headrace_comm_backend_v1 table = sound_table("spoilt");
+    spoil(table);
+    const auto refused = register_comm_backend(&table);
+    EXPECT_EQ(refused.code(), Code::not_supported);
+    EXPECT_THAT(refused.error().message, HasSubstr(expected));
+  }
+  EXPECT_EQ(register_comm_backend(nullptr).code(), Code::invalid_argument);
+}
+
+TEST(CommFactory, loads_the_library_that_the_variable_names) {
+  const Variable variable("HEADRACE_COMM_LIB_THREADS", library("threads"));
+  const Comm comm = must(Comm::open(on_backend("threads")));
+  EXPECT_EQ(comm.backend(), "threads");
+  EXPECT_EQ(comm.backend_version(), "1.2");
+}
+
+TEST(CommFactory, finds_a_library_in_the_folders_of_plugins) {
+  EXPECT_EQ(Comm::open(on_backend("threads")).code(), Code::not_found);
+  const Variable variable("HEADRACE_PLUGIN_PATH", plugins);
+  EXPECT_EQ(must(Comm::open(on_backend("threads"))).backend(), "threads");
+  EXPECT_THAT(list_comm_backends(), Contains("threads"));
+}
+
+TEST(CommFactory, says_what_is_wrong_with_a_library) {
+  const Variable folder("HEADRACE_PLUGIN_PATH", plugins);
+  const auto other = Comm::open(on_backend("other_version"));
+  EXPECT_EQ(other.code(), Code::not_supported);
+  EXPECT_THAT(other.error().message,
+              HasSubstr(library("other_version") + " refused: its table has version 2.0"));
+  EXPECT_THAT(Comm::open(on_backend("throws")).error().message, HasSubstr("threw: no such device"));
+  const Variable missing("HEADRACE_COMM_LIB_LOST", plugins + "/lost.so");
+  EXPECT_THAT(Comm::open(on_backend("lost")).error().message,
+              HasSubstr("the variable HEADRACE_COMM_LIB_LOST names"));
+  const Variable text("HEADRACE_COMM_LIB_TEXT", "/etc/passwd");
+  EXPECT_THAT(Comm::open(on_backend("text")).error().message, HasSubstr("/etc/passwd refused: "));
+  const Variable wrong("HEADRACE_COMM_LIB_WRONG_NAME", library("threads"));
+  EXPECT_THAT(Comm::open(on_backend("wrong_name")).error().message,
+              HasSubstr("its table is called `threads` but its library `wrong_name`"));
+}
+
+/// Runs `body` for each rank on the library whose ranks are threads.
+void with_threads(int size, const std::function<void(Comm&)>& body) {
+  const Variable variable("HEADRACE_COMM_LIB_THREADS", library("threads"));
+  const std::string name = unique_comm_name();
+  on_threads(size, [&](int rank) {
+    CommOptions options = rank_options(rank, size, name);
+    options.backend = "threads";
+    options.hints.clear();
+    Comm comm = must(Comm::open(options));
+    body(comm);
+    static_cast<void>(comm.finalize());
+  });
+}
+
+TEST(CommLibrary, runs_collectives_and_messages) {
+  with_threads(3, [](Comm& comm) {
+    std::vector<int> numbers{comm.rank(), 10};
+    ok(comm.all_reduce(numbers, ReduceOp::sum));
+    EXPECT_THAT(numbers, ElementsAre(3, 30));
+    std::vector<int> root{comm.rank() == 2 ? 7 : 0};
+    OpOptions async;
+    async.async = true;
+    const Work work = must(comm.broadcast(root, 2, async));
+    must(work.wait());
+    EXPECT_THAT(root, ElementsAre(7));
+    ok(comm.barrier());
+    std::vector<int> message{comm.rank()};
+    if (comm.rank() == 1) ok(comm.send(message, 0));
+    if (comm.rank() == 0) EXPECT_EQ(must(comm.recv(message, any_source)).source(), 1);
+    EXPECT_EQ(message.front(), comm.rank() == 2 ? 2 : 1);
+    std::vector<float> floats{1};
+    const auto refused = comm.all_reduce(floats, ReduceOp::sum);
+    EXPECT_EQ(refused.code(), Code::not_supported);
+    EXPECT_THAT(refused.error().message, HasSubstr("all_reduce number 4"));
+    EXPECT_THAT(refused.error().message, HasSubstr("it moves int32 alone"));
+    ok(comm.barrier());
+  });
+}
+
+TEST(CommLibrary, splits) {
+  with_threads(3, [](Comm& comm) {
+    const std::vector<int> group = comm.rank() == 1 ? std::vector<int>() : std::vector<int>{2, 0};
+    auto part = must(comm.split(group, "part"));
+    EXPECT_EQ(part.has_value(), comm.rank() != 1);
+    if (part) {
+      EXPECT_EQ(part->rank(), comm.rank() == 2 ? 0 : 1);
+      EXPECT_THAT(part->ranks(), ElementsAre(2, 0));
+      EXPECT_EQ(part->backend(), "threads");
+      std::vector<int> numbers{comm.rank()};
+      ok(part->all_reduce(numbers, ReduceOp::sum));
+      EXPECT_THAT(numbers, ElementsAre(2));
+      must(part->finalize());
+    }
+    ok(comm.barrier());
+  });
+}
+
+TEST(CommLibrary, ends_on_all_ranks_by_an_abort_or_a_late_rank) {
+  with_threads(3, [](Comm& comm) {
+    if (comm.rank() == 0) {
+      OpOptions short_one;
+      short_one.timeout = std::chrono::milliseconds(30);
+      EXPECT_EQ(comm.barrier(short_one).code(), Code::timed_out);
+    } else {
+      std::vector<int> numbers{1};
+      const auto ended = comm.recv(numbers, 0);
+      EXPECT_EQ(ended.code(), Code::canceled);
+      EXPECT_THAT(ended.error().message, HasSubstr("has not ended it within 30 ms"));
+    }
+    EXPECT_TRUE(comm.is_aborted());
+  });
 }
 
 TEST(FakeComm, ends_every_call_at_once_and_moves_nothing) {

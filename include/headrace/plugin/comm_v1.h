@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of functions that a backend of communicators implements, and the table of functions that the host
+ * offers to it.
+ *
+ * A backend is a shared object `libheadrace_comm_<name>.so` that exports `headrace_comm_v1_table`, or a table
+ * that its process registers (headrace_register_comm_backend, headrace::register_comm_backend).
+ * CommOptions::backend names it. Before a call reaches a backend the host has checked its arguments and given
+ * it its number. The host also calls the hooks, keeps the deadlines, and wakes those that wait.
+ *
+ * Rules for every entry
+ *   sizes     every struct begins with struct_size, except headrace_comm_elements_v1, which is frozen. The
+ *             side that makes a struct sets it. Fields are only ever appended: read a field only if
+ *             struct_size covers it (HEADRACE_HAS)
+ *   borders   no C++ type, exception or allocator crosses. The side that made memory frees it. A pointer
+ *             argument is valid during the call unless its sentence says longer
+ *   threads   any entry may be called from any thread. Of one communicator the host begins one collective
+ *             (issue, split) at a time, and one message (issue of send or recv) at a time. These two,
+ *             `abort`, `progress` and the setters may be called beside each other. `progress` is never called
+ *             twice at once. `close` comes last, beside no other entry
+ *   locks     while the host is in an entry it holds no lock that one of its functions takes, so a backend
+ *             may hold its own while it calls the host
+ *   blocking  `open` and `split` may wait for other ranks, until meeting_timeout_ns. `issue` may too, if it
+ *             runs the operation in the call: until the call's timeout_ns or `abort`. No other entry may
+ *   re-entry  inside a host function the host calls no entry of the communicator
+ *   errors    an entry that can fail returns a value of headrace_code_v1 and may write a sentence into `why`:
+ *             what was tried, with its values. The host puts rank, operation and communicator before it
+ *   unload    a backend is never unloaded
+ */
+#ifndef HEADRACE_PLUGIN_COMM_V1_H
+#define HEADRACE_PLUGIN_COMM_V1_H
+
+#include <headrace/plugin/backend_v1.h>
+#include <headrace/plugin/dtype_v1.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HEADRACE_COMM_ABI_MAJOR 1u
+#define HEADRACE_COMM_ABI_MINOR 0u
+#define HEADRACE_COMM_SYMBOL "headrace_comm_v1_table"
+
+/* The values of headrace::CommOperation. They never change. */
+typedef enum headrace_comm_operation_v1 {
+  HEADRACE_COMM_ALL_REDUCE = 2,
+  HEADRACE_COMM_BROADCAST = 3,
+  HEADRACE_COMM_REDUCE = 4,
+  HEADRACE_COMM_ALL_GATHER = 5,
+  HEADRACE_COMM_ALL_GATHER_V = 6,
+  HEADRACE_COMM_ALL_GATHER_SINGLE = 7,
+  HEADRACE_COMM_REDUCE_SCATTER = 8,
+  HEADRACE_COMM_REDUCE_SCATTER_V = 9,
+  HEADRACE_COMM_REDUCE_SCATTER_SINGLE = 10,
+  HEADRACE_COMM_ALL_TO_ALL = 11,
+  HEADRACE_COMM_ALL_TO_ALL_SINGLE = 12,
+  HEADRACE_COMM_ALL_TO_ALL_V_SINGLE = 13,
+  HEADRACE_COMM_GATHER = 14,
+  HEADRACE_COMM_GATHER_SINGLE = 15,
+  HEADRACE_COMM_SCATTER = 16,
+  HEADRACE_COMM_BARRIER = 17,
+  HEADRACE_COMM_SEND = 18,
+  HEADRACE_COMM_RECV = 19
+} headrace_comm_operation_v1;
+
+/* The values of headrace::ReduceOp::Kind, whose comment says what each does with which type. They never
+ * change. */
+typedef enum headrace_comm_reduction_v1 {
+  HEADRACE_COMM_SUM = 0,
+  HEADRACE_COMM_PRODUCT = 1,
+  HEADRACE_COMM_MIN = 2,
+  HEADRACE_COMM_MAX = 3,
+  HEADRACE_COMM_AVG = 4,
+  HEADRACE_COMM_BAND = 5,
+  HEADRACE_COMM_BOR = 6,
+  HEADRACE_COMM_BXOR = 7,
+  HEADRACE_COMM_PREMUL_SUM = 8 /* the sum of each rank's elements times `factor` */
+} headrace_comm_reduction_v1;
+
+/* Contiguous elements of the caller, in host memory. They stay in place until the work has ended. A backend
+ * does not write to inputs. Frozen. */
+typedef struct headrace_comm_elements_v1 {
+  void* data; /* may be NULL if there are none */
+  uint64_t count;
+  int32_t dtype; /* headrace_dtype_v1 */
+} headrace_comm_elements_v1;
+
+/* One call. The elements are in place until the work has ended; all else, the lists too, until `issue`
+ * returns. */
+typedef struct headrace_comm_call_v1 {
+  size_t struct_size;
+  int32_t operation; /* headrace_comm_operation_v1; refuse one that you do not know: not_supported */
+  int32_t async;     /* whether the caller goes on while it runs */
+  /* Of the communicator's collectives, the same on all ranks, or of this rank's messages; from 1. */
+  uint64_t number;
+  /* As include/headrace/comm.hpp has them: lists have an entry for each rank; broadcast and reduce have their
+   * memory in both; gather and scatter have no list on ranks other than the root. An input and an output are
+   * the same memory, or do not overlap. */
+  const headrace_comm_elements_v1* inputs;
+  const headrace_comm_elements_v1* outputs;
+  uint64_t input_count;
+  uint64_t output_count;
+  /* Of all_to_all_v_single: elements for each rank, `split_count` of both. */
+  const uint64_t* input_splits;
+  const uint64_t* output_splits;
+  uint64_t split_count;
+  int32_t reduction;  /* headrace_comm_reduction_v1, of operations that reduce */
+  int32_t peer;       /* the root, or the other rank of a message; -1: none, or any source */
+  double factor;      /* of HEADRACE_COMM_PREMUL_SUM */
+  int64_t timeout_ns; /* from now on; negative: none. The host ends a work that is late */
+  uint32_t tag;       /* of messages: a recv takes those of its tag alone */
+  uint32_t hint_count;
+  const headrace_setting_v1* hints; /* of this call; refuse those that you do not know */
+} headrace_comm_call_v1;
+
+/* ------------------------------------------------------------------ functions of the host */
+
+typedef struct headrace_comm_host_v1 {
+  size_t struct_size;
+  uint32_t abi_minor;
+  uint32_t message_limit; /* longer messages of `end`, `ended` and `log` are cut to so many bytes */
+  void* context;          /* first argument of every function below */
+
+  /* Ends a work for which `issue` returned HEADRACE_COMM_BEGUN: once, from any thread, also inside `issue`.
+   * Afterwards the backend touches none of its elements. A work that has ended is ignored.
+   *   code     0, or headrace_code_v1: then the communicator ends, and `abort` follows on another thread
+   *   message  may be NULL
+   *   source   of a recv: the rank that sent; else not read */
+  void (*end)(void* context, uint64_t work, int32_t code, const char* message, size_t length, int32_t source);
+  /* The communicator has ended and no work of this rank says why: another rank has aborted it, or is gone.
+   * Works that are under way return this error; `abort` follows on another thread. */
+  void (*ended)(void* context, int32_t code, const char* message, size_t length);
+
+  int (*log_enabled)(void* context, int32_t level); /* headrace_log_level_v1 */
+  void (*log)(void* context, int32_t level, const char* text, size_t length);
+
+  /* A store of keys that all ranks of this communicator share, and no other communicator, for how they find
+   * each other. Only inside `open` and `split`. The first call of either waits until all ranks have called
+   * one of them. Returns a value of headrace_code_v1; `get` of a key without a value: HEADRACE_NOT_FOUND at
+   * once. The store ends with rank 0's `close` or earlier: rank 0 returns from `open` after the others have
+   * read what they need. */
+  int32_t (*set)(void* context, const char* key, const void* value, size_t length, headrace_text_v1* why);
+  int32_t (*get)(void* context, const char* key, const headrace_sink_v1* value, headrace_text_v1* why);
+} headrace_comm_host_v1;
+
+/* ------------------------------------------------------------------ functions of the backend */
+
+/* What a communicator is made of. */
+typedef struct headrace_comm_setup_v1 {
+  size_t struct_size;
+  const headrace_comm_host_v1* host; /* until `close` returns */
+  int32_t rank;                      /* 0 to size - 1 */
+  int32_t size;
+  const char* name;     /* the same on all ranks */
+  const int32_t* ranks; /* `size` numbers: the ranks of this one in the communicator that was opened first */
+  int64_t meeting_timeout_ns;       /* until all ranks have come; negative: none */
+  int64_t timeout_ns;               /* of each call, unless it has its own; negative: none */
+  const headrace_setting_v1* hints; /* refuse those that you do not know */
+  uint64_t hint_count;
+} headrace_comm_setup_v1;
+
+/* What `issue` returns if it does not return an error. */
+typedef enum headrace_comm_issued_v1 {
+  HEADRACE_COMM_BEGUN = -1, /* `end` will follow, or has been called inside `issue` */
+  HEADRACE_COMM_DONE = 0 /* no `end` follows. A recv from any source ends by `end`, which tells the source */
+} headrace_comm_issued_v1;
+
+typedef struct headrace_comm_backend_v1 {
+  size_t struct_size;
+  uint32_t abi_major; /* HEADRACE_COMM_ABI_MAJOR and _MINOR of the header it was built with */
+  uint32_t abi_minor;
+  const char* name;    /* [a-z0-9_]+, at most 64; that of its library */
+  const char* version; /* for the reader */
+  void* context;       /* first argument of open; the backend's own */
+
+  /* Makes this rank's part of a communicator and connects it to the others. *comm becomes a handle, not NULL,
+   * for the entries below. */
+  int32_t (*open)(void* context, const headrace_comm_setup_v1* setup, void** comm, headrace_text_v1* why);
+  /* Leaves and frees the handle. Every work has been ended or aborted. When it returns the backend touches no
+   * element of a caller any more, calls no function of the host, and has ended its threads. Waits for no
+   * rank. */
+  void (*close)(void* comm);
+  /* Begins an operation. It runs it and returns HEADRACE_COMM_DONE, or begins it and returns
+   * HEADRACE_COMM_BEGUN, or returns an error: then nothing has begun on this rank, and the next call gets the
+   * same number. If it has run the operation and failed, it calls `end` and returns HEADRACE_COMM_BEGUN.
+   * Collectives run in order of issue. Messages pass each other only if peer or tag differ.
+   *   owns  copies what it needs of `call`; the elements stay the caller's
+   *   work  what `end` takes; never 0, never used twice */
+  int32_t (*issue)(void* comm, const headrace_comm_call_v1* call, uint64_t work, headrace_text_v1* why);
+  /* The communicator has ended on this rank, for this reason. The backend tells the other ranks, ends every
+   * work soon, and refuses later calls. The host ends those that are not ended 50 ms later: until `end` or
+   * `close` it keeps their memory if it has an owner. Once at most. Does not wait. */
+  void (*abort)(void* comm, const char* reason, size_t length);
+
+  /* ---- entries that may be NULL */
+
+  /* Makes a communicator of `rank_count` ranks of this one, in that order. All ranks of this one call it, in
+   * the order of collectives, each with its own group. No ranks: this rank is in no group, setup is NULL and
+   * *part stays NULL. Else as `open`. NULL: split returns not_supported. */
+  int32_t (*split)(void* comm, const int32_t* ranks, uint64_t rank_count, const headrace_comm_setup_v1* setup,
+                   void** part, headrace_text_v1* why);
+  /* Changes hints for later calls: those that were given, not all. NULL: set_hints returns not_supported. */
+  int32_t (*set_hints)(void* comm, const headrace_setting_v1* hints, uint64_t count, headrace_text_v1* why);
+  /* Changes the timeout for later calls; negative: none. NULL: each call has its own anyway. */
+  void (*set_timeout)(void* comm, int64_t timeout_ns);
+  /* Makes progress with works under way and returns whether something moved. Called again and again by
+   * threads that wait, and by one of the host's while works are under way. NULL: the backend has threads. */
+  int32_t (*progress)(void* comm);
+} headrace_comm_backend_v1;
+
+/* The size of the table in version 1.0. */
+#define HEADRACE_COMM_BACKEND_V1_SIZE \
+  (offsetof(headrace_comm_backend_v1, progress) + sizeof(((headrace_comm_backend_v1*)0)->progress))
+
+/* The one function of a library. NULL: it cannot be used on this machine. */
+typedef const headrace_comm_backend_v1* (*headrace_comm_v1_function)(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/table_comm.hpp"
+
+#include "base/errors.hpp"
+#include "base/log.hpp"
+#include "base/names.hpp"
+#include "base/start_thread.hpp"
+#include "collectives/check_options.hpp"
+#include "collectives/meeting.hpp"
+#include "collectives/split_card.hpp"
+#include "collectives/table_call.hpp"
+#include "collectives/waiter.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+namespace headrace::collectives {
+
+/// What the functions of the host get as their context.
+struct TableHost {
+  headrace_comm_host_v1 table{};
+  std::weak_ptr<TableComm> comm;
+  std::string backend;
+  Log log{Logger::process_default(), "collectives"};
+  std::optional<TableStore> store;
+  std::atomic<bool> meets{false};  // inside open and split
+};
+
+namespace {
+
+constexpr std::uint32_t message_limit = 4096;
+constexpr auto grace = std::chrono::milliseconds(50);  // after an abort, for the backend to end its works
+constexpr auto longest_sleep = std::chrono::milliseconds(10);
+
+std::string_view text_of(const char* text, std::size_t length) {
+  if (text == nullptr) return {};
+  return {text, std::min<std::size_t>(length, message_limit)};
+}
+
+/// No exception crosses the border.
+template <class Body>
+void told(void* context, const Body& body) noexcept {
+  TableHost& host = *static_cast<TableHost*>(context);
+  try {
+    body(host);
+  } catch (const std::exception& thrown) {
+    host.log.error("backend {}: a function of the host failed: {}", host.backend, thrown.what());
+  }
+}
+
+void end(void* context, std::uint64_t work, std::int32_t code, const char* message, std::size_t length,
+         std::int32_t source) {
+  told(context, [&](TableHost& host) {
+    const auto comm = host.comm.lock();
+    if (!comm) return;
+    Result<void> result;
+    if (code != HEADRACE_OK) result = table_error(host.backend, code, text_of(message, length));
+    comm->work_ended(work, std::move(result), source);
+  });
+}
+
+void ended(void* context, std::int32_t code, const char* message, std::size_t length) {
+  told(context, [&](TableHost& host) {
+    if (const auto comm = host.comm.lock())
+      comm->comm_ended(table_error(host.backend, code, text_of(message, length)));
+  });
+}
+
+int log_enabled(void* context, std::int32_t level) {
+  return static_cast<TableHost*>(context)->log.enabled(static_cast<LogLevel>(level)) ? 1 : 0;
+}
+
+void log(void* context, std::int32_t level, const char* text, std::size_t length) {
+  told(context, [&](TableHost& host) {
+    if (!host.log.enabled(static_cast<LogLevel>(level))) return;
+    Logger::process_default().write(static_cast<LogLevel>(level), "collectives",
+                                    fmt::format("{}: {}", host.backend, text_of(text, length)));
+  });
+}
+
+/// The code of an error, whose sentence goes to `why`.
+std::int32_t answer(const Error& error, headrace_text_v1* why) {
+  if (why != nullptr) {
+    why->length = std::min(error.message.size(), why->capacity);
+    error.message.copy(why->data, why->length);
+  }
+  return static_cast<std::int32_t>(error.code);
+}
+
+Error met_already() {
+  return make_error(Code::invalid_argument, "the store is there only while the communicator opens");
+}
+
+std::int32_t set(void* context, const char* key, const void* value, std::size_t length,
+                 headrace_text_v1* why) {
+  std::int32_t code = HEADRACE_INTERNAL;
+  told(context, [&](TableHost& host) {
+    const auto done = host.meets ? host.store->set(key, {static_cast<const char*>(value), length})
+                                 : Result<void>(met_already());
+    code = done ? HEADRACE_OK : answer(done.error(), why);
+  });
+  return code;
+}
+
+std::int32_t get(void* context, const char* key, const headrace_sink_v1* value, headrace_text_v1* why) {
+  std::int32_t code = HEADRACE_INTERNAL;
+  told(context, [&](TableHost& host) {
+    const auto found = host.meets ? host.store->get(key) : Result<std::string>(met_already());
+    code = found ? HEADRACE_OK : answer(found.error(), why);
+    if (found) value->append(value->context, found->data(), found->size());
+  });
+  return code;
+}
+
+std::shared_ptr<TableHost> host_of(const headrace_comm_backend_v1& table) {
+  auto host = std::make_shared<TableHost>();
+  host->backend = table.name;
+  headrace_comm_host_v1& functions = host->table;
+  functions.struct_size = sizeof functions;
+  functions.abi_minor = HEADRACE_COMM_ABI_MINOR;
+  functions.message_limit = message_limit;
+  functions.context = host.get();
+  functions.end = end;
+  functions.ended = ended;
+  functions.log_enabled = log_enabled;
+  functions.log = log;
+  functions.set = set;
+  functions.get = get;
+  return host;
+}
+
+/// A backend that has not ended all its works when it closed may still call: its host stays.
+void keep_for_ever(std::shared_ptr<TableHost> host) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<TableHost>>;
+  const std::scoped_lock lock(mutex);
+  kept.push_back(std::move(host));
+}
+
+}  // namespace
+
+TableComm::TableComm(const headrace_comm_backend_v1& table, CommOptions options, std::vector<int> ranks)
+    : Core({options.rank, options.size, options.name, std::move(ranks)}, std::make_shared<Hooks>()),
+      table_(table),
+      interrupted_(options.interrupted),
+      host_(host_of(table)),
+      options_(std::move(options)) {}
+
+TableComm::~TableComm() { close(); }
+
+// --- opening
+
+Result<std::shared_ptr<Comm::Core>> TableComm::open(const headrace_comm_backend_v1& table,
+                                                    const CommOptions& options) {
+  std::shared_ptr<CommStore> place;
+  if (options.size > 1 && (options.store || !options.meeting.empty())) {
+    // Before the backend asks: rank 0 of tcp:// serves it.
+    HEADRACE_TRY(opened, open_meeting_place(options));
+    place = std::move(opened);
+  }
+  auto made = std::make_shared<TableComm>(table, options, all_ranks(options.size));
+  made->host_->store.emplace(std::move(place), fmt::format("{}#{}", options.name, table.name), options.rank,
+                             options.size, options.meeting_timeout, made->interrupted_);
+  HEADRACE_TRY_VOID(made->start([&](const headrace_comm_setup_v1& setup, void** comm, headrace_text_v1* why) {
+    return table.open(table.context, &setup, comm, why);
+  }));
+  if (options.store) made->host_->store->leave_place();
+  return std::shared_ptr<Core>(std::move(made));
+}
+
+template <class Open>
+Result<void> TableComm::start(const Open& open) {
+  host_->comm = std::static_pointer_cast<TableComm>(shared_from_this());
+  const TableSettings hints(&options_.hints);
+  headrace_comm_setup_v1 setup{};
+  setup.struct_size = sizeof setup;
+  setup.host = &host_->table;
+  setup.rank = rank();
+  setup.size = size();
+  setup.name = name().c_str();
+  setup.ranks = ranks().data();
+  setup.meeting_timeout_ns = table_timeout(options_.meeting_timeout);
+  setup.timeout_ns = table_timeout(options_.timeout);
+  setup.hints = hints.data();
+  setup.hint_count = hints.size();
+  TableText why;
+  host_->meets = true;
+  const std::int32_t code = open(setup, &comm_, why.out());
+  host_->meets = false;
+  if (code != HEADRACE_OK) {
+    comm_ = nullptr;
+    return why.error(table_.name, code);
+  }
+  if (comm_ == nullptr)
+    return make_error(Code::backend_failed, "backend {} opened and gave no handle", table_.name);
+  HEADRACE_TRY(thread, start_thread("headrace-comm", [this] { watch(); }));
+  watcher_ = std::move(thread);
+  return {};
+}
+
+Result<std::shared_ptr<Comm::Core>> TableComm::split(std::span<const int> ranks, const std::string& name,
+                                                     const SplitOptions& changes) {
+  if (forked()) return why_not_in_child();
+  HEADRACE_TRY(mine, index_in_group(ranks, rank(), size()));
+  if (!ranks.empty()) HEADRACE_TRY_VOID(check_name(name));
+  if (table_.split == nullptr)
+    return make_error(Code::not_supported, "backend {} cannot split a communicator: open another one",
+                      table_.name);
+  const std::scoped_lock order(order_);
+  HEADRACE_TRY_VOID(usable());
+  if (ended()) return why_ended();
+  CommCall call;
+  call.operation = CommOperation::split;
+  const Call running = begin(call, number_);
+  std::shared_ptr<TableComm> part;
+  Result<void> done;
+  if (ranks.empty()) {
+    void* none = nullptr;
+    TableText why;
+    const std::int32_t code = table_.split(comm_, nullptr, 0, nullptr, &none, why.out());
+    if (code != HEADRACE_OK) done = why.error(table_.name, code);
+  } else {
+    part =
+        std::make_shared<TableComm>(table_, options_of_split(ranks, mine, name, changes), first_ranks(ranks));
+    part->host_->store.emplace(
+        host_->store->place(), fmt::format("{}#{}/{}/{}", this->name(), table_.name, call.number, name), mine,
+        static_cast<int>(ranks.size()), part->options_.meeting_timeout, part->interrupted_);
+    done = part->start([&](const headrace_comm_setup_v1& setup, void** comm, headrace_text_v1* why) {
+      return table_.split(comm_, ranks.data(), ranks.size(), &setup, comm, why);
+    });
+  }
+  Error error{Code::ok, {}};
+  if (!done) error = described(*this, running, std::move(done).error());
+  hooks()->completed(running.id(), error);
+  if (error.code != Code::ok) return error;
+  return std::shared_ptr<Core>(std::move(part));
+}
+
+// --- values
+
+CommOptions TableComm::options() const {
+  const std::scoped_lock lock(mutex_);
+  return options_;
+}
+
+void TableComm::set_timeout(Timeout timeout) {
+  const std::scoped_lock order(order_);
+  if (usable() && table_.set_timeout != nullptr) table_.set_timeout(comm_, table_timeout(timeout));
+  const std::scoped_lock lock(mutex_);
+  options_.timeout = timeout;
+}
+
+Result<void> TableComm::set_hints(const std::map<std::string, std::string>& hints) {
+  if (table_.set_hints == nullptr)
+    return make_error(Code::not_supported, "backend {} takes hints only when a communicator opens",
+                      table_.name);
+  const std::scoped_lock order(order_);
+  HEADRACE_TRY_VOID(usable());
+  const TableSettings settings(&hints);
+  TableText why;
+  const std::int32_t code = table_.set_hints(comm_, settings.data(), settings.size(), why.out());
+  if (code != HEADRACE_OK) return why.error(table_.name, code);
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [name, value] : hints) options_.hints[name] = value;
+  return {};
+}
+
+Result<void> TableComm::usable() const {
+  const std::scoped_lock lock(mutex_);
+  if (closing_) return why_closed();
+  return {};
+}
+
+// --- calls
+
+Call TableComm::begin(CommCall& call, std::uint64_t& last) {
+  call.number = ++last;
+  Call running;
+  running.operation = call.operation;
+  running.number = call.number;
+  running.timeout = call.timeout ? call.timeout : options().timeout;
+  running.deadline = deadline_of(running.timeout);
+  hooks()->scheduled(call);
+  hooks()->started(running.id());
+  return running;
+}
+
+Result<Work> TableComm::issue(CommCall& call, std::shared_ptr<const void> owner) {
+  const bool message = is_message(call.operation);
+  std::unique_lock order(message ? message_order_ : order_);
+  HEADRACE_TRY_VOID(usable());
+  std::uint64_t& last = message ? message_number_ : number_;
+  const Call running = begin(call, last);
+  auto work = std::make_shared<Work::State>(shared_from_this(), running, nullptr);
+  work->begin();
+  const std::uint64_t id = ended() ? 0 : add(work, std::move(owner));
+  if (id == 0) {
+    --last;
+    work->end(ended() ? why_ended() : why_closed());
+    return work->error();
+  }
+  const TableCall table_call(call, running.timeout);
+  TableText why;
+  const std::int32_t answer = table_.issue(comm_, table_call.get(), id, why.out());
+  if (answer > 0) --last;  // the next call may be this one, corrected: the other ranks know it by the number
+  order.unlock();
+  if (answer == HEADRACE_COMM_DONE) {
+    work_ended(id, {}, call.peer);
+  } else if (answer != HEADRACE_COMM_BEGUN) {
+    Error refused = why.error(table_.name, answer);
+    if (const auto mine = take(id)) mine->end(refused);
+    return described(*this, running, std::move(refused));
+  }
+  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
+  return Work(std::move(work));
+}
+
+Result<void> TableComm::wait_in_call(const std::shared_ptr<Work::State>& work) {
+  Interrupt interrupted(interrupted_);
+  while (!wait(*work, interrupted.next_look()))
+    if (interrupted.asked()) end_all(described(*this, work->call(), Interrupt::error()));
+  if (work->status() == WorkStatus::completed) return {};
+  return work->error();
+}
+
+std::uint64_t TableComm::add(std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner) {
+  const std::scoped_lock lock(mutex_);
+  if (closing_) return 0;
+  const std::uint64_t id = ++last_work_;
+  Deadline deadline = work->call().deadline;
+  if (cause_) deadline = Deadline::earliest(deadline, Deadline::after(grace));
+  works_.emplace(id, Begun{std::move(work), std::move(owner), deadline});
+  if (deadline < next_look_ || table_.progress != nullptr) changed_.notify_all();
+  return id;
+}
+
+std::shared_ptr<Work::State> TableComm::take(std::uint64_t id) {
+  std::shared_ptr<const void> owner;  // released after the lock
+  const std::scoped_lock lock(mutex_);
+  const auto at = works_.find(id);
+  if (at == works_.end()) return nullptr;
+  auto work = std::move(at->second.work);
+  owner = std::move(at->second.owner);
+  works_.erase(at);
+  if (closing_) changed_.notify_all();
+  return work;
+}
+
+void TableComm::work_ended(std::uint64_t id, Result<void> result, int source) {
+  const auto work = take(id);
+  if (!work) return;  // it was late, it ends twice, or it never was
+  if (!result && ended()) {
+    result = why_ended();
+  } else if (!result) {
+    fail(work->call(), result.error());
+  } else if (work->call().operation == CommOperation::recv && source >= 0 && source < size()) {
+    work->set_source(source);
+  }
+  work->end(std::move(result));
+}
+
+// --- waiting
+
+bool TableComm::drive() {
+  if (table_.progress == nullptr || !any_works()) return false;
+  const std::unique_lock lock(progress_, std::try_to_lock);
+  return lock.owns_lock() && !closed_ && table_.progress(comm_) != 0;
+}
+
+void TableComm::poll() {
+  if (!forked()) drive();
+}
+
+bool TableComm::wait(Work::State& work, Deadline deadline) {
+  Waiter waiter(Waiter::few_spins);
+  while (!work.ended()) {
+    if (deadline.expired()) return false;
+    if (table_.progress == nullptr) {
+      work.sleep(Deadline::earliest(deadline, Deadline::after(longest_sleep)));
+      end_late();
+    } else if (drive()) {
+      waiter.moved();
+    } else {
+      static_cast<void>(waiter.pause([this]() -> Result<void> {
+        end_late();
+        return {};
+      }));
+    }
+  }
+  return true;
+}
+
+bool TableComm::any_works() const {
+  const std::scoped_lock lock(mutex_);
+  return !works_.empty();
+}
+
+void TableComm::watch() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (cause_ && !backend_knows_) {
+      backend_knows_ = true;
+      const std::string reason = cause_->message;
+      lock.unlock();
+      table_.abort(comm_, reason.data(), reason.size());
+      lock.lock();
+    }
+    const bool waited_for =
+        std::any_of(works_.begin(), works_.end(), [](const auto& one) { return one.second.work != nullptr; });
+    if (stop_ && !waited_for) return;
+    next_look_ = Deadline::never();
+    for (const auto& [id, begun] : works_)
+      if (begun.work) next_look_ = Deadline::earliest(next_look_, begun.deadline);
+    if (table_.progress != nullptr && !works_.empty())
+      next_look_ = Deadline::earliest(next_look_, Deadline::after(std::chrono::milliseconds(1)));
+    changed_.wait_until(lock, next_look_.time_point());
+    lock.unlock();
+    drive();
+    end_late();
+    lock.lock();
+  }
+}
+
+void TableComm::end_late() {
+  std::vector<std::shared_ptr<Work::State>> late;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (auto& [id, begun] : works_)
+      if (begun.work && begun.deadline.expired()) late.push_back(std::exchange(begun.work, nullptr));
+    if (late.empty()) return;
+    changed_.notify_all();
+  }
+  for (const auto& work : late) {
+    Error error = why_ended();
+    if (error.code == Code::ok) {
+      error = make_error(Code::timed_out, "backend {} has not ended it within {}", table_.name,
+                         duration_text(work->call().timeout));
+      fail(work->call(), error);
+    }
+    work->end(std::move(error));
+  }
+}
+
+// --- the end
+
+Error TableComm::why_ended() const {
+  const std::scoped_lock lock(mutex_);
+  return cause_ ? *cause_ : Error{Code::ok, {}};
+}
+
+void TableComm::end_all(Error cause) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (cause_) return;
+    cause_ = cause;
+    ended_.store(true, std::memory_order_release);
+    const Deadline last = Deadline::after(grace);
+    for (auto& [id, begun] : works_) begun.deadline = Deadline::earliest(begun.deadline, last);
+    changed_.notify_all();
+  }
+  hooks()->aborted(cause);
+}
+
+void TableComm::fail(const Call& call, Error error) {
+  if (ended()) return;
+  const Error full = described(*this, call, std::move(error));
+  end_all(full);
+  if (!options().abort_on_error) return;
+  host_->log.error("the process ends, as abort_on_error asks: {}", full.message);
+  std::abort();
+}
+
+void TableComm::comm_ended(Error cause) { end_all(std::move(cause)); }
+
+void TableComm::abort(std::string_view reason) {
+  if (forked()) return;
+  end_all(Error{Code::canceled, fmt::format("rank {} aborted {}: {}", rank(), name_text(name()), reason)});
+}
+
+Result<void> TableComm::finalize() {
+  if (forked()) return why_not_in_child();
+  {
+    const std::scoped_lock lock(mutex_);
+    if (closing_) return {};
+    closing_ = true;
+  }
+  { const std::scoped_lock order(order_, message_order_); }  // calls that the backend is in
+  Interrupt interrupted(interrupted_);
+  while (any_works() && !ended()) {
+    drive();
+    if (interrupted.asked()) abort("its caller interrupted finalize");
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, longest_sleep, [this] { return works_.empty(); });
+  }
+  Result<void> result;
+  if (ended()) result = why_ended();
+  close();
+  return result;
+}
+
+void TableComm::close() {
+  if (forked() || !leave()) return;
+  const std::scoped_lock calls(order_, message_order_, progress_);  // no thread is inside the backend
+  closed_ = true;
+  table_.close(comm_);
+  std::map<std::uint64_t, Begun> left;  // their owners go after the lock
+  {
+    const std::scoped_lock lock(mutex_);
+    left = std::exchange(works_, {});
+  }
+  if (left.empty()) return;
+  host_->log.warn("backend {} closed {} without ending {} of its works", table_.name, name_text(name()),
+                  left.size());
+  keep_for_ever(host_);
+}
+
+bool TableComm::leave() {
+  std::thread watcher;
+  {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    if (comm_ == nullptr || stop_) return false;
+    stop_ = true;
+    if (!works_.empty()) {
+      lock.unlock();
+      abort("it left while operations were under way");
+      lock.lock();
+    }
+    changed_.notify_all();
+    watcher = std::move(watcher_);
+  }
+  if (watcher.joinable()) watcher.join();
+  return true;
+}
+
+}  // namespace headrace::collectives

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator whose backend is a C table: numbers and mirrors its calls, and ends their works when the
+// backend says so, when they are late, and when the communicator ends. A backend that breaks its word gets an
+// error or is ignored.
+#pragma once
+
+#include "collectives/core.hpp"
+#include "collectives/table_store.hpp"
+
+#include <headrace/plugin/comm_v1.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace headrace::collectives {
+
+struct TableHost;
+
+class TableComm final : public Comm::Core {
+ public:
+  /// `table`: checked by check_comm_table.
+  static Result<std::shared_ptr<Core>> open(const headrace_comm_backend_v1& table,
+                                            const CommOptions& options);
+  TableComm(const headrace_comm_backend_v1& table, CommOptions options, std::vector<int> ranks);
+  ~TableComm() override;
+
+  [[nodiscard]] std::string_view backend() const override { return table_.name; }
+  [[nodiscard]] std::string_view backend_version() const override { return table_.version; }
+  [[nodiscard]] CommOptions options() const override;
+  void set_timeout(Timeout timeout) override;
+  Result<void> set_hints(const std::map<std::string, std::string>& hints) override;
+  Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
+                                      const SplitOptions& changes) override;
+  void abort(std::string_view reason) override;
+  [[nodiscard]] bool ended() const override { return ended_.load(std::memory_order_acquire); }
+  Result<void> finalize() override;
+  void close() override;
+  void poll() override;
+  bool wait(Work::State& work, Deadline deadline) override;
+
+  // What the backend tells.
+  void work_ended(std::uint64_t id, Result<void> result, int source);
+  void comm_ended(Error cause);
+
+ protected:
+  Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
+
+ private:
+  /// A work that the backend has not ended.
+  struct Begun {
+    std::shared_ptr<Work::State> work;  ///< null: ended without the backend, which may still use the memory
+    std::shared_ptr<const void> owner;
+    Deadline deadline = Deadline::never();
+  };
+
+  /// Calls `open(host, setup, &comm, why)` of the table, and starts the thread.
+  template <class Open>
+  [[nodiscard]] Result<void> start(const Open& open);
+  [[nodiscard]] Call begin(CommCall& call, std::uint64_t& last);
+  [[nodiscard]] Result<void> usable() const;
+  /// The id of a work that is begun now; 0: the communicator is being closed.
+  std::uint64_t add(std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner);
+  /// The work with this id, which is then the caller's to end; null: there is none, or it has ended.
+  [[nodiscard]] std::shared_ptr<Work::State> take(std::uint64_t id);
+  /// Waits for a work in the call that began it.
+  Result<void> wait_in_call(const std::shared_ptr<Work::State>& work);
+  /// The communicator's own thread: ends what is late, tells the backend of an abort, makes progress.
+  void watch();
+  /// Makes progress once; whether something moved.
+  bool drive();
+  void end_late();
+  [[nodiscard]] bool any_works() const;
+  /// Ends the communicator on this rank, once. Its thread tells the backend.
+  void end_all(Error cause);
+  void fail(const Call& call, Error error);
+  /// Ends what is under way, and the thread; whether it was the first to do so.
+  bool leave();
+  [[nodiscard]] Error why_ended() const;
+
+  const headrace_comm_backend_v1 table_;
+  const std::function<bool()> interrupted_;
+  const std::shared_ptr<TableHost> host_;
+  void* comm_ = nullptr;  // the backend's handle
+
+  std::mutex order_, message_order_;  // held while a collective, or a message, is begun
+  std::uint64_t number_ = 0, message_number_ = 0;
+  std::mutex progress_;  // held while the backend makes progress
+  bool closed_ = false;  // with progress_: the handle is gone
+
+  mutable std::mutex mutex_;  // held for what follows; never while the backend or a hook is called
+  CommOptions options_;
+  std::map<std::uint64_t, Begun> works_;
+  std::uint64_t last_work_ = 0;
+  std::optional<Error> cause_;
+  bool backend_knows_ = false;              // of the cause
+  bool closing_ = false;                    // no call begins
+  bool stop_ = false;                       // the thread ends with the last work
+  Deadline next_look_ = Deadline::never();  // of the thread that watches
+  std::condition_variable changed_;
+  std::atomic<bool> ended_{false};  // cause_ is set
+  std::thread watcher_;
+};
+
+}  // namespace headrace::collectives

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator whose backend is a C table: what the backend gets, and what becomes of one that is silent or
+// lies.
+#include "ranks.hpp"
+
+#include <headrace/comm_backend.hpp>
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace headrace::test {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using SteadyClock = std::chrono::steady_clock;
+
+/// A backend that does what a test tells it. One communicator at a time.
+class Script {
+ public:
+  /// Registered under a name of its own.
+  explicit Script(std::int32_t (*progress)(void* comm)) : name_("script_" + std::to_string(number())) {
+    table_.progress = progress;
+    must(register_comm_backend(&table_));
+  }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  Result<Comm> open(Timeout timeout = std::chrono::seconds(60)) {
+    CommOptions options;
+    options.backend = name_;
+    options.rank = 1;
+    options.size = 3;
+    options.timeout = timeout;
+    options.hints = {{"speed", "high"}};
+    return Comm::open(options);
+  }
+
+  void end(std::uint64_t work, std::int32_t code = HEADRACE_OK, const std::string& message = {},
+           int source = -1) {
+    host->end(host->context, work, code, message.data(), message.size(), source);
+  }
+  [[nodiscard]] std::uint64_t last_work() {
+    const std::scoped_lock lock(mutex_);
+    return works_.empty() ? 0 : works_.back();
+  }
+  /// Waits until the backend has been told to abort.
+  std::string abort_reason() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !reason_.empty(); });
+    return reason_;
+  }
+  [[nodiscard]] bool closed() {
+    const std::scoped_lock lock(mutex_);
+    return closed_;
+  }
+
+  const headrace_comm_host_v1* host = nullptr;
+  std::function<std::int32_t(const headrace_comm_setup_v1&, void**, headrace_text_v1*)> on_open;
+  std::function<std::int32_t(const headrace_comm_call_v1&, std::uint64_t, headrace_text_v1*)> on_issue =
+      [](const auto&, auto, auto*) { return HEADRACE_COMM_BEGUN; };
+  std::function<void()> on_abort = [] {}, on_close = [] {};
+  std::function<std::int32_t()> on_progress = [] { return 0; };
+
+ private:
+  static int number() {
+    static std::atomic<int> count{0};
+    return count.fetch_add(1);
+  }
+  static Script& self(void* comm) { return *static_cast<Script*>(comm); }
+  static std::int32_t open_it(void* context, const headrace_comm_setup_v1* setup, void** comm,
+                              headrace_text_v1* why) {
+    Script& script = self(context);
+    script.host = setup->host;
+    *comm = context;
+    return script.on_open ? script.on_open(*setup, comm, why) : HEADRACE_OK;
+  }
+  static void close_it(void* comm) {
+    self(comm).on_close();
+    const std::scoped_lock lock(self(comm).mutex_);
+    self(comm).closed_ = true;
+  }
+  static std::int32_t issue_it(void* comm, const headrace_comm_call_v1* call, std::uint64_t work,
+                               headrace_text_v1* why) {
+    {
+      const std::scoped_lock lock(self(comm).mutex_);
+      self(comm).works_.push_back(work);
+    }
+    return self(comm).on_issue(*call, work, why);
+  }
+  static void abort_it(void* comm, const char* reason, std::size_t length) {
+    {
+      const std::scoped_lock lock(self(comm).mutex_);
+      self(comm).reason_.assign(reason, length);
+      self(comm).changed_.notify_all();
+    }
+    self(comm).on_abort();
+  }
+
+  const std::string name_;
+  headrace_comm_backend_v1 table_{sizeof(headrace_comm_backend_v1),
+                                  HEADRACE_COMM_ABI_MAJOR,
+                                  HEADRACE_COMM_ABI_MINOR,
+                                  name_.c_str(),
+                                  "7",
+                                  this,
+                                  open_it,
+                                  close_it,
+                                  issue_it,
+                                  abort_it,
+                                  nullptr,
+                                  nullptr,
+                                  nullptr,
+                                  nullptr};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::uint64_t> works_;
+  std::string reason_;
+  bool closed_ = false;
+};
+
+std::int32_t progress_it(void* comm) { return static_cast<Script*>(comm)->on_progress(); }
+
+/// Registered backends stay, so scripts do too.
+Script& new_script(std::int32_t (*progress)(void* comm) = nullptr) {
+  static auto& all = *new std::vector<std::unique_ptr<Script>>;
+  all.push_back(std::make_unique<Script>(progress));
+  return *all.back();
+}
+
+OpOptions asynchronous(std::shared_ptr<const void> owner = {}) {
+  OpOptions options;
+  options.async = true;
+  options.owner = std::move(owner);
+  return options;
+}
+
+std::int32_t write(headrace_text_v1* why, std::int32_t code, const std::string& text) {
+  why->length = text.copy(why->data, why->capacity);
+  return code;
+}
+
+TEST(TableComm, opens_with_what_the_caller_gave) {
+  Script& script = new_script();
+  script.on_open = [&](const headrace_comm_setup_v1& setup, void**, headrace_text_v1*) {
+    EXPECT_EQ(setup.struct_size, sizeof setup);
+    EXPECT_EQ(setup.rank, 1);
+    EXPECT_EQ(setup.size, 3);
+    EXPECT_STREQ(setup.name, "world");
+    EXPECT_EQ(setup.ranks[2], 2);
+    EXPECT_EQ(setup.timeout_ns, 60'000'000'000);
+    EXPECT_EQ(setup.meeting_timeout_ns, 120'000'000'000);
+    EXPECT_EQ(setup.hint_count, 1U);
+    EXPECT_STREQ(setup.hints[0].name, "speed");
+    EXPECT_STREQ(setup.hints[0].value, "high");
+    return HEADRACE_OK;
+  };
+  Comm comm = must(script.open());
+  EXPECT_EQ(comm.backend(), script.name());
+  EXPECT_EQ(comm.backend_version(), "7");
+  EXPECT_EQ(comm.set_hints({{"speed", "low"}}).code(), Code::not_supported);
+  EXPECT_EQ(comm.split(std::array{1}, "part").code(), Code::not_supported);
+  comm.close();
+  EXPECT_TRUE(script.closed());
+}
+
+TEST(TableComm, mirrors_every_field_of_a_call) {
+  Script& script = new_script();
+  std::vector<float> input{1, 2, 3, 4, 5, 6}, output(9);
+  const std::array<std::size_t, 3> in{1, 2, 3}, out{4, 2, 3};
+  script.on_issue = [&](const headrace_comm_call_v1& call, std::uint64_t work, headrace_text_v1*) {
+    EXPECT_EQ(call.struct_size, sizeof call);
+    EXPECT_EQ(call.operation, HEADRACE_COMM_ALL_TO_ALL_V_SINGLE);
+    EXPECT_EQ(call.async, 1);
+    EXPECT_EQ(call.number, 1U);
+    EXPECT_NE(work, 0U);
+    EXPECT_EQ(call.input_count, 1U);
+    EXPECT_EQ(call.inputs[0].data, input.data());
+    EXPECT_EQ(call.inputs[0].count, 6U);
+    EXPECT_EQ(call.inputs[0].dtype, HEADRACE_FLOAT32);
+    EXPECT_EQ(call.outputs[0].data, output.data());
+    EXPECT_EQ(call.split_count, 3U);
+    EXPECT_THAT(std::vector(call.input_splits, call.input_splits + 3), ElementsAre(1, 2, 3));
+    EXPECT_THAT(std::vector(call.output_splits, call.output_splits + 3), ElementsAre(4, 2, 3));
+    EXPECT_EQ(call.peer, -1);
+    EXPECT_EQ(call.timeout_ns, 5'000'000'000);
+    EXPECT_EQ(call.hint_count, 1U);
+    EXPECT_STREQ(call.hints[0].name, "way");
+    return HEADRACE_COMM_DONE;
+  };
+  Comm comm = must(script.open());
+  OpOptions options = asynchronous();
+  options.timeout = std::chrono::seconds(5);
+  options.hints = {{"way", "short"}};
+  const Work work = must(comm.all_to_all_v_single(output, input, out, in, options));
+  EXPECT_EQ(work.status(), WorkStatus::completed);
+  script.on_issue = [&](const headrace_comm_call_v1& call, std::uint64_t work_id, headrace_text_v1*) {
+    EXPECT_EQ(call.number, 1U);  // messages have numbers of their own
+    EXPECT_EQ(call.tag, 9U);
+    EXPECT_EQ(call.peer, -1);
+    EXPECT_EQ(call.timeout_ns, 60'000'000'000);
+    script.end(work_id, HEADRACE_OK, {}, 2);
+    return HEADRACE_COMM_BEGUN;
+  };
+  MessageOptions tagged;
+  tagged.tag = 9;
+  EXPECT_EQ(must(comm.recv(output, any_source, tagged)).source(), 2);
+  script.on_issue = [&](const headrace_comm_call_v1& call, std::uint64_t, headrace_text_v1*) {
+    EXPECT_EQ(call.operation, HEADRACE_COMM_REDUCE);
+    EXPECT_EQ(call.reduction, HEADRACE_COMM_PREMUL_SUM);
+    EXPECT_EQ(call.factor, 0.5);
+    EXPECT_EQ(call.peer, 2);
+    EXPECT_EQ(call.number, 2U);
+    return HEADRACE_COMM_DONE;
+  };
+  ok(comm.reduce(input, 2, {ReduceOp::premul_sum, 0.5}));
+}
+
+TEST(TableComm, ends_a_work_when_the_backend_does_and_releases_its_owner) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::vector<std::string> told;
+  CommHooks hooks;
+  hooks.scheduled = [&](const CommCall& call) { told.push_back("scheduled " + std::to_string(call.number)); };
+  hooks.started = [&](const CommCallId& call) { told.push_back("started " + std::to_string(call.number)); };
+  hooks.completed = [&](const CommCallId& call, const Error& error) {
+    told.push_back("completed " + std::to_string(call.number) + " " + std::string(code_name(error.code)));
+  };
+  comm.add_hooks(hooks);
+  auto owner = std::make_shared<int>();
+  std::vector<int> numbers{1};
+  const Work work = must(comm.all_reduce(numbers, ReduceOp::sum, asynchronous(owner)));
+  EXPECT_EQ(work.status(), WorkStatus::in_progress);
+  EXPECT_EQ(work.wait(milliseconds(1)).code(), Code::timed_out);
+  EXPECT_EQ(owner.use_count(), 2);
+  std::jthread ending([&] { script.end(script.last_work()); });
+  must(work.wait());
+  EXPECT_EQ(owner.use_count(), 1);
+  EXPECT_THAT(told, ElementsAre("scheduled 1", "started 1", "completed 1 ok"));
+}
+
+TEST(TableComm, ignores_ends_of_works_that_are_not_under_way) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  script.end(77);
+  script.end(0, 99);
+  const Work work = must(comm.barrier(asynchronous()));
+  script.end(script.last_work());
+  script.end(script.last_work(), HEADRACE_INTERNAL, "again");
+  must(work.wait());
+  EXPECT_FALSE(comm.is_aborted());
+  script.on_issue = [&](const auto&, std::uint64_t id, auto*) {
+    script.end(id);
+    return HEADRACE_COMM_DONE;  // said twice
+  };
+  ok(comm.barrier());
+}
+
+TEST(TableComm, ends_by_an_error_of_the_backend_and_tells_it_to_abort) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  const Work other = must(comm.barrier(asynchronous()));
+  const Work work = must(comm.barrier(asynchronous()));
+  script.end(script.last_work(), HEADRACE_PEER_LOST, "rank 2 is gone");
+  EXPECT_EQ(work.wait().code(), Code::peer_lost);
+  EXPECT_THAT(work.error().message, HasSubstr("rank 1, barrier number 2 of \"world\": backend " +
+                                              script.name() + ": rank 2 is gone"));
+  EXPECT_THAT(script.abort_reason(), HasSubstr("rank 2 is gone"));
+  EXPECT_THAT(other.wait().error().message, HasSubstr("rank 2 is gone"));
+  EXPECT_TRUE(comm.is_aborted());
+  EXPECT_THAT(comm.barrier().error().message, HasSubstr("rank 2 is gone"));
+}
+
+TEST(TableComm, gives_codes_and_sentences_to_errors_that_have_none) {
+  const std::pair<std::int32_t, std::pair<Code, std::string>> cases[] = {
+      {HEADRACE_EXHAUSTED, {Code::exhausted, "gave no reason but exhausted"}},
+      {77, {Code::backend_failed, "returned 77, which is no code"}},
+      {-3, {Code::backend_failed, "returned -3, which is no code"}},
+      {HEADRACE_WOULD_BLOCK, {Code::backend_failed, "returned 1, which is no code"}}};
+  for (const auto& [code, expected] : cases) {
+    Script& script = new_script();
+    script.on_open = [code = code](const auto&, void**, auto*) { return code; };
+    const auto opened = script.open();
+    EXPECT_EQ(opened.code(), expected.first);
+    EXPECT_THAT(opened.error().message, HasSubstr(expected.second));
+    script.on_open = {};
+    script.on_issue = [code = code](const auto&, std::uint64_t, auto*) { return code; };
+    Comm comm = must(script.open());
+    EXPECT_THAT(comm.barrier().error().message, HasSubstr(expected.second));
+  }
+}
+
+TEST(TableComm, does_not_open_without_a_handle_or_with_an_error) {
+  Script& script = new_script();
+  script.on_open = [](const auto&, void** comm, auto*) {
+    *comm = nullptr;
+    return HEADRACE_OK;
+  };
+  EXPECT_THAT(script.open().error().message, HasSubstr("opened and gave no handle"));
+  script.on_open = [](const auto&, void**, headrace_text_v1* why) {
+    return write(why, HEADRACE_NOT_SUPPORTED, "no device 3 here");
+  };
+  const auto opened = script.open();
+  EXPECT_EQ(opened.code(), Code::not_supported);
+  EXPECT_THAT(opened.error().message, HasSubstr("backend " + script.name() + ": no device 3 here"));
+  EXPECT_FALSE(script.closed());
+}
+
+TEST(TableComm, gives_the_number_of_a_refused_call_to_the_next) {
+  Script& script = new_script();
+  script.on_issue = [](const headrace_comm_call_v1& call, std::uint64_t,
+                       headrace_text_v1* why) -> std::int32_t {
+    EXPECT_EQ(call.number, 1U);
+    if (call.hint_count > 0) return write(why, HEADRACE_INVALID_ARGUMENT, "no hint speed");
+    return HEADRACE_COMM_DONE;
+  };
+  Comm comm = must(script.open());
+  OpOptions options;
+  options.hints = {{"speed", "1"}};
+  const auto refused = comm.barrier(options);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_THAT(refused.error().message, HasSubstr("no hint speed"));
+  EXPECT_FALSE(comm.is_aborted());
+  ok(comm.barrier());
+}
+
+TEST(TableComm, ends_a_late_work_and_keeps_its_owner_until_the_backend_has_ended_it) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  auto owner = std::make_shared<int>();
+  OpOptions options = asynchronous(owner);
+  options.timeout = milliseconds(20);
+  const Work work = must(comm.barrier(options));
+  const auto ended = work.wait();
+  EXPECT_EQ(ended.code(), Code::timed_out);
+  EXPECT_EQ(work.status(), WorkStatus::timed_out);
+  EXPECT_THAT(ended.error().message, HasSubstr("has not ended it within 20 ms"));
+  EXPECT_THAT(script.abort_reason(), HasSubstr("within 20 ms"));
+  EXPECT_TRUE(comm.is_aborted());
+  EXPECT_EQ(owner.use_count(), 3);  // the options have it too
+  script.end(script.last_work(), HEADRACE_INTERNAL, "late");
+  EXPECT_EQ(owner.use_count(), 2);
+  EXPECT_EQ(work.status(), WorkStatus::timed_out);
+}
+
+TEST(TableComm, ends_a_late_work_that_nobody_waits_for) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  OpOptions options = asynchronous();
+  options.timeout = milliseconds(20);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ended = false;
+  must(comm.barrier(options)).on_end([&] {
+    const std::scoped_lock lock(mutex);
+    ended = true;
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return ended; });
+}
+
+TEST(TableComm, ends_all_works_by_abort_though_the_backend_never_answers) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  auto owner = std::make_shared<int>();
+  const Work work = must(comm.barrier(asynchronous(owner)));
+  std::jthread waiting([&] { EXPECT_EQ(comm.barrier().code(), Code::canceled); });
+  const std::uint64_t first = script.last_work();
+  while (script.last_work() < 2) std::this_thread::yield();
+  EXPECT_GE(first, 1U);
+  const auto begin = SteadyClock::now();
+  comm.abort("enough");
+  const auto ended = work.wait();
+  waiting.join();
+  EXPECT_LT(SteadyClock::now() - begin, milliseconds(1000));  // 50 ms, and what a busy machine adds
+  EXPECT_EQ(ended.code(), Code::canceled);
+  EXPECT_THAT(ended.error().message, HasSubstr("rank 1 aborted \"world\": enough"));
+  EXPECT_THAT(script.abort_reason(), HasSubstr("enough"));
+  EXPECT_EQ(owner.use_count(), 2);
+  script.on_close = [&] { EXPECT_EQ(owner.use_count(), 2); };  // the backend may use the memory until here
+  comm.close();
+  EXPECT_EQ(owner.use_count(), 1);
+  script.end(script.last_work());  // breaks its word
+  script.host->ended(script.host->context, HEADRACE_INTERNAL, nullptr, 0);
+}
+
+TEST(TableComm, waits_do_not_hang_on_an_abort_that_blocks) {
+  Script& script = new_script();
+  std::mutex blocked;
+  blocked.lock();
+  Comm comm = must(script.open());
+  script.on_abort = [&] {
+    blocked.lock();
+    blocked.unlock();
+  };
+  const Work work = must(comm.barrier(asynchronous()));
+  comm.abort("enough");
+  EXPECT_EQ(work.wait().code(), Code::canceled);
+  blocked.unlock();
+}
+
+TEST(TableComm, hears_that_another_rank_has_ended_it) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  int aborted = 0;
+  CommHooks hooks;
+  hooks.aborted = [&](const Error&) { ++aborted; };
+  comm.add_hooks(hooks);
+  const std::string why = "rank 2 aborted it";
+  for (int i = 0; i < 2; ++i)
+    script.host->ended(script.host->context, HEADRACE_CANCELED, why.data(), why.size());
+  EXPECT_TRUE(comm.is_aborted());
+  EXPECT_EQ(aborted, 1);
+  EXPECT_THAT(comm.barrier().error().message, HasSubstr(why));
+  EXPECT_THAT(comm.finalize().error().message, HasSubstr(why));
+  EXPECT_TRUE(script.closed());
+}
+
+TEST(TableComm, has_its_store_only_while_it_opens) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::array<char, 256> buffer{};
+  headrace_text_v1 why{sizeof why, buffer.data(), buffer.size(), 0};
+  EXPECT_EQ(script.host->set(script.host->context, "key", "1", 1, &why), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(buffer.data(), why.length), HasSubstr("only while the communicator opens"));
+  script.on_open = [&](const headrace_comm_setup_v1& setup, void**, headrace_text_v1* text) {
+    return setup.host->set(setup.host->context, "key", "1", 1, text);
+  };
+  EXPECT_THAT(script.open().error().message, HasSubstr("needs a place where the ranks meet"));
+}
+
+TEST(TableComm, finalizes_once_all_works_have_ended) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  const Work work = must(comm.barrier(asynchronous()));
+  std::jthread ending([&] {
+    EXPECT_FALSE(script.closed());
+    script.end(script.last_work());
+  });
+  must(comm.finalize());
+  EXPECT_EQ(work.status(), WorkStatus::completed);
+  EXPECT_TRUE(script.closed());
+  EXPECT_EQ(comm.barrier().code(), Code::invalid_argument);
+  must(comm.finalize());
+}
+
+TEST(TableComm, lets_threads_that_wait_make_progress) {
+  Script& script = new_script(progress_it);
+  int steps = 0;
+  script.on_progress = [&] {  // never two at once, so it needs no lock
+    if (++steps < 5) return 1;
+    script.end(script.last_work());
+    return 0;
+  };
+  Comm comm = must(script.open());
+  ok(comm.barrier());
+  EXPECT_GE(steps, 5);
+  const Work work = must(comm.barrier(asynchronous()));
+  must(work.wait());
+}
+
+TEST(TableComm, an_interrupted_wait_ends_it) {
+  Script& script = new_script();
+  CommOptions options;
+  options.backend = script.name();
+  options.interrupted = [] { return true; };
+  Comm comm = must(Comm::open(options));
+  const auto ended = comm.barrier();
+  EXPECT_EQ(ended.code(), Code::canceled);
+  EXPECT_THAT(ended.error().message, HasSubstr("its caller interrupted it"));
+  EXPECT_TRUE(comm.is_aborted());
+}
+
+}  // namespace
+}  // namespace headrace::test
