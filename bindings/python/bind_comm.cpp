@@ -12,6 +12,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -38,6 +39,13 @@ void check_device(nb::handle device) {
   if (place.kind != Device::Kind::cpu)
     raise(Error{Code::not_supported,
                 "communicators move host memory: device is " + device_text(place) + ", give \"cpu\""});
+}
+
+/// A backend that is not known may be a class of an installed package.
+void load_entry_point(const std::string& backend) {
+  const auto known = list_comm_backends();
+  if (std::find(known.begin(), known.end(), backend) == known.end())
+    nb::module_::import_("headrace._comm_backend").attr("load")(to_str(backend));
 }
 
 /// Rank and size of the caller, or of the launcher.
@@ -97,6 +105,7 @@ nb::object new_comm(const std::string& backend, nb::handle device, std::optional
   check_device(device);
   CommOptions options = options_of(rank, size);
   options.backend = backend;
+  load_entry_point(backend);
   std::optional<std::string> address;
   if (meeting) address = meeting->str();
   const auto place = set_place(options, std::move(address), std::move(store));

@@ -10,6 +10,7 @@
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/stream_input.hpp"
 #include "bindings/python/tensor_input.hpp"
+#include "bindings/python/tensor_object.hpp"
 #include "bindings/python/text.hpp"
 
 #include <nanobind/stl/filesystem.h>
@@ -315,13 +316,16 @@ constexpr const char* run_doc =
 
 }  // namespace
 
+nb::object tensor_object(Tensor tensor) { return nb::cast(PyTensor(std::move(tensor))); }
+
 void bind_model(nb::module_& module) {
   nb::class_<PyTensor>(
       module, "Tensor", nb::type_slots(tensor_slots),
-      "An output of a model, row-major, with the buffer protocol and DLPack.\n\n"
+      "An output of a model, or what an operation gives to a backend in Python: row-major, with the buffer\n"
+      "protocol and DLPack.\n\n"
       "Use numpy.asarray(tensor) or torch.from_dlpack(tensor).\n"
-      "Owns: the memory stays while this object or any array of it lives, also after the model is\n"
-      "closed.")
+      "Owns: the memory of an output stays while this object or any array of it lives, also after the\n"
+      "model is closed. The memory of an operation is its caller's.")
       .def_prop_ro(
           "shape", [](const PyTensor& self) { return shape_tuple(self.tensor->shape()); },
           nb::sig("def shape(self) -> tuple[int, ...]"), "The length of each dimension.")

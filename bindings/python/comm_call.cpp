@@ -2,6 +2,7 @@
 #include "bindings/python/comm_call.hpp"
 
 #include <string>
+#include <string_view>
 
 namespace headrace::python {
 namespace {
@@ -18,6 +19,10 @@ class KeptTensors final : public Held {
   const std::vector<TensorInput> tensors_;
   const std::vector<nb::object> objects_;
 };
+
+/// Whether nothing uses the memory of an operation once its call has returned. Other backends may be silent
+/// when it is aborted.
+bool ends_with_its_call(std::string_view backend) { return backend == "host" || backend == "fake"; }
 
 /// The limit of an operation; nullopt: the communicator's.
 Timeout limit_of_call(const TimeLimit& limit) {
@@ -57,7 +62,8 @@ std::size_t count_of(const TensorView& view) { return static_cast<std::size_t>(v
 
 }  // namespace
 
-CommCall::CommCall(PyComm& comm, const CallOptions& options) : comm_(comm) {
+CommCall::CommCall(PyComm& comm, const CallOptions& options)
+    : comm_(comm), keeps_(options.async_op || !ends_with_its_call(comm.comm().backend())) {
   options_.async = options.async_op;
   options_.timeout = limit_of_call(options.timeout);
   if (options.hints) options_.hints = to_options(options.hints);
@@ -73,7 +79,7 @@ const TensorInput& CommCall::add(nb::handle object, const char* name, const char
   try {
     tensors_.emplace_back(object.ptr(), role, comm_.exchange);
     // The caller's list may change while other threads run.
-    if (options_.async || kind == entry) objects_.push_back(nb::borrow(object));
+    if (keeps_ || kind == entry) objects_.push_back(nb::borrow(object));
   } catch (nb::python_error&) {
     // DLPack refuses such tensors, because what is written to them has no gradient. Collectives have none.
     if (!requires_grad(object)) throw;
@@ -122,7 +128,7 @@ std::vector<ConstElements> CommCall::reads_each(nb::handle list, const char* nam
 }
 
 std::shared_ptr<const void> CommCall::owner() {
-  if (!options_.async) return nullptr;
+  if (!keeps_) return nullptr;
   return hold<KeptTensors>(std::move(tensors_), std::move(objects_));
 }
 

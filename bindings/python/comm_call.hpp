@@ -57,13 +57,14 @@ class CommCall {
  private:
   const TensorInput& add(nb::handle object, const char* name, const char* kind);
   Elements writable(const TensorInput& tensor, const char* name) const;
-  /// Of an asynchronous operation: the tensors, so that no caller need keep them.
+  /// The tensors, if the operation may use them after the call: then no caller need keep them.
   std::shared_ptr<const void> owner();
   void refuse_hints() const;
   WorkObject of(const Work& work) const;
   WorkObject done() const;
 
   PyComm& comm_;
+  const bool keeps_;  ///< the tensors, until the operation has ended
   OpOptions options_;
   std::vector<TensorInput> tensors_;
   std::vector<nb::object> objects_;

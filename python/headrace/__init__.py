@@ -67,6 +67,7 @@ from ._headrace import (
     list_options,
     new_comm,
     pages_of,
+    register_backend,
     set_log_level,
     set_log_sink,
 )
@@ -143,6 +144,7 @@ __all__ = [
     "list_options",
     "new_comm",
     "pages_of",
+    "register_backend",
     "set_log_level",
     "set_log_sink",
 ]

@@ -1185,6 +1185,35 @@ class FlightRecorder:
 
         Errors: InvalidArgument (no communicator was attached, so there is no rank), those of the file.
         """
+class CommLink:
+    """
+    What a communicator on a Python class tells Headrace. For headrace._comm_backend.
+    """
+
+    def end(self, work: int, exception: BaseException | None, source: int) -> None:
+        """Ends a work, well or with an exception. source: of a receive."""
+
+    def ended(self, reason: str) -> None:
+        """Another rank has ended the communicator."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Sets a key of the meeting place."""
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key; None: it has none yet."""
+
+    def __reduce__(self) -> NoReturn: ...
+
+def register_backend(name: str, cls: type) -> None:
+    """
+    Makes a class a backend of communicators: new_comm(name) makes an object of it.
+
+    cls: has init(device, name, options) and methods named as the operations. Each takes the
+    arguments of torchcomms, then async_op and options, and returns None (it is done), a Future, or
+    an object with wait(). docs/collectives.md has the list.
+    Errors: InvalidArgument (the name is taken, no such class), NotSupported (the name is not
+    [a-z0-9_]+).
+    """
 
 class CounterWord:
     """
@@ -1973,11 +2002,12 @@ def set_log_sink(sink: Callable[[str, str, str], object] | None) -> None:
 
 class Tensor:
     """
-    An output of a model, row-major, with the buffer protocol and DLPack.
+    An output of a model, or what an operation gives to a backend in Python: row-major, with the buffer
+    protocol and DLPack.
 
     Use numpy.asarray(tensor) or torch.from_dlpack(tensor).
-    Owns: the memory stays while this object or any array of it lives, also after the model is
-    closed.
+    Owns: the memory of an output stays while this object or any array of it lives, also after the
+    model is closed. The memory of an operation is its caller's.
     """
 
     @property
