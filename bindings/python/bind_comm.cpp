@@ -8,6 +8,7 @@
 #include "bindings/python/comm_store.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/text.hpp"
+#include "bindings/python/window_handle.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
@@ -350,6 +351,10 @@ void bind_life(CommClass& comm) {
            "Refuses an operation if an element that it reads on this rank is a NaN: InvalidArgument, with "
            "the\n"
            "operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.")
+      .def("new_window", &new_window, nb::arg("tensor") = nb::none(),
+           nb::sig("def new_window(self, tensor: object | None = None) -> Window"),
+           "Makes a window. All ranks make their windows in the same order.\n\n"
+           "tensor: registered at once, as by Window.tensor_register.")
       .def("abort", &abort, nb::arg("reason") = "abort was called",
            "Ends every operation on all ranks: they raise Canceled, with this rank and the reason.\n\n"
            "Threads: any.")

@@ -9,6 +9,7 @@
 #include "bindings/python/interpreter.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/stream_input.hpp"
+#include "bindings/python/tensor_handle.hpp"
 #include "bindings/python/tensor_input.hpp"
 #include "bindings/python/tensor_object.hpp"
 #include "bindings/python/text.hpp"
@@ -26,29 +27,6 @@
 
 namespace headrace::python {
 namespace {
-
-/// A run whose end has not been waited for.
-struct Pending {
-  std::shared_ptr<Model> model;
-  void* stream = nullptr;
-};
-
-/// An output. Arrays of it share its memory and keep it alive.
-struct PyTensor {
-  std::shared_ptr<Tensor> tensor;
-  std::optional<Pending> pending;  ///< set: it is ready only in the order of that stream
-  std::array<Py_ssize_t, most_tensor_dimensions> shape{}, strides_bytes{};
-
-  explicit PyTensor(Tensor from, std::optional<Pending> run = {})
-      : tensor(std::make_shared<Tensor>(std::move(from))), pending(std::move(run)) {
-    auto stride = static_cast<Py_ssize_t>(headrace::element_bytes(tensor->dtype()));
-    for (std::size_t i = tensor->shape().rank(); i-- > 0;) {
-      shape[i] = static_cast<Py_ssize_t>(tensor->shape()[i]);
-      strides_bytes[i] = stride;
-      stride *= std::max<Py_ssize_t>(shape[i], 1);
-    }
-  }
-};
 
 /// The format letter of module struct; null if the buffer protocol has none for the type.
 const char* buffer_format(DType type) {
@@ -321,8 +299,8 @@ nb::object tensor_object(Tensor tensor) { return nb::cast(PyTensor(std::move(ten
 void bind_model(nb::module_& module) {
   nb::class_<PyTensor>(
       module, "Tensor", nb::type_slots(tensor_slots),
-      "An output of a model, or what an operation gives to a backend in Python: row-major, with the buffer\n"
-      "protocol and DLPack.\n\n"
+      "An output of a model, memory of a window, or what an operation gives to a backend in Python: row-major,\n"
+      "with the buffer protocol and DLPack.\n\n"
       "Use numpy.asarray(tensor) or torch.from_dlpack(tensor).\n"
       "Owns: the memory of an output stays while this object or any array of it lives, also after the\n"
       "model is closed. The memory of an operation is its caller's.")

@@ -17,6 +17,7 @@ void bind_comm_hooks(nb::module_& module);
 void bind_comm(nb::module_& module);
 void bind_flight_recorder(nb::module_& module);
 void bind_comm_backend(nb::module_& module);
+void bind_window(nb::module_& module);
 void bind_completion_queue(nb::module_& module);
 void bind_counter(nb::module_& module);
 void bind_telemetry(nb::module_& module);

@@ -20,6 +20,7 @@ NB_MODULE(_headrace, module) {
   bind_comm(module);
   bind_flight_recorder(module);
   bind_comm_backend(module);
+  bind_window(module);
   bind_counter(module);
   bind_telemetry(module);
   bind_agent(module);

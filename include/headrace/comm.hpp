@@ -152,6 +152,7 @@ class AllGatherHandle {
   explicit AllGatherHandle(std::shared_ptr<Prepared> prepared) : prepared_(std::move(prepared)) {}
   std::shared_ptr<Prepared> prepared_;
 };
+class Window;
 
 /// One rank of a communicator.
 ///
@@ -361,6 +362,11 @@ class Comm {
   HEADRACE_API Result<void> cancel_coalescing(std::string_view reason = "cancel_coalescing was called");
   /// Whether calls of this thread are kept.
   [[nodiscard]] HEADRACE_API bool is_coalescing() const;
+  // --- elements that other ranks reach by themselves
+
+  /// Makes a window without memory (comm_window.hpp). All ranks make their windows in the same order.
+  ///   errors  not_supported (the backend has none)
+  HEADRACE_API Result<Window> new_window();
 
  private:
   friend class Batch;

@@ -108,7 +108,8 @@ struct ReduceOp {
 /// The name of an operation as in ReduceOp: "sum".
 HEADRACE_API std::string_view reduce_op_name(ReduceOp::Kind kind) noexcept;
 
-/// The operations of Comm, and those that open and split one. Values are never changed.
+/// The operations of Comm, those that open and split one, and those of windows, from 32 on. Values are never
+/// changed.
 enum class CommOperation : std::int32_t {
   open = 0,
   split = 1,
@@ -134,12 +135,24 @@ enum class CommOperation : std::int32_t {
   batch = 21,      ///< sends and receives that are issued together
   coalesced = 22,  ///< the calls between start_coalescing and end_coalescing
   reduce_scatter_quantized = 23,
+  tensor_register = 32,  ///< Window::allocate, too
+  tensor_deregister = 33,
+  put = 34,
+  get = 35,
+  signal = 36,
+  wait_signal = 37,
+  atomic_add = 38,
+  flush = 39,
 };
 /// The name of an operation as in CommOperation: "all_reduce".
 HEADRACE_API std::string_view comm_operation_name(CommOperation operation) noexcept;
 /// Whether it is send or recv, which are apart from the order of the others and have numbers of their own.
 [[nodiscard]] constexpr bool is_message(CommOperation operation) noexcept {
   return operation == CommOperation::send || operation == CommOperation::recv;
+}
+/// Whether it is one of a window that no other rank takes part in. They have numbers of their own.
+[[nodiscard]] constexpr bool is_one_sided(CommOperation operation) noexcept {
+  return operation >= CommOperation::put;
 }
 
 /// An operation by its number, as in CommCall.
@@ -152,8 +165,8 @@ struct CommCallId {
 /// until the call returns; the elements are in place until the operation has ended.
 struct CommCall {
   CommOperation operation = CommOperation::barrier;
-  /// Of the communicator's collectives, the same on all ranks; of this rank's messages; or of its batches and
-  /// coalesced calls. From 1; 0: the call has none yet.
+  /// Of the communicator's collectives, the same on all ranks; of this rank's messages; of its one-sided
+  /// operations; or of its batches and coalesced calls. From 1; 0: the call has none yet.
   std::uint64_t number = 0;
   /// What it reads and writes, as it was given: lists have an entry for each rank. The memory of broadcast
   /// and reduce is in both; gather and scatter have no list on ranks other than the root.
@@ -162,8 +175,8 @@ struct CommCall {
   /// Of all_to_all_v_single: elements for each rank.
   std::span<const std::size_t> input_splits = {}, output_splits = {};
   ReduceOp op = ReduceOp::sum;  ///< of reductions
-  int peer = -1;                ///< the root, or the other rank of a message; -1: none, or any_source
-  std::uint32_t tag = 0;        ///< of messages
+  int peer = -1;  ///< the root, or the other rank of a message or of a window; -1: none, or any_source
+  std::uint32_t tag = 0;  ///< of messages
   bool async = false;
   /// Of the operation: nullopt is the communicator's until the call has a number, and no limit then.
   Timeout timeout = {};

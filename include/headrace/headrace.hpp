@@ -5,6 +5,7 @@
 #include <headrace/agent.hpp>
 #include <headrace/comm.hpp>
 #include <headrace/comm_backend.hpp>
+#include <headrace/comm_window.hpp>
 #include <headrace/completion_queue.hpp>
 #include <headrace/counter.hpp>
 #include <headrace/log.hpp>

@@ -981,6 +981,11 @@ class Comm:
         """
         Refuses an operation if an element that it reads on this rank is a NaN: InvalidArgument, with the
         operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.
+    def new_window(self, tensor: object | None = None) -> Window:
+        """
+        Makes a window. All ranks make their windows in the same order.
+
+        tensor: registered at once, as by Window.tensor_register.
         """
 
     def abort(self, reason: str = 'abort was called') -> None:
@@ -1214,6 +1219,105 @@ def register_backend(name: str, cls: type) -> None:
     Errors: InvalidArgument (the name is taken, no such class), NotSupported (the name is not
     [a-z0-9_]+).
     """
+
+class WindowAttr:
+    """How a rank reaches the memory of another one in a window."""
+
+    @property
+    def access_type(self) -> str:
+        """"unified": its memory is mapped here. "separate": by requests."""
+
+    @property
+    def count(self) -> int:
+        """Elements of that rank."""
+
+    def __repr__(self) -> str: ...
+
+class Window:
+    """
+    Memory of every rank that the others read and change without its help, from Comm.new_window.
+
+    A signal comes after what the same rank has put before. Asynchronous operations run one after another,
+    and the others, but for wait_signal, begin after them. An operation that fails ends nothing else.
+    timeout: seconds or a timedelta; None: the communicator's.
+    Errors of every operation: InvalidArgument (the values), PeerLost (which rank), NotFound (a rank has
+    dropped its window), TimedOut, Canceled (the communicator was aborted).
+    Threads: any.
+    """
+
+    def tensor_register(self, tensor: object, owning: bool = True) -> None:
+        """
+        Makes a tensor the memory of this rank. All ranks call this or allocate, in the order of their
+        collectives. dtypes are the same on all ranks, counts may differ.
+
+        owning: keep the tensor until tensor_deregister; False: the caller does.
+        Errors: InvalidArgument (registered already; another dtype than on another rank), and those of
+        collectives.
+        """
+
+    def allocate(self, count: int, dtype: object) -> Tensor:
+        """
+        The same with new memory, which holds zeros. Ranks of one host map it, so that an operation is a
+        copy or one instruction. Use numpy.asarray(tensor) or torch.from_dlpack(tensor).
+
+        dtype: torch's name, as "float32", or torch's or NumPy's dtype.
+        """
+
+    def tensor_deregister(self) -> None:
+        """
+        Takes the memory back. All ranks call it. Returns when no rank uses the memory any more, also when
+        it raises, but for TimedOut: then a rank that stands still may use it yet.
+        """
+
+    def get_tensor(self) -> Tensor:
+        """The memory of this rank."""
+
+    def map_remote_tensor(self, rank: int) -> Tensor:
+        """
+        The memory of a rank at an address of this process: one dimension, which keeps it mapped.
+
+        Errors: NotSupported (its access is "separate": why).
+        """
+
+    def get_attr(self, peer_rank: int) -> WindowAttr:
+        """How this rank reaches the memory of another one."""
+
+    def put(self, tensor: object, dst_rank: int, target_offset_nelems: int = 0, async_op: bool = False, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        Writes a tensor to the memory of a rank, from that element on. When it is done the rank has it.
+        """
+
+    def get(self, tensor: object, src_rank: int, source_offset_nelems: int = 0, async_op: bool = False, timeout: float | datetime.timedelta | None = None) -> Work:
+        """Reads a tensor from the memory of a rank, from that element on."""
+
+    def signal(self, peer_rank: int, async_op: bool = False, *, value: int = 1, op: str = 'add', timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        Changes the 64-bit word that this rank has at another one, after what was put there before.
+
+        op: "add" or "set".
+        """
+
+    def wait_signal(self, peer_rank: int, async_op: bool = False, *, condition: str | None = None, value: int = 1, timeout: float | datetime.timedelta | None = None) -> int:
+        """
+        Waits for the word that a rank has here, and returns it.
+
+        condition: None: until it is above 0, then 1 is taken from it: one wait for each signal. "eq",
+        "ne", "lt", "le", "gt" or "ge": until it compares so with value; it stays as it is.
+        Errors: NotSupported (async_op), TimedOut (the value of the word).
+        """
+
+    def atomic_add(self, dst_rank: int, target_offset_nelems: int, value: int, timeout: float | datetime.timedelta | None = None) -> int:
+        """
+        Adds to one element of a rank, in one step for all ranks, and returns the value before. int32,
+        uint32, int64 and uint64; sums wrap around.
+        """
+
+    def flush(self, timeout: float | datetime.timedelta | None = None) -> None:
+        """
+        Waits until all asynchronous operations of this rank have ended. Each work has its own error.
+        """
+
+    def __reduce__(self) -> NoReturn: ...
 
 class CounterWord:
     """

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public face of collectives: checks arguments, and hands the call to the communicator.
 #include <headrace/comm.hpp>
+#include <headrace/comm_window.hpp>
 
 #include "base/errors.hpp"
 #include "base/names.hpp"
@@ -41,6 +42,9 @@ std::span<const T> one(const T& elements) {
   return {&elements, 1};
 }
 
+constexpr std::array window_operation_names{"tensor_register", "tensor_deregister", "put",        "get",
+                                            "signal",          "wait_signal",       "atomic_add", "flush"};
+
 constexpr std::array operation_names{
     "open",
     "split",
@@ -74,6 +78,8 @@ static_assert(operation_names.size() ==
 
 std::string_view comm_operation_name(CommOperation operation) noexcept {
   const auto index = static_cast<std::size_t>(operation);
+  const std::size_t of_window = index - static_cast<std::size_t>(CommOperation::tensor_register);
+  if (of_window < window_operation_names.size()) return window_operation_names[of_window];
   return index < operation_names.size() ? operation_names[index] : "unknown";
 }
 
@@ -124,6 +130,11 @@ std::string_view Comm::backend_version() const { return core_->backend_version()
 void Comm::set_timeout(Timeout timeout) { core_->set_timeout(timeout); }
 Result<void> Comm::set_hints(const std::map<std::string, std::string>& hints) {
   return core_->set_hints(hints);
+}
+
+Result<Window> Comm::new_window() {
+  if (core_->forked()) return core_->why_not_in_child();
+  return core_->new_window();
 }
 
 Result<std::optional<Comm>> Comm::split(std::span<const int> ranks, const std::string& name,

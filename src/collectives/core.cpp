@@ -96,6 +96,7 @@ Result<std::shared_ptr<Comm::Core>> Comm::Core::shrink(std::span<const int> /*ex
                                                        const SplitOptions& /*changes*/) {
   return not_in_backend("shrink");
 }
+Result<Window> Comm::Core::new_window() { return not_in_backend("windows"); }
 
 Result<Work> Comm::Core::keep(CommCall& call, std::shared_ptr<const void> owner,
                               const std::shared_ptr<Work::State>& work) {

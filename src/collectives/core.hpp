@@ -11,6 +11,7 @@
 #include "collectives/work_state.hpp"
 
 #include <headrace/comm.hpp>
+#include <headrace/comm_window.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -86,6 +87,7 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
                                                     std::span<const std::string> handles,
                                                     const SplitOptions& changes);
   virtual Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes);
+  virtual Result<Window> new_window();
   virtual void abort(std::string_view reason) = 0;
   [[nodiscard]] virtual bool ended() const = 0;
   virtual Result<void> finalize() = 0;

@@ -15,6 +15,7 @@
 #include "collectives/observers.hpp"
 #include "collectives/missing_ranks.hpp"
 #include "collectives/split_card.hpp"
+#include "collectives/window_state.hpp"
 
 #include <headrace/version.hpp>
 
@@ -127,7 +128,9 @@ Result<void> HostComm::usable() const {
 }
 
 Call HostComm::begin(CommCall& call) {
-  call.number = is_message(call.operation) ? ++message_number_ : ++number_;
+  call.number = is_message(call.operation)     ? ++message_number_
+                : is_one_sided(call.operation) ? ++one_sided_number_
+                                               : ++number_;
   Call running;
   running.operation = call.operation;
   running.number = call.number;
@@ -380,6 +383,45 @@ void HostComm::post(const CommCall& call, const std::shared_ptr<Work::State>& wo
   messages_.receive(work, call.async, call.peer, call.tag, static_cast<std::byte*>(output.data),
                     output.bytes());
   messages_.progress();
+}
+
+Result<Window> HostComm::new_window() {
+  const std::scoped_lock lock(order_);
+  HEADRACE_TRY_VOID(usable());
+  return Window(
+      std::make_unique<Window::State>(std::static_pointer_cast<HostComm>(shared_from_this()), ++windows_));
+}
+
+WindowComm HostComm::window_comm() {
+  WindowComm comm;
+  comm.members = members_.get();
+  comm.spins = spins_;
+  comm.interrupted = interrupted_;
+  comm.look = [this]() -> Result<void> {
+    if (ended()) return why_ended();
+    {
+      const std::scoped_lock lock(order_);
+      HEADRACE_TRY_VOID(usable());
+    }
+    messages_.progress();  // as in a collective
+    return {};
+  };
+  comm.collective = [this](CommOperation operation, const WindowComm::Body& body) {
+    return own_collective(operation, {}, [&](Exchange& exchange) {
+      return body([&](const std::string& mine) -> Result<std::vector<std::string>> {
+        std::vector<std::string> texts;
+        HEADRACE_TRY_VOID(gather_texts(exchange, mine, texts));
+        return texts;
+      });
+    });
+  };
+  return comm;
+}
+
+Result<Call> HostComm::begin_one_sided(CommCall& call) {
+  const std::scoped_lock lock(order_);
+  HEADRACE_TRY_VOID(usable());
+  return begin(call);
 }
 
 Error HostComm::why_ended() {

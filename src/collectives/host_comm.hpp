@@ -11,6 +11,7 @@
 #include "collectives/messages.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/settings.hpp"
+#include "collectives/window_call.hpp"
 #include "collectives/work_state.hpp"
 
 #include <atomic>
@@ -50,6 +51,13 @@ class HostComm final : public Comm::Core, public Watch {
   Result<std::shared_ptr<Core>> reconfigure(const std::string& uuid, std::span<const std::string> handles,
                                             const SplitOptions& changes) override;
   Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes) override;
+
+  Result<Window> new_window() override;
+  /// What a window uses. The communicator outlives it.
+  [[nodiscard]] WindowComm window_comm();
+  /// Gives a one-sided operation its number.
+  ///   errors  invalid_argument (the communicator is closed)
+  Result<Call> begin_one_sided(CommCall& call);
 
   void abort(std::string_view reason) override;
   [[nodiscard]] bool ended() const override {
@@ -142,7 +150,9 @@ class HostComm final : public Comm::Core, public Watch {
   Settings settings_;
   std::uint64_t number_ = 0;          // of collectives: the same on all ranks
   std::uint64_t message_number_ = 0;  // of sends and receives
-  bool running_ = false;              // a collective runs
+  std::uint64_t one_sided_number_ = 0;
+  std::uint64_t windows_ = 0;
+  bool running_ = false;  // a collective runs
   bool closing_ = false;
   bool stop_ = false;
   std::deque<Task> queue_;

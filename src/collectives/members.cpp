@@ -158,9 +158,9 @@ Result<void> Members::connect_to(int peer, const Card& card, Deadline deadline) 
   }
   for (const LaneKind kind : {LaneKind::collective, LaneKind::message}) {
     FarLane* const far = to.far ? &to.far->lane(kind) : nullptr;
-    const Bell bell = to.far ? Bell() : to.box.bell();
-    to.writers[index(kind)] = LaneWriter(to.far ? to.far->copy(kind) : to.box.lane(rank_, kind), far, bell);
-    to.readers[index(kind)] = LaneReader(box_.lane(peer, kind), far, bell);
+    to.writers[index(kind)] =
+        LaneWriter(to.far ? to.far->copy(kind) : to.box.lane(rank_, kind), far, to.bell());
+    to.readers[index(kind)] = LaneReader(box_.lane(peer, kind), far, to.bell());
   }
   return {};
 }

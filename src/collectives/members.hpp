@@ -63,6 +63,8 @@ class Members {
   [[nodiscard]] Error first_farewell() const { return box_.first_farewell(); }
   /// Where the threads of this rank sleep.
   [[nodiscard]] Bell bell() const { return box_.bell(); }
+  /// The same of another rank; none if its box is not mapped.
+  [[nodiscard]] Bell bell_of(int rank) { return rank == rank_ ? bell() : at(rank).bell(); }
   void say_farewell(Code code, std::string_view text);
   /// Tells the other ranks that this one is gone. Memory stays mapped until the object goes.
   void leave();
@@ -76,6 +78,8 @@ class Members {
     Box box;                       // of a mapped rank
     std::unique_ptr<FarPeer> far;  // of another one
     std::atomic<FarPeer*> listener{nullptr};
+
+    [[nodiscard]] Bell bell() const { return mapping ? box.bell() : Bell(); }
   };
   struct Card;
   Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name, bool check);

@@ -5,6 +5,8 @@
 
 #include "support/temporary_folder.hpp"
 
+#include <headrace/comm_window.hpp>
+
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -26,7 +28,8 @@ using namespace std::chrono_literals;
 /// What a rank does in its process: a line of text for the test.
 using Program = std::string (*)(Comm&);
 
-std::string text_of(const Result<Work>& result) {
+template <class T>
+std::string text_of(const Result<T>& result) {
   return result.ok() ? "ok" : std::string(code_name(result.code())) + ": " + result.error().message;
 }
 
@@ -86,13 +89,91 @@ std::string one_aborts(Comm& comm) {
   return text_of(comm.all_reduce(data, ReduceOp::sum));
 }
 
+/// All ranks change the same elements of all.
+std::string add_in_window(Comm& comm) {
+  constexpr int rounds = 50;
+  Window window = must(comm.new_window());
+  const Elements mine = must(window.allocate(1, DType::int32));
+  for (int round = 0; round < rounds; ++round)
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      if (const auto added = window.atomic_add(rank, 0, rank + 1); !added.ok()) return text_of(added);
+      if (const auto sent = window.signal(rank); !sent.ok()) return text_of(sent);
+    }
+  for (int rank = 0; rank < comm.size(); ++rank)
+    if (const auto all = window.wait_signal(rank, {Comparison::eq, rounds}); !all.ok()) return text_of(all);
+  if (*static_cast<std::int32_t*>(mine.data) != rounds * comm.size() * (comm.rank() + 1))
+    return "a wrong sum";
+  const auto closed = window.tensor_deregister();
+  return closed.ok() ? "all right" : text_of(closed);
+}
+
+/// Rank 1 ends without a word while rank 0 waits for its signal and rank 2 puts.
+std::string one_dies_in_window(Comm& comm) {
+  Window window = must(comm.new_window());
+  must(window.allocate(100'000, DType::float32));
+  if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
+  if (comm.rank() == 0) return text_of(window.wait_signal(1));
+  const std::vector<float> data(100'000);
+  while (true)
+    if (const auto done = window.put(data, 1, 0); !done.ok()) return text_of(done);
+}
+
+/// Rank 1 stands still, and answers no question.
+std::string one_stops_in_window(Comm& comm) {
+  Window window = must(comm.new_window());
+  must(window.allocate(100'000, DType::int64));
+  ok(comm.barrier());
+  if (comm.rank() == 1) ::kill(::getpid(), SIGSTOP);
+  comm.set_timeout(300ms);
+  while (true) {
+    const auto added = window.atomic_add(1, 0, 1);
+    if (added.ok()) continue;
+    comm.abort("rank 1 will not answer");  // no one waits for it at the end
+    return text_of(added);
+  }
+}
+
+/// Rank 1 stops, and the test lets it go on: meanwhile it is asked again and again for the same addition.
+std::string one_pauses_in_window(Comm& comm) {
+  using Clock = std::chrono::steady_clock;
+  Window window = must(comm.new_window());
+  must(window.allocate(1, DType::int64));
+  if (comm.rank() == 1) {
+    must(window.wait_signal(0));
+    ::kill(::getpid(), SIGSTOP);
+    must(window.wait_signal(0));
+    return "all right";
+  }
+  ok(window.signal(1));
+  std::int64_t added = 0;
+  for (bool paused = false; !paused; ++added) {
+    const auto begin = Clock::now();
+    const std::int64_t before = must(window.atomic_add(1, 0, 1));
+    if (before != added) return "added " + std::to_string(added) + " times, not " + std::to_string(before);
+    paused = Clock::now() - begin > 300ms;
+  }
+  std::vector<std::int64_t> sum(1);
+  ok(window.get(sum, 1, 0));
+  ok(window.signal(1));
+  return sum[0] == added ? "all right" : "a wrong sum";
+}
+
 struct Row {
   const char* name;
   Program program;
+  const char* backends;
 };
-constexpr std::array programs{Row{"work_through", work_through}, Row{"one_dies", one_dies},
-                              Row{"the_first_dies", the_first_dies_and_the_others_go_on},
-                              Row{"one_stops", one_stops}, Row{"one_aborts", one_aborts}};
+constexpr std::array programs{Row{"work_through", work_through, "shm,tcp"},
+                              Row{"one_dies", one_dies, "shm,tcp"},
+                              Row{"the_first_dies", the_first_dies_and_the_others_go_on, "shm,tcp"},
+                              Row{"one_stops", one_stops, "shm,tcp"},
+                              Row{"one_aborts", one_aborts, "shm,tcp"},
+                              Row{"add_in_window", add_in_window, "shm,tcp"},
+                              Row{"add_in_window_far", add_in_window, "tcp"},
+                              Row{"one_dies_in_window", one_dies_in_window, "shm,tcp"},
+                              Row{"one_dies_in_window_far", one_dies_in_window, "tcp"},
+                              Row{"one_stops_in_window_far", one_stops_in_window, "tcp"},
+                              Row{"one_pauses_in_window_far", one_pauses_in_window, "tcp"}};
 
 /// The main function of a rank: NAME RANK SIZE FOLDER. Its line goes into FOLDER/RANK.
 int run_rank(char** words) {
@@ -106,6 +187,7 @@ int run_rank(char** words) {
   std::string line = "no such program";
   for (const Row& row : programs) {
     if (std::string(words[0]) != row.name) continue;
+    options.hints["backends"] = row.backends;
     auto comm = Comm::open(options);
     line = comm.ok() ? row.program(*comm) : comm.error().message;
   }
@@ -147,6 +229,14 @@ class RankProcesses {
     EXPECT_EQ(::waitpid(pids_[rank], &status, 0), pids_[rank]);
     pids_[rank] = 0;
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
+  /// Waits until a rank has stopped, and lets it go on after a time.
+  void resume(std::size_t rank, std::chrono::milliseconds after) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(pids_[rank], &status, WUNTRACED), pids_[rank]);
+    EXPECT_TRUE(WIFSTOPPED(status));
+    std::this_thread::sleep_for(after);
+    ::kill(pids_[rank], SIGCONT);
   }
   /// Waits for the end of a rank, and returns its line.
   std::string line_of(std::size_t rank) {
@@ -198,6 +288,39 @@ TEST(CommProcesses, a_process_ends_when_an_operation_fails_if_that_was_asked_for
   RankProcesses ranks("one_aborts", 2);
   EXPECT_EQ(ranks.signal_of(0), SIGABRT);
   EXPECT_THAT(ranks.line_of(1), HasSubstr("rank 1 has not come within 100 ms"));
+}
+
+TEST(WindowProcesses, change_the_same_words_at_once_and_lose_no_change) {
+  for (const char* program : {"add_in_window", "add_in_window_far"}) {
+    RankProcesses ranks(program, 3);
+    for (const std::size_t rank : {0UL, 1UL, 2UL}) EXPECT_EQ(ranks.line_of(rank), "all right") << program;
+  }
+}
+
+TEST(WindowProcesses, every_rank_that_waits_for_a_killed_one_or_puts_to_it_is_told_which_it_was) {
+  for (const char* program : {"one_dies_in_window", "one_dies_in_window_far"}) {
+    RankProcesses ranks(program, 3);
+    for (const std::size_t rank : {0UL, 2UL}) {
+      const std::string line = ranks.line_of(rank);
+      EXPECT_THAT(line, HasSubstr("peer_lost: rank " + std::to_string(rank) +
+                                  (rank == 0 ? ", wait_signal number" : ", put number")))
+          << program;
+      EXPECT_THAT(line, HasSubstr("window 1: rank 1 is gone")) << program;
+    }
+  }
+}
+
+TEST(WindowProcesses, a_question_that_is_asked_again_is_carried_out_once) {
+  RankProcesses ranks("one_pauses_in_window_far", 2);
+  ranks.resume(1, 500ms);
+  for (const std::size_t rank : {0UL, 1UL}) EXPECT_EQ(ranks.line_of(rank), "all right");
+}
+
+TEST(WindowProcesses, a_far_rank_that_stands_still_is_named_when_an_operation_is_late) {
+  RankProcesses ranks("one_stops_in_window_far", 2);
+  const std::string line = ranks.line_of(0);
+  EXPECT_THAT(line, HasSubstr("timed_out: rank 0, atomic_add number"));
+  EXPECT_THAT(line, HasSubstr("window 1: rank 1 has not answered within 300 ms"));
 }
 
 }  // namespace
