@@ -66,12 +66,12 @@ TEST(PagePattern, AChangedPageOutsideTheRequestIsFound) {
 TEST(PagePattern, SeveralThreadsFillAndCheckAsOneThreadDoes) {
   Moved moved;
   const std::vector<std::byte> right = moved.target;
-  for (const std::size_t threads : {2, 3, 7, 100}) {
+  for (const std::size_t threads : {std::size_t{2}, std::size_t{3}, std::size_t{7}, slots + 1}) {
     std::vector<std::byte> filled(page * slots);
     fill_pattern(filled, 1, threads);
     EXPECT_EQ(filled, moved.source);
     EXPECT_EQ(wrong_page(right, moved.pairs, page, 1, 2, threads), "");
-    for (std::size_t at = 0; at < right.size(); at += 7) {
+    for (std::size_t at = 0; at < right.size(); at += page - 1) {
       moved.target = right;
       moved.target[at] ^= std::byte{1};
       moved.target[right.size() - 1 - at / 2] ^=
