@@ -84,8 +84,16 @@ function(headrace_add_room room)
     target_link_libraries(headrace_base PRIVATE headrace_spdlog)
   elseif(room STREQUAL "formats")
     target_link_libraries(headrace_formats PUBLIC headrace_archives)
-    # libheadrace.so takes those files of the archive that other rooms need, and with them no zlib; one file would need it.
-    set_target_properties(headrace_formats PROPERTIES UNITY_BUILD OFF)
+    # libheadrace.so takes those files of the archive that other rooms need, and with them no zlib: so the files that read
+    # compressed archives, or need one that does, are joined apart from the others.
+    set_target_properties(headrace_formats PROPERTIES UNITY_BUILD_MODE GROUP)
+    foreach(source IN LISTS sources)
+      if(source MATCHES "/(npz|npz_layout|tensor_file)\\.cpp$")
+        set_source_files_properties(${source} PROPERTIES UNITY_GROUP zipped)
+      else()
+        set_source_files_properties(${source} PROPERTIES UNITY_GROUP plain)
+      endif()
+    endforeach()
   endif()
   set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_TARGETS headrace_${room})
 endfunction()

@@ -79,17 +79,17 @@ class Literal {
   std::string_view rest_;
 };
 
-Error corrupt(std::string_view what) { return make_error(Code::corrupt, "npy: {}", what); }
+Error corrupt_npy(std::string_view what) { return make_error(Code::corrupt, "npy: {}", what); }
 
 /// The header without the magic word, the version and its length: Python's dictionary.
 Result<std::string_view> dictionary_text(std::string_view file) {
-  if (!file.starts_with(magic) || file.size() < 10) return corrupt("it does not begin like an .npy file");
+  if (!file.starts_with(magic) || file.size() < 10) return corrupt_npy("it does not begin like an .npy file");
   const auto major = static_cast<unsigned char>(file[6]);
   if (major < 1 || major > 3)
     return make_error(Code::not_supported, "npy: format version {} is not supported; 1 to 3 are", major);
   const std::size_t prefix = major == 1 ? 10 : 12;
   std::uint32_t length = 0;
-  if (file.size() < prefix) return corrupt("it ends inside its header");
+  if (file.size() < prefix) return corrupt_npy("it ends inside its header");
   std::memcpy(&length, file.data() + 8, prefix - 8);
   if (length > largest_npy_header || length > file.size() - prefix)
     return make_error(Code::corrupt, "npy: the header claims {} bytes", length);
@@ -106,10 +106,10 @@ Result<Dictionary> read_dictionary(Literal literal) {
   std::optional<std::string> descr;
   std::optional<bool> fortran;
   std::optional<std::vector<std::uint64_t>> shape;
-  if (!literal.take('{')) return corrupt("the header is not a dictionary");
+  if (!literal.take('{')) return corrupt_npy("the header is not a dictionary");
   while (!literal.take('}')) {
     const auto key = literal.text();
-    if (!key || !literal.take(':')) return corrupt("the header is not a dictionary");
+    if (!key || !literal.take(':')) return corrupt_npy("the header is not a dictionary");
     if (*key == "descr") {
       if (literal.next() == '[')
         return make_error(Code::not_supported,
@@ -121,11 +121,11 @@ Result<Dictionary> read_dictionary(Literal literal) {
       HEADRACE_TRY(lengths, literal.lengths());
       shape = std::move(lengths);
     } else {
-      return corrupt("the header has an unknown key");
+      return corrupt_npy("the header has an unknown key");
     }
-    if (!literal.take(',') && literal.next() != '}') return corrupt("the header is not a dictionary");
+    if (!literal.take(',') && literal.next() != '}') return corrupt_npy("the header is not a dictionary");
   }
-  if (!descr || !fortran || !shape) return corrupt("the header lacks descr, fortran_order or shape");
+  if (!descr || !fortran || !shape) return corrupt_npy("the header lacks descr, fortran_order or shape");
   return Dictionary{std::move(*descr), *fortran, std::move(*shape)};
 }
 
