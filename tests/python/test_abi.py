@@ -2,6 +2,7 @@
 # backends: none
 """tools/abi.py finds each change of a C header that breaks what was built before, and lets appends pass."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,14 +36,24 @@ def run(root, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+SAMPLE = "include/headrace/c/sample.h"
+
+
+@pytest.fixture(name="described", scope="module")
+def described_tree(tmp_path_factory):
+    root = tmp_path_factory.mktemp("described")
+    (root / SAMPLE).parent.mkdir(parents=True)
+    (root / SAMPLE).write_text(HEADER)
+    assert run(root, "--write") == (0, "")
+    assert run(root) == (0, "abi: 1 headers, 0 differences\n")
+    return root
+
+
 @pytest.fixture(name="tree")
-def described_tree(tmp_path):
-    header = tmp_path / "include" / "headrace" / "c" / "sample.h"
-    header.parent.mkdir(parents=True)
-    header.write_text(HEADER)
-    assert run(tmp_path, "--write") == (0, "")
-    assert run(tmp_path) == (0, "abi: 1 headers, 0 differences\n")
-    return tmp_path, header
+def own_tree(described, tmp_path):
+    root = tmp_path / "tree"
+    shutil.copytree(described, root)
+    return root, root / SAMPLE
 
 
 BREAKS = {
