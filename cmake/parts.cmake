@@ -65,13 +65,13 @@ function(headrace_add_room room)
   endif()
   if(room STREQUAL "base")
     # Plugins and the memory of tests are hashed: not optimised, it takes most of the time of opening an agent.
-    set_source_files_properties(src/base/hash.cpp PROPERTIES COMPILE_OPTIONS -O2)
+    set_source_files_properties(src/base/hash.cpp PROPERTIES COMPILE_OPTIONS -O2 SKIP_PRECOMPILE_HEADERS ON)
   endif()
   if(room STREQUAL "collectives")
     # Loops over elements become vector code, those over small floats only if GCC may compute both sides of a choice. Without
     # fused multiply-add the ranks of different CPUs get the same bits.
     set(options -ffp-contract=off -fno-trapping-math $<$<CONFIG:Release>:-O3>)
-    set_source_files_properties(src/collectives/reduction.cpp PROPERTIES COMPILE_OPTIONS "${options}")
+    set_source_files_properties(src/collectives/reduction.cpp PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
   endif()
   set(below "")
   foreach(other IN LISTS headrace_rooms)
@@ -82,7 +82,11 @@ function(headrace_add_room room)
   target_link_libraries(headrace_${room} PUBLIC headrace_options ${below} headrace_foreign)
   if(room STREQUAL "base")
     target_link_libraries(headrace_base PRIVATE headrace_spdlog)
-  elseif(room STREQUAL "formats")
+    headrace_precompile(headrace_base ${headrace_common_headers})
+  else()
+    headrace_take_headers(headrace_${room} headrace_base)
+  endif()
+  if(room STREQUAL "formats")
     target_link_libraries(headrace_formats PUBLIC headrace_archives)
     # libheadrace.so takes those files of the archive that other rooms need, and with them no zlib: so the files that read
     # compressed archives, or need one that does, are joined apart from the others.
@@ -108,6 +112,7 @@ function(headrace_add_c_api)
   get_property(rooms GLOBAL PROPERTY HEADRACE_ROOM_TARGETS)
   list(REVERSE rooms)
   target_link_libraries(headrace_c PUBLIC headrace_options ${rooms})
+  headrace_take_headers(headrace_c headrace_base)
   set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_TARGETS headrace_c)
 endfunction()
 
@@ -163,10 +168,12 @@ function(headrace_add_backend name)
   add_library(headrace_backend_${name}_static STATIC ${sources})
   target_include_directories(headrace_backend_${name}_static PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(headrace_backend_${name}_static PUBLIC headrace_options ${rooms} headrace_foreign)
+  headrace_take_headers(headrace_backend_${name}_static headrace_base)
   set_property(GLOBAL APPEND PROPERTY HEADRACE_STATIC_BACKENDS headrace_backend_${name}_static)
 
   add_library(headrace_backend_${name} MODULE ${entry} $<TARGET_OBJECTS:headrace_backend_${name}_static>)
   target_link_libraries(headrace_backend_${name} PRIVATE headrace_backend_${name}_static)
+  headrace_take_headers(headrace_backend_${name} headrace_base)
   set_target_properties(
     headrace_backend_${name}
     PROPERTIES PREFIX ""
@@ -231,8 +238,10 @@ function(headrace_add_cli)
   add_library(headrace_cli STATIC ${parts})
   target_include_directories(headrace_cli PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(headrace_cli PUBLIC headrace headrace_options headrace_cli_foreign ${rooms})
+  headrace_take_headers(headrace_cli headrace_base)
   add_executable(headrace_command ${sources})
   target_link_libraries(headrace_command PRIVATE headrace_cli)
+  headrace_take_headers(headrace_command headrace_base)
   set_target_properties(
     headrace_command
     PROPERTIES OUTPUT_NAME headrace

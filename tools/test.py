@@ -560,6 +560,7 @@ def tsan_python(runner: Runner, stage: Stage) -> None:
         # GCC's sanitizer is a library, which Python loads first; clang's is a part of the program.
         "-DCMAKE_C_COMPILER=gcc",
         "-DCMAKE_CXX_COMPILER=g++",
+        "-DHEADRACE_PRECOMPILED_HEADERS=OFF",
     ]
     built = (
         runner.command(

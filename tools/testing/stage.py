@@ -24,7 +24,8 @@ JOBS = os.cpu_count() or 1
 TAIL_LINES = 120
 
 # The build folders, of other checkouts too, take equal objects from one compiler cache. Precompiled headers
-# and joined translation units need the sloppiness.
+# and joined translation units need the sloppiness. The paths in precompiled headers make objects of checkouts
+# in different folders differ.
 SHARED_CACHE = {
     "CCACHE_NOHASHDIR": "1",
     "CCACHE_BASEDIR": str(ROOT),
