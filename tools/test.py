@@ -176,11 +176,6 @@ def test_programs(runner: Runner, stage: Stage, preset: str) -> None:
     stage.took("run", begin)
 
 
-def c_tests(runner: Runner, stage: Stage, preset: str) -> None:
-    """Runs the programs in C that need no models."""
-    ctest(runner, stage, preset, "-R", r"^c\.", "-L", "unit")
-
-
 def ctest(runner: Runner, stage: Stage, preset: str, *selection: str, jobs: int = JOBS) -> None:
     report = REPORTS / f"{stage.name}.ctest.xml"
     report.unlink(missing_ok=True)
@@ -285,22 +280,22 @@ def build_dev(runner: Runner, stage: Stage) -> bool:
 def dev(runner: Runner, stage: Stage) -> None:
     if build_dev(runner, stage):
         run_suites(runner, stage, "dev", SANITIZED, without=NOT_IN_DEV)
-        c_tests(runner, stage, "dev")
+        ctest(runner, stage, "dev", "-R", r"^c\.", "-L", "unit")  # the programs in C that need no models
         replay(runner, stage, "dev")
 
 
 def build_tsan(runner: Runner, stage: Stage) -> bool:
-    return build_suites(runner, stage, "tsan", THREADED, ["headrace_c_tests"])
+    return build_suites(runner, stage, "tsan", THREADED)
 
 
 def tsan(runner: Runner, stage: Stage) -> None:
     if build_tsan(runner, stage):
         run_suites(runner, stage, "tsan", THREADED, without=NOT_IN_TSAN)
-        c_tests(runner, stage, "tsan")
 
 
 def tsan_all(runner: Runner, stage: Stage) -> None:
-    """Also the runner and the models, whose library is built without libtorch's own code being watched."""
+    """Also the C API, the runner and the models, whose library is built without libtorch's own code being
+    watched."""
     suites = f"{THREADED}|unit_runner|model"
     if build_suites(runner, stage, "tsan", suites, ["headrace_examples", "headrace_c_tests"]):
         test_programs(runner, stage, "tsan")
