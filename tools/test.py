@@ -54,23 +54,34 @@ RELEASED = r"command|model"
 # `make test-long`.
 ROWS_FOR_THREADS = ["cuda_ipc_courier", "fake_thread", "local_small_chunks", "shm_relay", "tcp_faulty"]
 ROWS_FOR_MEMORY = [
-    "cuda_ipc", "fake_delay", "fake_duplicate", "fake_inline", "fake_progress", "fake_reorder", "local",
-    "posix", "tcp", "tcp_byte_by_byte", "tcp_gpu",
+    "cuda_ipc", "fake_delay", "fake_inline", "fake_reorder", "local", "minimal", "posix", "tcp",
+    "tcp_byte_by_byte", "tcp_gpu",
 ]  # fmt: skip
 # These run in `make test-long` alone: rows beside them have the same backend with other settings.
-ROWS_FOR_LONG = ["local_gpu_courier", "posix_small_pieces", "tcp_gpu_faulty", "tcp_gpu_small_ring"]
+ROWS_FOR_LONG = [
+    "fake_duplicate", "fake_progress", "local_gpu_courier", "posix_small_pieces", "tcp_gpu_faulty",
+    "tcp_gpu_small_ring",
+]  # fmt: skip
 # Cases about shapes of requests run under the address sanitizer every day, under both in `make test-long`:
 # their threads do the same as those of `random_pages_arrive`.
 SHAPES = [
     "*GridTransfer.*", "*Transfer.uniform_pages_arrive*", "*Transfer.one_page_of_64_mib*",
     "*Transfer.the_accepting_side_of_a_link_reads*", "*Processes.one_page_of_64_mib_moves*",
 ]  # fmt: skip
-# By suite, the cases that a sanitizer does not see every day. The cases of peers that die at random moments,
-# and those of a real etcd, take a tenth of the thread sanitizer's time; the address sanitizer sees them.
-NOT_IN_DEV = {"contract": [f"*/{row}" for row in ROWS_FOR_THREADS + ROWS_FOR_LONG]}
+# By suite, the cases that a sanitizer does not see every day; `make test-long` has all cases under both. The
+# thread sanitizer sees the storms of cancels, which look for races. The address sanitizer sees what looks for
+# lost lives and memory: peers that die, a real etcd, what one thread does at great length.
+NOT_IN_DEV = {
+    "contract": [f"*/{row}" for row in ROWS_FOR_THREADS + ROWS_FOR_LONG],
+    "system": ["*.a_storm_of_cancels_*", "*.every_post_completes_once_in_a_storm_of_cancels*"],
+}
 NOT_IN_TSAN = {
     "contract": [f"*/{row}" for row in ROWS_FOR_MEMORY + ROWS_FOR_LONG] + SHAPES,
-    "system": ["*PeerChaos.no_byte_is_lost_or_misplaced_at_random_moments*"],
+    "system": [
+        "*PeerChaos.no_byte_is_lost_or_misplaced_at_random_moments*",
+        "*.the_pages_of_two_peers_arrive_if_the_third_is_killed_during_a_post*",
+    ],
+    "unit_engine": ["RevocationTest.many_ranges_that_wait_end_the_link_too"],
     "unit_metadata": ["EtcdServerTest.*", "*StoreContract.*/etcd"],
 }
 

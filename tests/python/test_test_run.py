@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from test_check_layers import load_tool
+from test_check_layers import ROOT, load_tool
 
 run = load_tool("test")
 
@@ -281,3 +282,28 @@ def test_a_server_that_pip_fails_to_install_is_no_skip(runner, stage):
         "vllm", connectors.skip_reason("vllm==0.33.0", connectors.pips_sentence(output)), runner.allowed_skips
     )
     assert len(stage.failures) == 1 and not stage.skips
+
+
+def cases_in_sources(suite):
+    folder = ROOT / "tests" / (f"unit/{suite.removeprefix('unit_')}" if suite.startswith("unit_") else suite)
+    macro = re.compile(r"^(?:TEST|TEST_F|TEST_P)\((\w+),\s*(\w+)\)", re.M)
+    texts = [source.read_text() for source in folder.rglob("*.cpp")]
+    return {f"{group}.{case}" for text in texts for group, case in macro.findall(text)}
+
+
+def cases_named(table):
+    """The cases that the table leaves out, by their names in the sources; without the rows of contract."""
+    named = set()
+    for suite, patterns in table.items():
+        cases = cases_in_sources(suite)
+        for pattern in (each for each in patterns if not re.fullmatch(r"\*/\w+", each)):
+            # GoogleTest's name of a case may have an instantiation before it and a parameter behind it.
+            found = {c for c in cases if any(fnmatch(name, pattern) for name in (c, f"any/{c}/etcd"))}
+            assert found, f"{suite} has no case {pattern}"
+            named |= found
+    return named
+
+
+def test_a_case_that_one_sanitizer_leaves_out_every_day_is_seen_by_the_other():
+    assert not cases_named(run.NOT_IN_DEV) & cases_named(run.NOT_IN_TSAN)
+    assert not set(run.ROWS_FOR_THREADS) & set(run.ROWS_FOR_MEMORY)
