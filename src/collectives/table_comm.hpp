@@ -73,7 +73,7 @@ class TableComm final : public Comm::Core {
   /// The work with this id, which is then the caller's to end; null: there is none, or it has ended.
   [[nodiscard]] std::shared_ptr<Work::State> take(std::uint64_t id);
   /// Waits for a work in the call that began it.
-  Result<void> wait_in_call(const std::shared_ptr<Work::State>& work);
+  Result<void> wait_in_call(const std::shared_ptr<Work::State>& work) override;
   /// The communicator's own thread: ends what is late, tells the backend of an abort, makes progress.
   void watch();
   /// Makes progress once; whether something moved.

@@ -71,7 +71,10 @@ class Waiter {
 
   static constexpr std::uint32_t spins_between_checks = 256;
   static constexpr auto sleep_without_bell = std::chrono::microseconds(200);
-  static constexpr std::uint64_t yield_ns = 5'000'000, lost_core_ns = 200'000, sharing_ns = 1'000'000'000;
+  static constexpr std::uint64_t yield_ns = 5'000'000;
+  // Longer than a rank keeps a core that several share, shorter than a busy process does.
+  static constexpr std::uint64_t lost_core_ns = 1'000'000;
+  static constexpr std::uint64_t sharing_ns = 50'000'000;
   static constexpr auto longest_sleep =
       std::chrono::milliseconds(1);  // checks see a deadline that late at most
 

@@ -6,6 +6,7 @@
 #include "base/errors.hpp"
 #include "collectives/interrupt.hpp"
 #include "collectives/members.hpp"
+#include "collectives/missing_ranks.hpp"
 #include "collectives/waiter.hpp"
 #include "collectives/work_state.hpp"
 
