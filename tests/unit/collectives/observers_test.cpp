@@ -20,12 +20,12 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-class Variable {
+class TraceVariable {
  public:
-  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
-  ~Variable() { ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
+  TraceVariable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  ~TraceVariable() { ::unsetenv(name_); }
+  TraceVariable(const TraceVariable&) = delete;
+  TraceVariable& operator=(const TraceVariable&) = delete;
 
  private:
   const char* name_;
@@ -51,7 +51,7 @@ class CommObservers : public testing::Test {
 
 TEST_F(CommObservers, record_each_communicator_of_a_rank_if_trace_is_set) {
   const auto run = [] {
-    const Variable trace("HEADRACE_COMM_TRACE", "5");
+    const TraceVariable trace("HEADRACE_COMM_TRACE", "5");
     with_ranks(2, [](Comm& comm) {
       auto part = must(comm.split(std::vector<int>{0, 1}, "part"));
       for (int i = 0; i < 9; ++i) ok(part->barrier());
@@ -69,7 +69,7 @@ TEST_F(CommObservers, record_each_communicator_of_a_rank_if_trace_is_set) {
 TEST_F(CommObservers, write_the_last_calls_of_each_rank_when_a_communicator_fails) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
-    const Variable file("HEADRACE_COMM_TRACE_FILE", prefix);
+    const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);
     with_ranks(2, [](Comm& comm) {
       ok(comm.barrier());
       OpOptions late;
@@ -87,7 +87,7 @@ TEST_F(CommObservers, write_the_last_calls_of_each_rank_when_a_communicator_fail
 TEST_F(CommObservers, write_no_file_if_all_is_well) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
-    const Variable file("HEADRACE_COMM_TRACE_FILE", prefix);
+    const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);
     with_ranks(2, [](Comm& comm) {
       ok(comm.barrier());
       must(comm.finalize());
@@ -101,7 +101,7 @@ TEST_F(CommObservers, write_no_file_if_all_is_well) {
 TEST_F(CommObservers, write_the_file_of_a_rank_that_does_nothing_while_others_fail) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
-    const Variable file("HEADRACE_COMM_TRACE_FILE", prefix);
+    const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);
     with_ranks(2, [&](Comm& comm) {
       OpOptions late;
       late.timeout = std::chrono::milliseconds(20);
@@ -116,7 +116,7 @@ TEST_F(CommObservers, write_the_file_of_a_rank_that_does_nothing_while_others_fa
 TEST_F(CommObservers, write_the_file_before_abort_on_error_ends_the_process) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
-    const Variable file("HEADRACE_COMM_TRACE_FILE", prefix);
+    const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);
     const std::string name = unique_comm_name();
     on_threads(2, [&](int rank) {
       CommOptions options = rank_options(rank, 2, name);
@@ -133,8 +133,8 @@ TEST_F(CommObservers, write_the_file_before_abort_on_error_ends_the_process) {
 }
 
 TEST_F(CommObservers, refuse_nans_and_write_the_log_if_asked) {
-  const Variable check("HEADRACE_COMM_NAN_CHECK", "1");
-  const Variable log("HEADRACE_COMM_LOG", path("log"));
+  const TraceVariable check("HEADRACE_COMM_NAN_CHECK", "1");
+  const TraceVariable log("HEADRACE_COMM_LOG", path("log"));
   with_ranks(1, [](Comm& comm) {
     std::vector<float> bad{std::numeric_limits<float>::quiet_NaN()};
     EXPECT_EQ(comm.all_reduce(bad, ReduceOp::sum).code(), Code::invalid_argument);
@@ -144,7 +144,7 @@ TEST_F(CommObservers, refuse_nans_and_write_the_log_if_asked) {
 }
 
 TEST_F(CommObservers, name_the_option_whose_value_is_wrong) {
-  const Variable trace("HEADRACE_COMM_TRACE", "many");
+  const TraceVariable trace("HEADRACE_COMM_TRACE", "many");
   const auto refused = Comm::open(rank_options(0, 1, "alone"));
   EXPECT_EQ(refused.code(), Code::invalid_argument);
   EXPECT_THAT(refused.error().message, HasSubstr("HEADRACE_COMM_TRACE"));
