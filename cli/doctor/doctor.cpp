@@ -8,6 +8,7 @@
 #include "cli/doctor/model_doctor.hpp"
 #include "cli/doctor/path_survey.hpp"
 
+#include <headrace/comm.hpp>
 #include <headrace/model.hpp>
 #include <headrace/version.hpp>
 
@@ -117,6 +118,8 @@ Result<void> examine(const Invocation& invocation, bool json) {
   findings.push_back(look_at_secret(options));
   HEADRACE_CLI_TRY(model_options, list_model_options());
   options.insert(options.end(), model_options.begin(), model_options.end());
+  HEADRACE_CLI_TRY(comm_options, list_comm_options());
+  options.insert(options.end(), comm_options.begin(), comm_options.end());
   for (const OptionInfo& option : options)
     if (option.name == "runtime_dir")
       findings.push_back(

@@ -78,6 +78,11 @@ HEADRACE_API std::vector<CommHint> list_comm_hints();
 /// Lists the values of CommOptions::backend.
 HEADRACE_API std::vector<std::string> list_comm_backends();
 
+struct OptionInfo;
+/// Lists the options `comm.` of environment and configuration file, which hold for every communicator, with
+/// their values and the sources of these.
+HEADRACE_API Result<std::vector<OptionInfo>> list_comm_options();
+
 /// What goes with one operation.
 struct OpOptions {
   bool async = false;    ///< return at once; Work::wait waits. The memory stays in place until then

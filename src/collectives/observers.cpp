@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/observers.hpp"
 
+#include "agent/backend_set.hpp"
 #include "base/options.hpp"
 #include "collectives/call_log.hpp"
 #include "collectives/line_file.hpp"
@@ -28,6 +29,12 @@ constexpr std::array option_rows{
     OptionRow{"nan_check", "false", "boolean", "Refuse operations whose input has a NaN"},
     OptionRow{"log", "", "text", "File for a line a call and event, or \"stderr\"; empty: none"},
 };
+
+Result<Options> resolve_options() {
+  OptionSources sources;
+  sources.scope = "comm";
+  return Options::resolve(option_rows, sources);
+}
 
 /// The recorders of this process, one for each rank that is in it: a dump has all communicators of a rank.
 class ProcessTraces {
@@ -93,9 +100,7 @@ Result<void> add_trace(Comm& comm, const std::shared_ptr<Comm::Core>& core, cons
 }  // namespace
 
 Result<Observers> Observers::read() {
-  OptionSources sources;
-  sources.scope = "comm";
-  HEADRACE_TRY(options, Options::resolve(option_rows, sources));
+  HEADRACE_TRY(options, resolve_options());
   Observers observers;
   HEADRACE_TRY(entries, options.integer("trace"));
   HEADRACE_TRY(trace_file, options.text("trace_file"));
@@ -130,6 +135,11 @@ void flush_trace_files() {
 }  // namespace headrace::collectives
 
 namespace headrace {
+
+Result<std::vector<OptionInfo>> list_comm_options() {
+  HEADRACE_TRY(options, collectives::resolve_options());
+  return option_infos(options, "comm.", {});
+}
 
 std::optional<FlightRecorder> FlightRecorder::of_environment(int rank) {
   auto trace = collectives::ProcessTraces::the()->find(rank);

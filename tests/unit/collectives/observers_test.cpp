@@ -5,6 +5,7 @@
 
 #include "support/temporary_folder.hpp"
 
+#include <headrace/agent.hpp>
 #include <headrace/flight_recorder.hpp>
 
 #include <gmock/gmock.h>
@@ -141,6 +142,16 @@ TEST_F(CommObservers, refuse_nans_and_write_the_log_if_asked) {
     ok(comm.barrier());
   });
   EXPECT_THAT(bytes_of(path("log")), HasSubstr("op=barrier number=1 event=completed"));
+}
+
+TEST_F(CommObservers, are_listed_with_the_sources_of_their_values) {
+  const Variable trace("HEADRACE_COMM_TRACE", "17");
+  const auto options = must(list_comm_options());
+  ASSERT_FALSE(options.empty());
+  EXPECT_EQ(options[0].name, "comm.trace");
+  EXPECT_EQ(options[0].value, "17");
+  EXPECT_EQ(options[0].source, "environment");
+  for (std::size_t i = 1; i < options.size(); ++i) EXPECT_EQ(options[i].source, "default");
 }
 
 TEST_F(CommObservers, name_the_option_whose_value_is_wrong) {
