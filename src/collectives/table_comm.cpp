@@ -90,29 +90,36 @@ std::int32_t answer(const Error& error, headrace_text_v1* why) {
   return static_cast<std::int32_t>(error.code);
 }
 
-Error met_already() {
-  return make_error(Code::invalid_argument, "the store is there only while the communicator opens");
-}
-
-std::int32_t set(void* context, const char* key, const void* value, std::size_t length,
-                 headrace_text_v1* why) {
+/// Runs body(store) if there is one now.
+template <class Body>
+std::int32_t with_store(void* context, const char* key, headrace_text_v1* why, const Body& body) {
   std::int32_t code = HEADRACE_INTERNAL;
   told(context, [&](TableHost& host) {
-    const auto done = host.meets ? host.store->set(key, {static_cast<const char*>(value), length})
-                                 : Result<void>(met_already());
+    Result<void> done;
+    if (key == nullptr)
+      done = make_error(Code::invalid_argument, "the key is null");
+    else if (!host.meets)
+      done = make_error(Code::invalid_argument, "the store is there only while the communicator opens");
+    else
+      done = body(*host.store);
     code = done ? HEADRACE_OK : answer(done.error(), why);
   });
   return code;
 }
 
-std::int32_t get(void* context, const char* key, const headrace_sink_v1* value, headrace_text_v1* why) {
-  std::int32_t code = HEADRACE_INTERNAL;
-  told(context, [&](TableHost& host) {
-    const auto found = host.meets ? host.store->get(key) : Result<std::string>(met_already());
-    code = found ? HEADRACE_OK : answer(found.error(), why);
-    if (found) value->append(value->context, found->data(), found->size());
+std::int32_t set(void* context, const char* key, const void* value, std::size_t length,
+                 headrace_text_v1* why) {
+  return with_store(context, key, why, [&](TableStore& store) {
+    return store.set(key, {static_cast<const char*>(value), length});
   });
-  return code;
+}
+
+std::int32_t get(void* context, const char* key, const headrace_sink_v1* value, headrace_text_v1* why) {
+  return with_store(context, key, why, [&](TableStore& store) -> Result<void> {
+    HEADRACE_TRY(found, store.get(key));
+    value->append(value->context, found.data(), found.size());
+    return {};
+  });
 }
 
 std::shared_ptr<TableHost> host_of(const headrace_comm_backend_v1& table) {

@@ -327,7 +327,10 @@ def test_a_communicator_tells_what_it_is():
         assert options.meeting == f"memory:{comm.get_name()}"
         assert options.hints == {"backends": "shm"}
         assert options.abort_process_on_timeout_or_error is False
-        assert repr(options).startswith("CommOptions(timeout=60.0, meeting_timeout=120.0, meeting='memory:")
+        assert repr(options).startswith(
+            "CommOptions(backend='host', timeout=60.0, meeting_timeout=120.0, meeting='memory:"
+        )
+        assert options.backend == "host"
         comm.set_timeout(datetime.timedelta(minutes=1.5))
         assert comm.get_options().timeout == 90
         comm.set_timeout(math.inf)

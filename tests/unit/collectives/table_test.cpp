@@ -433,6 +433,7 @@ TEST(TableComm, has_its_store_only_while_it_opens) {
   headrace_text_v1 why{sizeof why, buffer.data(), buffer.size(), 0};
   EXPECT_EQ(script.host->set(script.host->context, "key", "1", 1, &why), HEADRACE_INVALID_ARGUMENT);
   EXPECT_THAT(std::string(buffer.data(), why.length), HasSubstr("only while the communicator opens"));
+  EXPECT_EQ(script.host->get(script.host->context, nullptr, nullptr, nullptr), HEADRACE_INVALID_ARGUMENT);
   script.on_open = [&](const headrace_comm_setup_v1& setup, void**, headrace_text_v1* text) {
     return setup.host->set(setup.host->context, "key", "1", 1, text);
   };
