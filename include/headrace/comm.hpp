@@ -358,9 +358,7 @@ class Comm {
   HEADRACE_API Result<void> start_coalescing();
   /// Issues the calls of this thread since start_coalescing, in their order. The work ends when all have
   /// ended, with the first error; no call is done at once. Without `async` it waits for that.
-  ///   errors  invalid_argument (no start_coalescing on this thread, or the communicator was left meanwhile),
-  ///   and
-  ///           those of the calls
+  ///   errors  those of the calls; invalid_argument (no start_coalescing on this thread; finalize meanwhile)
   HEADRACE_API Result<Work> end_coalescing(bool async = false);
   /// Forgets the calls of this thread since start_coalescing: their work ends with canceled.
   ///   errors  invalid_argument (no start_coalescing on this thread)
