@@ -22,6 +22,15 @@ void expect_all_add(Comm& comm) {
   EXPECT_THAT(numbers, ElementsAre(comm.size() * (comm.size() - 1) / 2, comm.size()));
 }
 
+/// Runs `body` with a communicator for each rank, once all are open: an abort ends one that is opening.
+void with_open_ranks(int size, const std::function<void(Comm&)>& body) {
+  std::barrier open(size);
+  with_ranks(size, [&](Comm& comm) {
+    open.arrive_and_wait();
+    body(comm);
+  });
+}
+
 /// What ranks that are threads of this process tell each other beside the communicator.
 class Board {
  public:
@@ -68,7 +77,7 @@ TEST(Shrink, ranks_that_are_left_go_on_without_one_that_has_gone) {
 }
 
 TEST(Shrink, a_communicator_that_an_abort_has_ended_is_made_anew_of_all_its_ranks) {
-  with_ranks(2, [](Comm& comm) {
+  with_open_ranks(2, [](Comm& comm) {
     if (comm.rank() == 0) comm.abort("a try");
     EXPECT_FALSE(comm.barrier().ok());
     Comm again = must(comm.shrink({}));
@@ -79,11 +88,13 @@ TEST(Shrink, a_communicator_that_an_abort_has_ended_is_made_anew_of_all_its_rank
 }
 
 TEST(Shrink, what_ranks_were_in_the_first_communicator_is_known_after_two) {
-  with_ranks(4, [](Comm& comm) {
+  std::barrier added(3);  // shrink aborts what another rank has not finished
+  with_open_ranks(4, [&added](Comm& comm) {
     if (comm.rank() == 1) return static_cast<void>(comm.barrier());
     Comm three = must(comm.shrink(std::array{1}));
     EXPECT_THAT(three.ranks(), ElementsAre(0, 2, 3));
     expect_all_add(three);
+    added.arrive_and_wait();
     if (three.rank() == 0) return static_cast<void>(three.barrier());
     Comm two = must(three.shrink(std::array{0}));
     EXPECT_THAT(two.ranks(), ElementsAre(2, 3));
@@ -92,7 +103,7 @@ TEST(Shrink, what_ranks_were_in_the_first_communicator_is_known_after_two) {
 }
 
 TEST(Shrink, the_rank_that_is_left_out_is_told) {
-  with_ranks(3, [](Comm& comm) {
+  with_open_ranks(3, [](Comm& comm) {
     if (comm.rank() == 2) {
       const auto late = comm.barrier();
       EXPECT_EQ(late.code(), Code::canceled);
@@ -117,7 +128,7 @@ TEST(Shrink, wrong_ranks_are_refused_and_end_nothing) {
 }
 
 TEST(Shrink, a_rank_that_does_not_come_is_named_and_a_second_call_leaves_it_out) {
-  with_ranks(3, [](Comm& comm) {
+  with_open_ranks(3, [](Comm& comm) {
     if (comm.rank() == 2) return static_cast<void>(comm.barrier());  // it ends with the abort, and leaves
     SplitOptions soon;
     soon.meeting_timeout = std::chrono::milliseconds(300);
