@@ -59,24 +59,31 @@ Result<MessageOptions> options_of(const headrace_message_options* given) {
   return options;
 }
 
-/// Calls `start` with the communicator and the options, which returns Result<Work>, and gives the work to a
-/// caller that asked for one.
-template <class Options, class Start>
-std::int32_t operate(headrace_comm* comm, const Options* options, headrace_work** work,
-                     headrace_error** error, const Start& start) {
+/// Calls `start`, which returns Result<Work>, and gives the work to a caller that asked for one.
+template <class Start>
+std::int32_t give_work(headrace_work** work, headrace_error** error, const Start& start) {
   if (work != nullptr) *work = nullptr;
   return guarded(error, [&]() -> Result<void> {
-    HEADRACE_C_TRY(given(comm, "comm"));
-    auto wanted = options_of(options);
-    if (!wanted) return std::move(wanted).error();
     // Made first: once the operation runs, it must not be lost for want of memory.
     std::unique_ptr<headrace_work> handle(work == nullptr ? nullptr : new headrace_work);
-    Result<Work> started = start(comm->comm, *wanted);
+    Result<Work> started = start();
     if (!started) return std::move(started).error();
     if (!handle) return {};
     handle->work = std::move(*started);
     *work = handle.release();
     return {};
+  });
+}
+
+/// The same for an operation of a communicator.
+template <class Options, class Start>
+std::int32_t operate(headrace_comm* comm, const Options* options, headrace_work** work,
+                     headrace_error** error, const Start& start) {
+  return give_work(work, error, [&]() -> Result<Work> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    const auto wanted = options_of(options);
+    if (!wanted) return wanted.error();
+    return start(comm->comm, *wanted);
   });
 }
 
@@ -303,5 +310,114 @@ std::int32_t headrace_comm_recv(headrace_comm* comm, const headrace_elements* ou
   return operate(comm, options, work, error, [&](Comm& on, const MessageOptions& how) -> Result<Work> {
     HEADRACE_C_TRY(given(output, "output"));
     return on.recv(output_of(*output), source, how);
+  });
+}
+
+std::int32_t headrace_comm_monitored_barrier(headrace_comm* comm, std::int64_t timeout_ns,
+                                             std::int32_t wait_all_ranks, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    return comm->comm.monitored_barrier(timeout_of(timeout_ns), wait_all_ranks != 0);
+  });
+}
+
+std::int32_t headrace_comm_reduce_scatter_quantized(headrace_comm* comm, const headrace_elements* output,
+                                                    const headrace_elements* input, std::int32_t op,
+                                                    std::uint64_t seed, const headrace_op_options* options,
+                                                    headrace_work** work, headrace_error** error) {
+  return operate(comm, options, work, error, [&](Comm& on, const OpOptions& how) -> Result<Work> {
+    HEADRACE_C_TRY(given(output, "output"));
+    HEADRACE_C_TRY(given(input, "input"));
+    const auto reduction = reduce_op_of(op, options);
+    if (!reduction) return reduction.error();
+    return on.reduce_scatter_quantized(output_of(*output), input_of(*input), *reduction, seed, how);
+  });
+}
+
+std::int32_t headrace_comm_all_gather_p_init(headrace_comm* comm, const headrace_elements* output,
+                                             headrace_all_gather** handle, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    HEADRACE_C_TRY(given(output, "output"));
+    HEADRACE_C_TRY(given(handle, "handle"));
+    auto prepared = comm->comm.all_gather_p_init(output_of(*output));
+    if (!prepared) return std::move(prepared).error();
+    *handle = new headrace_all_gather{std::move(*prepared)};
+    return {};
+  });
+}
+
+std::int32_t headrace_comm_all_gather_p_exec(headrace_comm* comm, const headrace_all_gather* handle,
+                                             const headrace_elements* input,
+                                             const headrace_op_options* options, headrace_work** work,
+                                             headrace_error** error) {
+  return operate(comm, options, work, error, [&](Comm& on, const OpOptions& how) -> Result<Work> {
+    HEADRACE_C_TRY(given(handle, "handle"));
+    HEADRACE_C_TRY(given(input, "input"));
+    return on.all_gather_p_exec(handle->handle, input_of(*input), how);
+  });
+}
+
+void headrace_all_gather_free(headrace_all_gather* handle) { delete handle; }
+
+std::int32_t headrace_comm_batch(headrace_comm* comm, headrace_batch** batch, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    HEADRACE_C_TRY(given(batch, "batch"));
+    *batch = new headrace_batch{comm->comm.batch()};
+    return {};
+  });
+}
+
+std::int32_t headrace_batch_send(headrace_batch* batch, const headrace_elements* input,
+                                 std::int32_t destination, std::uint32_t tag, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(batch, "batch"));
+    HEADRACE_C_TRY(given(input, "input"));
+    return batch->batch.send(input_of(*input), destination, tag);
+  });
+}
+
+std::int32_t headrace_batch_recv(headrace_batch* batch, const headrace_elements* output, std::int32_t source,
+                                 std::uint32_t tag, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(batch, "batch"));
+    HEADRACE_C_TRY(given(output, "output"));
+    return batch->batch.recv(output_of(*output), source, tag);
+  });
+}
+
+std::int32_t headrace_batch_issue(headrace_batch* batch, const headrace_op_options* options,
+                                  headrace_work** work, headrace_error** error) {
+  return give_work(work, error, [&]() -> Result<Work> {
+    HEADRACE_C_TRY(given(batch, "batch"));
+    const auto wanted = options_of(options);
+    if (!wanted) return wanted.error();
+    return batch->batch.issue(*wanted);
+  });
+}
+
+void headrace_batch_free(headrace_batch* batch) { delete batch; }
+
+std::int32_t headrace_comm_start_coalescing(headrace_comm* comm, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    return comm->comm.start_coalescing();
+  });
+}
+
+std::int32_t headrace_comm_end_coalescing(headrace_comm* comm, std::int32_t async, headrace_work** work,
+                                          headrace_error** error) {
+  return give_work(work, error, [&]() -> Result<Work> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    return comm->comm.end_coalescing(async != 0);
+  });
+}
+
+std::int32_t headrace_comm_cancel_coalescing(headrace_comm* comm, const char* reason,
+                                             headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    return reason == nullptr ? comm->comm.cancel_coalescing() : comm->comm.cancel_coalescing(reason);
   });
 }

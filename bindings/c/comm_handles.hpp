@@ -20,6 +20,14 @@ struct headrace_work {
   headrace::Work work;
 };
 
+struct headrace_batch {
+  headrace::Batch batch;
+};
+
+struct headrace_all_gather {
+  headrace::AllGatherHandle handle;
+};
+
 namespace headrace::c {
 
 /// The caller's store, for as long as its communicator opens.

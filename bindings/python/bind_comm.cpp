@@ -3,6 +3,7 @@
 #include <headrace/comm.hpp>
 #include <headrace/nan_check.hpp>
 
+#include "bindings/python/bind_comm.hpp"
 #include "bindings/python/binding.hpp"
 #include "bindings/python/comm_call.hpp"
 #include "bindings/python/comm_store.hpp"
@@ -123,7 +124,7 @@ nb::object split(const PyComm& self, const std::vector<int>& ranks, const std::s
                  const Hints& hints, const TimeLimit& timeout) {
   SplitOptions changes;
   changes.hints = to_options(hints);
-  if (timeout.seconds) changes.timeout = timeout.or_else({}).value_or(std::chrono::nanoseconds::max());
+  changes.timeout = limit_of_call(timeout);
   auto child = self.ask([&](headrace::Comm& comm) { return comm.split(ranks, name, changes); });
   if (!child) return nb::none();
   return nb::cast(new PyComm(std::move(*child)), nb::rv_policy::take_ownership);
@@ -249,7 +250,8 @@ void bind_values(nb::module_& module) {
           "default_value", [](const CommHint& self) { return to_str(self.default_value); },
           "The value that holds if none is given.")
       .def_prop_ro(
-          "unit", [](const CommHint& self) { return to_str(self.unit); }, "\"bytes\" or \"list\".")
+          "unit", [](const CommHint& self) { return to_str(self.unit); },
+          "\"bytes\", \"list\" or \"boolean\".")
       .def_prop_ro(
           "sentence", [](const CommHint& self) { return to_str(self.sentence); }, "What it does.")
       .def("__repr__", [](const CommHint& self) {
@@ -268,8 +270,6 @@ void bind_values(nb::module_& module) {
       nb::sig("def list_comm_backends() -> list[str]"), "Lists the backends of communicators, for new_comm.");
   module.attr("any_source") = any_source;
 }
-
-using CommClass = nb::class_<PyComm>;
 
 void bind_life(CommClass& comm) {
   comm.def(
@@ -482,6 +482,21 @@ void bind_all_to_all(CommClass& comm) {
           nb::arg("output"), nb::arg("input"), nb::arg("op"), HEADRACE_CALL_ARGUMENTS,
           "The same with the inputs in a row, one for each rank.")
       .def(
+          "reduce_scatter_quantized",
+          [](PyComm& self, nb::handle output, nb::handle input, const ReduceOp& op, std::uint64_t seed,
+             HEADRACE_CALL_OPTIONS) {
+            CommCall call(self, {async_op, hints, timeout});
+            const auto to = call.writes(output, "output");
+            const auto from = call.reads(input, "input");
+            return call.start([&](headrace::Comm& comm, const OpOptions& options) {
+              return comm.reduce_scatter_quantized(to, from, op, seed, options);
+            });
+          },
+          nb::arg("output"), nb::arg("input"), nb::arg("op"), nb::arg("seed"), HEADRACE_CALL_ARGUMENTS,
+          "reduce_scatter_single of float32, SUM or AVG, that sends bfloat16, rounded up or down by chance, "
+          "so that\n"
+          "the mean of the error is 0. Sums are float32. The same seed on all ranks gives the same elements.")
+      .def(
           "all_to_all",
           [](PyComm& self, nb::handle outputs, nb::handle inputs, HEADRACE_CALL_OPTIONS) {
             CommCall call(self, {async_op, hints, timeout});
@@ -525,7 +540,18 @@ void bind_all_to_all(CommClass& comm) {
             return call.start(
                 [](headrace::Comm& comm, const OpOptions& options) { return comm.barrier(options); });
           },
-          HEADRACE_CALL_ARGUMENTS, "Returns once every rank has called it.");
+          HEADRACE_CALL_ARGUMENTS, "Returns once every rank has called it.")
+      .def(
+          "monitored_barrier",
+          [](const PyComm& self, const TimeLimit& timeout, bool wait_all_ranks) {
+            const Timeout limit = limit_of_call(timeout);
+            self.ask([&](headrace::Comm& comm) { return comm.monitored_barrier(limit, wait_all_ranks); });
+          },
+          nb::arg("timeout") = nb::none(), nb::arg("wait_all_ranks") = false,
+          "A barrier that finds out which ranks do not come: rank 0 names each that is late or gone, and the "
+          "others\n"
+          "hear it from rank 0.\n\n"
+          "wait_all_ranks: a rank that is gone does not end the wait for the others, so that all are named.");
 }
 
 void bind_one_to_all(CommClass& comm) {
@@ -643,6 +669,7 @@ void bind_comm(nb::module_& module) {
   bind_one_to_all(comm);
   bind_messages(comm);
   bind_comm_groups(comm);
+  bind_together(module, comm);
   module.def(
       "new_comm", &new_comm, nb::arg("backend") = "host", nb::arg("device") = "cpu", nb::kw_only(),
       nb::arg("rank") = nb::none(), nb::arg("size") = nb::none(), nb::arg("meeting") = nb::none(),

@@ -24,12 +24,6 @@ class KeptTensors final : public Held {
 /// when it is aborted.
 bool ends_with_its_call(std::string_view backend) { return backend == "host" || backend == "fake"; }
 
-/// The limit of an operation; nullopt: the communicator's.
-Timeout limit_of_call(const TimeLimit& limit) {
-  if (!limit.seconds) return {};
-  return limit.or_else({}).value_or(std::chrono::nanoseconds::max());
-}
-
 bool requires_grad(nb::handle object) {
   const nb::object answer = nb::getattr(object, "requires_grad", nb::none());
   return answer.ptr() == Py_True;
@@ -62,12 +56,23 @@ std::size_t count_of(const TensorView& view) { return static_cast<std::size_t>(v
 
 }  // namespace
 
-CommCall::CommCall(PyComm& comm, const CallOptions& options)
-    : comm_(comm), keeps_(options.async_op || !ends_with_its_call(comm.comm().backend())) {
-  options_.async = options.async_op;
+Timeout limit_of_call(const TimeLimit& limit) {
+  if (!limit.seconds) return {};
+  return limit.or_else({}).value_or(std::chrono::nanoseconds::max());
+}
+
+CommCall::CommCall(PyComm& comm, const CallOptions& options) : comm_(comm) {
+  set_options(options);
+  tensors_.reserve(2);
+}
+
+void CommCall::set_options(const CallOptions& options) {
+  options_ = {};
+  // A call that is kept returns before it has begun.
+  options_.async = options.async_op || comm_.comm().is_coalescing();
+  keeps_ = options_.async || !ends_with_its_call(comm_.comm().backend());
   options_.timeout = limit_of_call(options.timeout);
   if (options.hints) options_.hints = to_options(options.hints);
-  tensors_.reserve(2);
 }
 
 const TensorInput& CommCall::add(nb::handle object, const char* name, const char* kind) {

@@ -24,6 +24,9 @@ struct CallOptions {
   TimeLimit timeout;
 };
 
+/// The limit of an operation; nullopt: the communicator's.
+[[nodiscard]] Timeout limit_of_call(const TimeLimit& limit);
+
 /// Collects the tensors of an operation, then starts it. The tensors stay until the operation has ended.
 class CommCall {
  public:
@@ -38,6 +41,10 @@ class CommCall {
   /// Those of a list or tuple; None has no entries.
   std::vector<Elements> writes_each(nb::handle list, const char* name);
   std::vector<ConstElements> reads_each(nb::handle list, const char* name);
+
+  /// Keeps an object as long as a tensor.
+  void keep(nb::object object) { objects_.push_back(std::move(object)); }
+  void set_options(const CallOptions& options);
 
   /// Calls call(Comm&, const OpOptions&) without the GIL.
   template <class Call>
@@ -64,7 +71,7 @@ class CommCall {
   WorkObject done() const;
 
   PyComm& comm_;
-  const bool keeps_;  ///< the tensors, until the operation has ended
+  bool keeps_ = false;  ///< the tensors, until the operation has ended
   OpOptions options_;
   std::vector<TensorInput> tensors_;
   std::vector<nb::object> objects_;

@@ -51,7 +51,11 @@ void PyWork::wait(const Timeout& timeout) const {
     return without_gil([&] { return work_.wait(time); });
   };
   if (work().status() == WorkStatus::completed) return;
-  take(ended() ? work_.wait() : wait_in_slices(timeout, wait, [&](const Result<void>&) { return !ended(); }));
+  // Any other error of a work that has not ended is about the wait itself.
+  const auto goes_on = [&](const Result<void>& result) {
+    return result.code() == Code::timed_out && !ended();
+  };
+  take(ended() ? work_.wait() : wait_in_slices(timeout, wait, goes_on));
 }
 
 nb::object PyWork::exception() const {

@@ -25,7 +25,10 @@ from __future__ import annotations
 from . import _headrace
 from ._headrace import (
     Agent,
+    AllGatherHandle,
     BackendInfo,
+    BatchSendRecv,
+    Coalescing,
     Comm,
     CommCall,
     CommCallId,
@@ -92,9 +95,12 @@ __version__: str = _headrace.__version__
 
 __all__ = [
     "Agent",
+    "AllGatherHandle",
     "BackendFailed",
     "BackendInfo",
+    "BatchSendRecv",
     "Canceled",
+    "Coalescing",
     "Comm",
     "CommCall",
     "CommCallId",

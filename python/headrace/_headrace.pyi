@@ -884,7 +884,7 @@ class CommHint:
 
     @property
     def unit(self) -> str:
-        """"bytes" or "list"."""
+        """"bytes", "list" or "boolean"."""
 
     @property
     def sentence(self) -> str:
@@ -1050,6 +1050,12 @@ class Comm:
     def reduce_scatter_single(self, output: object, input: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
         """The same with the inputs in a row, one for each rank."""
 
+    def reduce_scatter_quantized(self, output: object, input: object, op: ReduceOp, seed: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        reduce_scatter_single of float32, SUM or AVG, that sends bfloat16, rounded up or down by chance, so that
+        the mean of the error is 0. Sums are float32. The same seed on all ranks gives the same elements.
+        """
+
     def all_to_all(self, output_tensor_list: object, input_tensor_list: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
         """
         output_tensor_list[r] gets input_tensor_list[this rank] of rank r. Counts may differ.
@@ -1063,6 +1069,14 @@ class Comm:
 
     def barrier(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
         """Returns once every rank has called it."""
+
+    def monitored_barrier(self, timeout: float | datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """
+        A barrier that finds out which ranks do not come: rank 0 names each that is late or gone, and the others
+        hear it from rank 0.
+
+        wait_all_ranks: a rank that is gone does not end the wait for the others, so that all are named.
+        """
 
     def broadcast(self, tensor: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
         """Every rank gets the root's elements."""
@@ -1127,6 +1141,86 @@ class Comm:
         """
 
 def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None, enable_reconfigure: bool = False) -> Comm:
+    def batch_op_create(self) -> BatchSendRecv:
+        """
+        Makes a batch: sends and receives that are issued together, so that none waits for another.
+        """
+
+    def coalescing(self, async_op: bool = False) -> Coalescing:
+        """
+        Issues the calls of a block together: `with comm.coalescing() as c: ...`, then c.work.
+
+        Each call of this thread in the block is checked and returns the work of all. split, finalize and abort
+        are not kept; finalize forgets the calls. Blocks are not nested.
+        async_op: the end of the block does not wait.
+        Owns: the tensors stay in memory until the work has ended.
+        """
+
+    def all_gather_p_init(self, output: object) -> AllGatherHandle:
+        """
+        Checks the output of all_gather_single once, for any number of all_gather_p_exec. No other rank takes
+        part.
+        """
+
+    def all_gather_p_exec(self, handle: AllGatherHandle, input: Any, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        all_gather_single into the output of the handle.
+
+        Errors: InvalidArgument (another communicator's handle, or freed; another count or dtype).
+        """
+
+    def all_gather_p_free(self, handle: AllGatherHandle) -> None:
+        """Ends the use of a handle. Operations that are under way go on."""
+
+class BatchSendRecv:
+    """
+    Sends and receives that are issued together, from Comm.batch_op_create.
+
+    Owns: its tensors stay in memory until the work has ended. Threads: one at a time.
+    """
+
+    def send(self, tensor: object, dst: int, *, tag: int = 0) -> None:
+        """Adds a message to rank dst. Nothing moves before issue."""
+
+    def recv(self, tensor: object, src: int, *, tag: int = 0) -> None:
+        """Adds a receive from rank src, or from headrace.any_source."""
+
+    def issue(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        Begins all messages in the order in which they were added, once. The work ends when all have ended,
+        with the first error; an empty batch is done at once. There are no hints.
+
+        Errors: those of send and recv; InvalidArgument (the batch has been issued).
+        """
+
+    def __reduce__(self) -> NoReturn: ...
+
+class Coalescing:
+    """The calls of a thread as one, from Comm.coalescing."""
+
+    @property
+    def work(self) -> Work | None:
+        """
+        Ends when all calls have ended, with the first error; None before the end of the block.
+        """
+
+    def __enter__(self) -> Coalescing: ...
+
+    def __exit__(self, type: type[BaseException] | None, value: BaseException | None, traceback: types.TracebackType | None) -> None:
+        """
+        Issues the calls in their order. After an exception it issues none: their work ends with Canceled.
+        """
+
+    def __reduce__(self) -> NoReturn: ...
+
+class AllGatherHandle:
+    """
+    The output of all_gather_p_exec, from Comm.all_gather_p_init. Keeps its tensor.
+    """
+
+    def __reduce__(self) -> NoReturn: ...
+
+def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None) -> Comm:
     """
     Opens a communicator: meets the other ranks and connects to each.
 

@@ -294,6 +294,82 @@ static void an_operation_without_a_work_allocates_nothing(headrace_comm* comm) {
 
 /* ---------------------------------------------------------------- what a communicator tells */
 
+static void a_batch_moves_to_and_from_all_ranks_and_is_issued_once(headrace_comm* comm) {
+  const int32_t rank = headrace_comm_rank(comm);
+  int32_t mine[100], got[size][100];
+  const headrace_elements input = values(mine, 100, rank);
+  headrace_batch* batch = NULL;
+  CHECK(headrace_comm_batch(comm, &batch, fresh()) == 0);
+  for (int32_t other = 0; other < size; ++other) {
+    if (other == rank) continue;
+    const headrace_elements output = numbers(got[other], 100);
+    CHECK(headrace_batch_send(batch, &input, other, 4, fresh()) == 0);
+    CHECK(headrace_batch_recv(batch, &output, other, 4, fresh()) == 0);
+  }
+  CHECK(headrace_batch_send(batch, &input, size, 4, fresh()) == invalid_argument);
+  headrace_op_options options = HEADRACE_OP_OPTIONS_INIT;
+  options.async = 1;
+  headrace_work* work = NULL;
+  CHECK(headrace_batch_issue(batch, &options, &work, fresh()) == 0);
+  CHECK(headrace_work_wait(work, ten_seconds, fresh()) == 0);
+  for (int32_t other = 0; other < size; ++other) CHECK(other == rank || has_values(got[other], 100, other));
+  CHECK(headrace_batch_issue(batch, NULL, NULL, fresh()) == invalid_argument);
+  headrace_work_free(work);
+  headrace_batch_free(batch);
+}
+
+static void coalesced_calls_end_as_one_or_are_forgotten(headrace_comm* comm) {
+  int32_t a[10], b[10];
+  const headrace_elements first = values(a, 10, headrace_comm_rank(comm));
+  const headrace_elements second = values(b, 10, headrace_comm_rank(comm));
+  headrace_work *one = NULL, *all = NULL;
+  CHECK(headrace_comm_start_coalescing(comm, fresh()) == 0);
+  CHECK(headrace_comm_start_coalescing(comm, fresh()) == invalid_argument);
+  CHECK(headrace_comm_all_reduce(comm, &first, &first, HEADRACE_REDUCE_SUM, NULL, &one, fresh()) == 0);
+  CHECK(headrace_comm_broadcast(comm, &second, 1, NULL, NULL, fresh()) == 0);
+  CHECK(headrace_work_status(one) == HEADRACE_WORK_NOT_STARTED);
+  CHECK(headrace_comm_end_coalescing(comm, 0, &all, fresh()) == 0);
+  CHECK(headrace_work_is_completed(one) && headrace_work_is_completed(all));
+  CHECK(a[3] == sum(3) && has_values(b, 10, 1));
+  headrace_work_free(one);
+  headrace_work_free(all);
+  CHECK(headrace_comm_end_coalescing(comm, 0, NULL, fresh()) == invalid_argument);
+
+  CHECK(headrace_comm_start_coalescing(comm, fresh()) == 0);
+  CHECK(headrace_comm_all_reduce(comm, &first, &first, HEADRACE_REDUCE_SUM, NULL, &one, fresh()) == 0);
+  CHECK(headrace_comm_cancel_coalescing(comm, NULL, fresh()) == 0);
+  CHECK(headrace_work_wait(one, ten_seconds, fresh()) == canceled && a[3] == sum(3));
+  headrace_work_free(one);
+}
+
+static void a_persistent_gather_checks_its_output_once(headrace_comm* comm) {
+  int32_t mine[5], all[size * 5];
+  const headrace_elements output = numbers(all, size * 5);
+  headrace_all_gather* handle = NULL;
+  CHECK(headrace_comm_all_gather_p_init(comm, &output, &handle, fresh()) == 0);
+  const headrace_elements input = values(mine, 5, headrace_comm_rank(comm)), shorter = numbers(mine, 4);
+  CHECK(headrace_comm_all_gather_p_exec(comm, handle, &shorter, NULL, NULL, fresh()) == invalid_argument);
+  CHECK(headrace_comm_all_gather_p_exec(comm, handle, &input, NULL, NULL, fresh()) == 0);
+  for (int rank = 0; rank < size; ++rank) CHECK(has_values(all + rank * 5, 5, rank));
+  headrace_all_gather_free(handle);
+}
+
+static void a_quantized_reduction_is_near_the_sum(headrace_comm* comm) {
+  float input[size * 4], output[4];
+  for (int i = 0; i < size * 4; ++i) input[i] = 1.001f;
+  const headrace_elements from = {input, size * 4, HEADRACE_FLOAT32}, to = {output, 4, HEADRACE_FLOAT32};
+  CHECK(headrace_comm_reduce_scatter_quantized(comm, &to, &from, HEADRACE_REDUCE_SUM, 1, NULL, NULL,
+                                               fresh()) == 0);
+  for (int i = 0; i < 4; ++i) CHECK(output[i] > size * 1.0f && output[i] < size * 1.0079f);
+  CHECK(headrace_comm_reduce_scatter_quantized(comm, &to, &from, HEADRACE_REDUCE_MAX, 1, NULL, NULL,
+                                               fresh()) == invalid_argument);
+}
+
+static void a_monitored_barrier_lets_all_pass(headrace_comm* comm) {
+  CHECK(headrace_comm_monitored_barrier(comm, ten_seconds, 0, fresh()) == 0);
+  CHECK(headrace_comm_monitored_barrier(comm, -1, 1, fresh()) == 0);
+}
+
 static void a_communicator_tells_its_values(headrace_comm* comm) {
   CHECK(headrace_comm_size(comm) == size && headrace_comm_is_aborted(comm) == 0);
   for (int rank = 0; rank < size; ++rank) CHECK(headrace_comm_ranks(comm)[rank] == rank);
@@ -495,6 +571,11 @@ int main(void) {
   with_ranks("messages", size, messages_go_by_tag_and_tell_their_source);
   with_ranks("works", size, asynchronous_operations_end_in_order_of_call);
   with_ranks("allocations", size, an_operation_without_a_work_allocates_nothing);
+  with_ranks("batch", size, a_batch_moves_to_and_from_all_ranks_and_is_issued_once);
+  with_ranks("coalesced", size, coalesced_calls_end_as_one_or_are_forgotten);
+  with_ranks("persistent", size, a_persistent_gather_checks_its_output_once);
+  with_ranks("quantized", size, a_quantized_reduction_is_near_the_sum);
+  with_ranks("monitored", size, a_monitored_barrier_lets_all_pass);
   with_ranks("values", size, a_communicator_tells_its_values);
   with_ranks("split", size, a_split_has_its_ranks_in_the_given_order);
   with_ranks("left", size, ranks_that_are_left_go_on_and_find_each_other_by_handles);

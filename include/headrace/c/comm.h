@@ -242,6 +242,32 @@ HEADRACE_C_API int32_t headrace_comm_all_to_all_v_single(headrace_comm* comm, co
 HEADRACE_C_API int32_t headrace_comm_barrier(headrace_comm* comm, const headrace_op_options* options,
                                              headrace_work** work, headrace_error** error);
 
+/* The same, to find out which ranks do not come: rank 0 names each that is late or gone, and the others hear
+ * it from rank 0. timeout_ns: negative: the communicator's. wait_all_ranks: 1: a rank that is gone does not
+ * end the wait for the others, so that all are named. */
+HEADRACE_C_API int32_t headrace_comm_monitored_barrier(headrace_comm* comm, int64_t timeout_ns,
+                                                       int32_t wait_all_ranks, headrace_error** error);
+
+/* reduce_scatter_single of float32, with sum or avg, that sends bfloat16, rounded up or down by chance, so
+ * that the mean of the error is 0. Sums are float32. The same seed on all ranks gives the same elements. */
+HEADRACE_C_API int32_t headrace_comm_reduce_scatter_quantized(
+    headrace_comm* comm, const headrace_elements* output, const headrace_elements* input, int32_t op,
+    uint64_t seed, const headrace_op_options* options, headrace_work** work, headrace_error** error);
+
+/* The output of an all_gather that is checked once. Frees with headrace_all_gather_free; the output stays in
+ * place until then. */
+typedef struct headrace_all_gather headrace_all_gather;
+/* The output has as many elements for each rank, in a row. No other rank takes part. */
+HEADRACE_C_API int32_t headrace_comm_all_gather_p_init(headrace_comm* comm, const headrace_elements* output,
+                                                       headrace_all_gather** handle, headrace_error** error);
+/* headrace_comm_all_gather_single into the output of the handle, which is of this communicator. */
+HEADRACE_C_API int32_t headrace_comm_all_gather_p_exec(headrace_comm* comm, const headrace_all_gather* handle,
+                                                       const headrace_elements* input,
+                                                       const headrace_op_options* options,
+                                                       headrace_work** work, headrace_error** error);
+/* Frees the handle. Operations that are under way go on. */
+HEADRACE_C_API void headrace_all_gather_free(headrace_all_gather* handle);
+
 /* Every rank gets the root's elements. */
 HEADRACE_C_API int32_t headrace_comm_broadcast(headrace_comm* comm, const headrace_elements* inout,
                                                int32_t root, const headrace_op_options* options,
@@ -289,6 +315,37 @@ HEADRACE_C_API int32_t headrace_comm_send(headrace_comm* comm, const headrace_el
 HEADRACE_C_API int32_t headrace_comm_recv(headrace_comm* comm, const headrace_elements* output,
                                           int32_t source, const headrace_message_options* options,
                                           headrace_work** work, headrace_error** error);
+
+/* ------------------------------------------------------------------ several calls as one */
+
+/* Sends and receives that are issued together, so that none waits for another. Used by one thread at a time,
+ * freed with headrace_batch_free. */
+typedef struct headrace_batch headrace_batch;
+HEADRACE_C_API int32_t headrace_comm_batch(headrace_comm* comm, headrace_batch** batch,
+                                           headrace_error** error);
+/* Add a message. The elements stay in place until the work has ended; the struct is copied. */
+HEADRACE_C_API int32_t headrace_batch_send(headrace_batch* batch, const headrace_elements* input,
+                                           int32_t destination, uint32_t tag, headrace_error** error);
+HEADRACE_C_API int32_t headrace_batch_recv(headrace_batch* batch, const headrace_elements* output,
+                                           int32_t source, uint32_t tag, headrace_error** error);
+/* Begins all messages in the order in which they were added, once. The work ends when all have ended, with
+ * the first error. `options` and `work` as above; there are no hints. */
+HEADRACE_C_API int32_t headrace_batch_issue(headrace_batch* batch, const headrace_op_options* options,
+                                            headrace_work** work, headrace_error** error);
+/* Frees the handle. Messages that were issued go on. */
+HEADRACE_C_API void headrace_batch_free(headrace_batch* batch);
+
+/* Keeps the calls of this thread until headrace_comm_end_coalescing, which issues them together. Each is
+ * checked at its call, and its work is that of all of them; memory as in an asynchronous operation.
+ * headrace_comm_split, _finalize, _abort and _close are not kept. */
+HEADRACE_C_API int32_t headrace_comm_start_coalescing(headrace_comm* comm, headrace_error** error);
+/* Issues the calls in their order. The work ends when all have ended, with the first error; without `async`
+ * the call waits for that. */
+HEADRACE_C_API int32_t headrace_comm_end_coalescing(headrace_comm* comm, int32_t async, headrace_work** work,
+                                                    headrace_error** error);
+/* Forgets the calls: their work ends with canceled, and this reason, which may be NULL. */
+HEADRACE_C_API int32_t headrace_comm_cancel_coalescing(headrace_comm* comm, const char* reason,
+                                                       headrace_error** error);
 
 /* ------------------------------------------------------------------ works */
 
