@@ -299,7 +299,8 @@ nb::object tensor_object(Tensor tensor) { return nb::cast(PyTensor(std::move(ten
 void bind_model(nb::module_& module) {
   nb::class_<PyTensor>(
       module, "Tensor", nb::type_slots(tensor_slots),
-      "An output of a model, memory of a window, or what an operation gives to a backend in Python: row-major,\n"
+      "An output of a model, memory of a window, or what an operation gives to a backend in Python: "
+      "row-major,\n"
       "with the buffer protocol and DLPack.\n\n"
       "Use numpy.asarray(tensor) or torch.from_dlpack(tensor).\n"
       "Owns: the memory of an output stays while this object or any array of it lives, also after the\n"

@@ -12,8 +12,8 @@
 #include "collectives/check_options.hpp"
 #include "collectives/host_call.hpp"
 #include "collectives/meeting.hpp"
-#include "collectives/observers.hpp"
 #include "collectives/missing_ranks.hpp"
+#include "collectives/observers.hpp"
 #include "collectives/split_card.hpp"
 #include "collectives/window_state.hpp"
 
@@ -27,7 +27,6 @@ namespace headrace::collectives {
 namespace {
 
 constexpr auto settle_limit = std::chrono::seconds(5);
-
 
 /// With more ranks than cores here, a rank that spins holds the core that the other one needs.
 std::uint32_t spins_for(int ranks) {
@@ -47,7 +46,6 @@ Result<Settings> settings_of_split(const CommOptions& options, const SplitOption
                       "hint backends is that of the communicator that was opened first");
   return Settings::read(options.hints);
 }
-
 
 Result<std::shared_ptr<Comm::Core>> HostComm::open(const CommOptions& options) {
   HEADRACE_TRY(settings, Settings::read(options.hints));

@@ -28,7 +28,7 @@ struct Call {
   std::atomic<int>* awaited = nullptr;  ///< where to note the rank that is waited for; may be null
   /// A rank that was gone at the last look. What it sent before is seen by the look that follows.
   mutable int gone = -1;
-  mutable bool end_seen = false;     ///< the same of the communicator's end
+  mutable bool end_seen = false;  ///< the same of the communicator's end
   /// Whether it goes on without a rank that is gone, until all others have come or are late.
   bool waits_for_all = false;
   mutable Interrupt interrupt = {};  ///< set while the caller's own thread runs the operation

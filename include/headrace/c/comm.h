@@ -53,7 +53,7 @@ typedef struct headrace_comm_options {
   int32_t abort_on_error;           /* ends the process when an operation fails, or is late */
   int32_t enable_reconfigure; /* ranks of other hosts may join it by headrace_comm_reconfigure, though its
                                  meeting is of this host alone, or it has one rank */
-  const char* backend; /* what moves the elements, the same on all ranks; NULL: "host" */
+  const char* backend;        /* what moves the elements, the same on all ranks; NULL: "host" */
 } headrace_comm_options;
 
 /* Fills rank, size and meeting from the environment that a launcher has set: torchrun's, Open MPI's, PALS's,

@@ -23,7 +23,9 @@ using testing::HasSubstr;
 
 class TraceVariable {
  public:
-  TraceVariable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  TraceVariable(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+  }
   ~TraceVariable() { ::unsetenv(name_); }
   TraceVariable(const TraceVariable&) = delete;
   TraceVariable& operator=(const TraceVariable&) = delete;
