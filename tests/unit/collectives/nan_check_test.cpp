@@ -47,7 +47,9 @@ Code code_for(Comm& comm, DType dtype, Bits bits) {
   elements[2] = bits;
   const auto result =
       comm.all_gather_single(Elements(output.data(), 5, dtype), ConstElements(elements.data(), 5, dtype));
-  if (!result) EXPECT_THAT(result.error().message, HasSubstr("element 2 of 5"));
+  if (!result) {
+    EXPECT_THAT(result.error().message, HasSubstr("element 2 of 5"));
+  }
   return result.code();
 }
 

@@ -77,7 +77,9 @@ TEST_F(CommObservers, write_the_last_calls_of_each_rank_when_a_communicator_fail
       ok(comm.barrier());
       OpOptions late;
       late.timeout = std::chrono::milliseconds(20);
-      if (comm.rank() == 0) EXPECT_EQ(comm.barrier(late).code(), Code::timed_out);
+      if (comm.rank() == 0) {
+        EXPECT_EQ(comm.barrier(late).code(), Code::timed_out);
+      }
       while (!comm.is_aborted()) std::this_thread::yield();
     });
     leave();
@@ -108,7 +110,9 @@ TEST_F(CommObservers, write_the_file_of_a_rank_that_does_nothing_while_others_fa
     with_ranks(2, [&](Comm& comm) {
       OpOptions late;
       late.timeout = std::chrono::milliseconds(20);
-      if (comm.rank() == 0) EXPECT_EQ(comm.barrier(late).code(), Code::timed_out);
+      if (comm.rank() == 0) {
+        EXPECT_EQ(comm.barrier(late).code(), Code::timed_out);
+      }
       while (!fs::exists(prefix + "1")) std::this_thread::yield();
     });
     leave();
