@@ -16,6 +16,13 @@
 namespace headrace {
 namespace {
 
+/// Batches and coalesced calls are recorded call by call. One-sided operations are no others' business, and
+/// fr_trace compares what all ranks call.
+bool is_recorded(CommOperation operation) {
+  return operation != CommOperation::batch && operation != CommOperation::coalesced &&
+         !is_one_sided(operation);
+}
+
 using collectives::CallRing;
 
 std::string json_text(const nlohmann::ordered_json& value) {
@@ -40,10 +47,14 @@ FlightRecorder::FlightRecorder(std::size_t entries) : ring_(std::make_shared<Cal
 CommHook FlightRecorder::attach(Comm& comm) {
   auto recorded = ring_->add(comm);
   CommHooks hooks;
-  hooks.scheduled = [ring = ring_, recorded](const CommCall& call) { ring->scheduled(recorded, call); };
-  hooks.started = [ring = ring_, recorded](const CommCallId& call) { ring->started(*recorded, call); };
+  hooks.scheduled = [ring = ring_, recorded](const CommCall& call) {
+    if (is_recorded(call.operation)) ring->scheduled(recorded, call);
+  };
+  hooks.started = [ring = ring_, recorded](const CommCallId& call) {
+    if (is_recorded(call.operation)) ring->started(*recorded, call);
+  };
   hooks.completed = [ring = ring_, recorded](const CommCallId& call, const Error& error) {
-    ring->completed(*recorded, call, error);
+    if (is_recorded(call.operation)) ring->completed(*recorded, call, error);
   };
   hooks.after = [ring = ring_, recorded](const CommCall& call, const Result<Work>& result) {
     if (call.operation != CommOperation::recv || call.peer != any_source || !result) return;

@@ -29,7 +29,12 @@ struct Group {
 std::string profiling_name(CommOperation operation) {
   switch (operation) {
     case CommOperation::open:
+    case CommOperation::monitored_barrier:
+    case CommOperation::tensor_register:
+    case CommOperation::tensor_deregister:
       return "gloo:barrier";
+    case CommOperation::reduce_scatter_quantized:
+      return "gloo:reduce_scatter";
     case CommOperation::gather_single:
       return "gloo:gather";
     case CommOperation::all_to_all_v_single:
