@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of Headrace as torch's users catch them: each is a RuntimeError, torch's DistBackendError, and still
+the exception of Headrace that it was."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+import headrace
+
+_classes: dict[str, type[headrace.Error]] = {}
+
+
+def as_torch_error(error: headrace.Error) -> headrace.Error:
+    """The same error with its text and code, which is a DistBackendError too."""
+    if isinstance(error, dist.DistBackendError):
+        return error
+    kind = type(error)
+    if kind.code not in _classes:
+        _classes[kind.code] = type(
+            kind.__name__, (kind, dist.DistBackendError), {"__module__": kind.__module__}
+        )
+    text = str(error)
+    if isinstance(error, headrace.TimedOut):
+        text += " (the timeout of the call, or of the group)"  # torch's users look for the word
+    return _classes[kind.code](text)

@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process group of torch.distributed on headrace.Comm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store, Work
+
+import headrace
+
+from . import profiling
+from .errors import as_torch_error
+from .monitored_barrier import monitored_barrier
+from .reductions import reduction_of
+from .sparse import all_reduce_sparse
+from .tensors import Staged, as_input, as_output, only
+from .work import GroupWork
+
+# An operation of the communicator, and what it takes before async_op.
+Call = tuple[Callable[..., headrace.Work], tuple[Any, ...]]
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)  # as torch's
+ZERO = timedelta(0)
+
+
+class _Defaults:
+    """The options of every operation where none are given: those of c10d's option structs."""
+
+    reduceOp = torch.distributed.ReduceOp.SUM
+    rootRank = 0
+    timeout = timedelta(milliseconds=-1)
+    asyncOp = True
+
+
+DEFAULTS = _Defaults()
+
+
+@dataclass
+class GroupOptions:
+    """What a group was made with."""
+
+    _timeout: timedelta
+    backend: str = "headrace"
+    global_ranks_in_group: list[int] = field(default_factory=list)
+    group_name: str = ""
+
+
+class HeadraceProcessGroup(ProcessGroup):
+    """A torch.distributed.ProcessGroup whose operations are those of a communicator.
+
+    It takes tensors on the CPU. A tensor with gaps is copied before the operation, and an output with gaps
+    after it. torch's names of methods and options are those of c10d::ProcessGroup.
+    Errors: each is a RuntimeError, and the headrace.Error of the communicator: errors.py.
+    Threads: any, as for headrace.Comm.
+    """
+
+    supports_splitting = True
+    supports_coalescing = True
+    # torch.distributed.shrink_group takes compiled backends alone: shrink() is here.
+    supports_shrinking = False
+    supports_tensor_alloc = False
+    supports_time_estimate = False
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta | None = None,
+        *,
+        name: str = "",
+        hints: dict[str, Any] | None = None,
+        comm: headrace.Comm | None = None,
+    ) -> None:
+        """Meets the other ranks at the store.
+
+        name: of the group, for errors.
+        hints: of the communicator: headrace.list_comm_hints().
+        comm: the communicator instead of a new one: then the store is for torch alone.
+        """
+        super().__init__(rank, size)  # type: ignore[call-arg]  # pybind11 makes no subclass of the form that takes the store
+        self._store = store
+        timeout = timeout or DEFAULT_TIMEOUT
+        self.options = GroupOptions(timeout, self.getBackendName(), list(range(size)), name)
+        self._description = ""
+        self._number = 0  # of operations
+        self._barriers = 0  # monitored ones
+        self._coalesced: list[GroupWork] | None = None
+        self._comm = comm or _open(store, rank, size, timeout, name, hints)
+        self._done = GroupWork((), [])
+
+    # --- what it is
+
+    def get_group_store(self) -> Store:
+        return self._store
+
+    def getBackendName(self) -> str:
+        return "headrace"
+
+    def getGroupName(self) -> str:
+        return self.options.group_name
+
+    def setGroupName(self, name: str) -> None:
+        self.options.group_name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    @property
+    def comm(self) -> headrace.Comm:
+        """The communicator, for what torch has no name for."""
+        return self._comm
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> HeadraceProcessGroup:  # type: ignore[override]
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f'"headrace" has no backend for {device}: it takes tensors on the CPU')
+        return self
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._number = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._number
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._comm.set_timeout(timeout)
+        self.options._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def __repr__(self) -> str:
+        return f"HeadraceProcessGroup({self.options.group_name!r}, rank={self.rank()}, size={self.size()})"
+
+    # --- its end, and other groups
+
+    def abort(self) -> None:
+        """Ends every operation on all ranks, with an error."""
+        self._comm.abort()
+
+    def shutdown(self) -> None:
+        """Waits for operations that are queued, and leaves. After a failed operation: leaves."""
+        if self._comm.is_aborted():
+            return
+        try:
+            self._comm.finalize()
+        except headrace.Error:
+            pass  # that of an operation, whose work has it
+
+    def split_group(
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,
+    ) -> HeadraceProcessGroup | None:
+        """Makes a group of some ranks of this one. All ranks of this one call it.
+
+        new_ranks: the group of this rank; a rank that is not in it gets None.
+        """
+        mine = new_ranks if self.rank() in new_ranks else []
+        name = group_name or f"{self.options.group_name}:{','.join(map(str, new_ranks))}"
+        comm = self._call(lambda: self._comm.split(mine, name, timeout=timeout))
+        return self._with(comm, timeout, name, group_desc) if comm else None
+
+    def shrink(
+        self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts: Any = None
+    ) -> HeadraceProcessGroup:
+        """Makes a group of all ranks but some, which died or are to go. All that stay call it.
+
+        This group is aborted if it has not ended.
+        """
+        comm = self._call(lambda: self._comm.shrink(ranks_to_exclude))
+        return self._with(comm, None, f"{self.options.group_name}:shrunk", None)
+
+    def _with(
+        self, comm: headrace.Comm, timeout: timedelta | None, name: str, description: str | None
+    ) -> HeadraceProcessGroup:
+        store = PrefixStore(f"{name}/", self.get_group_store())
+        timeout = timeout or self.options._timeout
+        group = type(self)(store, comm.get_rank(), comm.get_size(), timeout, name=name, comm=comm)
+        group.options.global_ranks_in_group = comm.get_ranks()
+        group.setGroupDesc(description or "")
+        return group
+
+    # --- several operations as one
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        works, self._coalesced = self._coalesced or [], None
+        return GroupWork.of_all(works)
+
+    # --- all ranks give, all receive
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:  # type: ignore[override]
+        tensor, op = only(tensors), reduction_of(opts.reduceOp)
+        if tensor.layout == torch.sparse_coo:
+            return self._all_reduce_sparse(tensor, opts)
+        staged: list[Staged] = []
+        memory = as_output(tensor, staged)
+        calls = [(self._comm.all_reduce, (memory, op))]
+        return self._start("all_reduce", calls, opts, tensors, staged)
+
+    def _all_reduce_sparse(self, tensor: Tensor, opts: Any) -> Work:
+        if reduction_of(opts.reduceOp) != headrace.ReduceOp.SUM:
+            raise RuntimeError("a sparse tensor takes ReduceOp.SUM: give tensor.to_dense() for others")
+        self._number += 1
+        self._call(lambda: all_reduce_sparse(self._comm, tensor, _timeout_of(opts)))
+        return GroupWork((), [tensor])
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:
+        op = reduction_of(opts.reduceOp)
+        staged: list[Staged] = []
+        calls = [(self._comm.all_reduce, (as_output(tensor, staged), op)) for tensor in tensors]
+        return self._start("all_reduce", calls, opts, tensors, staged)
+
+    def allgather(  # type: ignore[override]
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = DEFAULTS
+    ) -> Work:
+        (outputs,) = output_tensors
+        staged: list[Staged] = []
+        calls = [self._gather_call(outputs, only(input_tensors), staged)]
+        return self._start("all_gather", calls, opts, output_tensors, staged)
+
+    def allgather_coalesced(
+        self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = DEFAULTS
+    ) -> Work:
+        """output_lists[r][i] gets input_list[i] of rank r."""
+        staged: list[Staged] = []
+        calls = [
+            self._gather_call(outputs, tensor, staged)
+            for outputs, tensor in zip(zip(*output_lists), input_list)
+        ]
+        return self._start("all_gather", calls, opts, output_lists, staged)
+
+    def _gather_call(self, outputs: Sequence[Tensor], tensor: Tensor, staged: list[Staged]) -> Call:
+        gather = self._comm.all_gather if _of_one_length(outputs) else self._comm.all_gather_v
+        return gather, ([as_output(output, staged) for output in outputs], as_input(tensor))
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = DEFAULTS
+    ) -> Work:
+        staged: list[Staged] = []
+        calls = [
+            (self._comm.all_gather_single, (as_output(output, staged), as_input(tensor)))
+            for output, tensor in zip(outputs, inputs)
+        ]
+        return self._start("all_gather", calls, opts, outputs, staged)
+
+    def reduce_scatter(  # type: ignore[override]
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = DEFAULTS
+    ) -> Work:
+        (inputs,) = input_tensors
+        staged: list[Staged] = []
+        output = as_output(only(output_tensors), staged)
+        scatter = self._comm.reduce_scatter if _of_one_length(inputs) else self._comm.reduce_scatter_v
+        calls = [(scatter, (output, [as_input(tensor) for tensor in inputs], reduction_of(opts.reduceOp)))]
+        return self._start("reduce_scatter", calls, opts, output_tensors, staged)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = DEFAULTS
+    ) -> Work:
+        op = reduction_of(opts.reduceOp)
+        staged: list[Staged] = []
+        calls = [
+            (self._comm.reduce_scatter_single, (as_output(output, staged), as_input(tensor), op))
+            for output, tensor in zip(outputs, inputs)
+        ]
+        return self._start("reduce_scatter", calls, opts, outputs, staged)
+
+    def alltoall(
+        self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: Any = DEFAULTS
+    ) -> Work:
+        staged: list[Staged] = []
+        arguments = [as_output(t, staged) for t in output_tensors], [as_input(t) for t in input_tensors]
+        calls = [(self._comm.all_to_all, arguments)]
+        return self._start("all_to_all", calls, opts, output_tensors, staged)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: list[int],
+        input_split_sizes: list[int],
+        opts: Any = DEFAULTS,
+    ) -> Work:
+        """Splits count rows; none: one part of all rows for each rank."""
+        staged: list[Staged] = []
+        memory = as_output(output, staged), as_input(input)
+        splits = self._elements(output, output_split_sizes), self._elements(input, input_split_sizes)
+        calls = [(self._comm.all_to_all_v_single, (*memory, *splits))]
+        return self._start("all_to_all", calls, opts, [output], staged)
+
+    def _elements(self, tensor: Tensor, rows: list[int] | None) -> list[int]:
+        """The elements of each rank's part."""
+        count = tensor.shape[0] if tensor.dim() else 1
+        if not rows:
+            if count % self.size():
+                raise RuntimeError(
+                    f"Tensor's dim 0 does not divide equally across group size: {count} rows, {self.size()} "
+                    "ranks. Give split sizes"
+                )
+            rows = [count // self.size()] * self.size()
+        if sum(rows) != count:
+            raise RuntimeError(
+                f"Split sizes doesn't match total dim 0 size: {rows} are {sum(rows)} rows, and the tensor "
+                f"has {count}"
+            )
+        of_row = tensor.numel() // count if count else 0
+        return [part * of_row for part in rows]
+
+    def barrier(self, opts: Any = DEFAULTS) -> Work:
+        return self._start("barrier", [(self._comm.barrier, ())], opts, [])
+
+    def monitored_barrier(
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Waits for all ranks. Rank 0 names the first that has not come, or all of them."""
+        limit = self.options._timeout if timeout is None else timeout
+        seconds = limit.total_seconds() if isinstance(limit, timedelta) else float(limit)
+        self._barriers += 1
+        monitored_barrier(self._comm, self._barriers, seconds, wait_all_ranks)
+
+    # --- one rank gives, or one receives
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:  # type: ignore[override]
+        tensor, root = only(tensors), opts.rootRank
+        staged: list[Staged] = []
+        memory = as_input(tensor) if root == self.rank() else as_output(tensor, staged)
+        calls = [(self._comm.broadcast, (memory, root))]
+        return self._start("broadcast", calls, opts, tensors, staged)
+
+    def reduce(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:  # type: ignore[override]
+        staged: list[Staged] = []
+        arguments = as_output(only(tensors), staged), opts.rootRank, reduction_of(opts.reduceOp)
+        calls = [(self._comm.reduce, arguments)]
+        return self._start("reduce", calls, opts, tensors, staged)
+
+    def gather(  # type: ignore[override]
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = DEFAULTS
+    ) -> Work:
+        staged: list[Staged] = []
+        memory = [as_output(t, staged) for outputs in output_tensors for t in outputs]
+        arguments = memory, as_input(only(input_tensors)), opts.rootRank
+        calls = [(self._comm.gather, arguments)]
+        return self._start("gather", calls, opts, output_tensors, staged)
+
+    def scatter(  # type: ignore[override]
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = DEFAULTS
+    ) -> Work:
+        staged: list[Staged] = []
+        inputs = [as_input(t) for inputs in input_tensors for t in inputs]
+        arguments = as_output(only(output_tensors), staged), inputs, opts.rootRank
+        calls = [(self._comm.scatter, arguments)]
+        return self._start("scatter", calls, opts, output_tensors, staged)
+
+    # --- from rank to rank
+
+    def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work:
+        memory = as_input(only(tensors))
+        work = self._call(lambda: self._comm.send(memory, dst, True, tag=tag))
+        return self._work_of("send", [work], tensors)
+
+    def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work:
+        return self._receive("recv", tensors, src, tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
+        """source_rank() of the work tells which rank sent."""
+        return self._receive("recvAnySource", tensors, headrace.any_source, tag)
+
+    def _receive(self, name: str, tensors: list[Tensor], src: int, tag: int) -> Work:
+        staged: list[Staged] = []
+        memory = as_output(only(tensors), staged)
+        work = self._call(lambda: self._comm.recv(memory, src, True, tag=tag))
+        return self._work_of(name, [work], tensors, staged)
+
+    # --- how operations begin
+
+    def _start(
+        self,
+        name: str,
+        calls: Sequence[Call],
+        opts: Any,
+        result: list[Any],
+        staged: Sequence[Staged] = (),
+    ) -> Work:
+        """Starts a collective, or several of one kind.
+
+        name: what profilers show.
+        result: what the work's future gets.
+        """
+        self._number += 1
+        timeout = _timeout_of(opts)
+        at_once = not (opts.asyncOp or profiling.is_enabled() or self._coalesced is not None)
+        try:
+            if at_once and len(calls) == 1:
+                ((operation, arguments),) = calls
+                operation(*arguments, False, None, timeout)
+                return GroupWork.done(result, staged) if staged else self._done
+            works = [operation(*arguments, True, None, timeout) for operation, arguments in calls]
+        except headrace.Error as error:
+            raise as_torch_error(error) from None
+        return self._work_of(name, works, result, staged)
+
+    def _work_of(
+        self,
+        name: str,
+        works: Sequence[headrace.Work],
+        result: list[Any],
+        staged: Sequence[Staged] = (),
+    ) -> Work:
+        if self._coalesced is not None:
+            self._coalesced.append(GroupWork(works, result, staged))
+            return self._coalesced[-1]
+        if profiling.is_enabled():
+            range_name = f"{self.getBackendName()}:{name}"
+            return profiling.ProfiledWork(range_name, works, result, staged)
+        return GroupWork(works, result, staged)
+
+    @staticmethod
+    def _call(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except headrace.Error as error:
+            raise as_torch_error(error) from None
+
+    # torch's names before 2.13, which it still calls
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+
+def _open(
+    store: Store, rank: int, size: int, timeout: timedelta, name: str, hints: dict[str, Any] | None
+) -> headrace.Comm:
+    try:
+        return headrace.new_comm(
+            rank=rank,
+            size=size,
+            store=store,
+            name=name or "world",
+            timeout=timeout,
+            meeting_timeout=timeout,
+            hints=hints,
+        )
+    except headrace.Error as error:
+        raise as_torch_error(error) from None
+
+
+def _timeout_of(opts: Any) -> timedelta | None:
+    """That of the options; None: the group's. torch writes -1 ms for none."""
+    timeout: timedelta = opts.timeout
+    return timeout if timeout > ZERO else None
+
+
+def _of_one_length(tensors: Sequence[Tensor]) -> bool:
+    return len({tensor.numel() for tensor in tensors}) <= 1

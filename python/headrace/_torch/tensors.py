@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as a communicator takes them: on the CPU, dense, contiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# An output and the contiguous memory that stands for it until the operation has ended.
+Staged = tuple[Tensor, Tensor]
+
+
+def only(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensor of a list of one: torch passes lists, which had an entry for each GPU of a process."""
+    if len(tensors) != 1:
+        raise ValueError(f"{len(tensors)} tensors were given: an operation takes one, or its _coalesced form")
+    return tensors[0]
+
+
+def as_input(tensor: Tensor) -> Tensor:
+    """The tensor, or a contiguous copy of it."""
+    check(tensor)
+    return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+
+
+def as_output(tensor: Tensor, staged: list[Staged]) -> Tensor:
+    """The tensor, or contiguous memory with its elements that `staged` then has beside it."""
+    check(tensor)
+    if tensor.is_contiguous():
+        return tensor
+    memory = tensor.detach().contiguous()
+    staged.append((tensor, memory))
+    return memory
+
+
+def check(tensor: Tensor) -> None:
+    """
+    Errors: RuntimeError (not on the CPU, not dense: what to do instead).
+    """
+    if not tensor.is_cpu:
+        raise RuntimeError(
+            f'the tensor is on {tensor.device}, and "headrace" takes tensors on the CPU: make a group for '
+            'others, as torch.distributed.new_group(backend="nccl")'
+        )
+    if tensor.layout != torch.strided:
+        raise RuntimeError(
+            f"the tensor has the layout {tensor.layout}, which all_reduce alone takes: give tensor.to_dense()"
+        )

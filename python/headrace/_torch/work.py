@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's Work for operations of a communicator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import Work
+
+import headrace
+
+from .errors import as_torch_error
+from .tensors import Staged
+
+NO_TIMEOUT = timedelta(0)
+
+
+class GroupWork(Work):
+    """Operations that belong to one call: all of them, until they have ended."""
+
+    def __init__(
+        self, works: Sequence[headrace.Work], result: list[Any], staged: Sequence[Staged] = ()
+    ) -> None:
+        """
+        result: what the future of the work gets, and result().
+        staged: outputs, copied from their contiguous memory when all works have ended.
+        """
+        super().__init__()
+        self._works = works
+        self._result = result
+        self._staged = staged
+        self._lock = threading.Lock()
+
+    @classmethod
+    def done(cls, result: list[Any], staged: Sequence[Staged]) -> GroupWork:
+        """Of operations that have ended."""
+        work = cls((), result, staged)
+        work._copy_staged()
+        return work
+
+    @classmethod
+    def of_all(cls, works: Sequence[Any]) -> GroupWork:
+        """One work for several."""
+        return cls(
+            [one for work in works for one in work._works],
+            [one for work in works for one in work._result],
+            [pair for work in works for pair in work._staged],
+        )
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Waits until the operations have ended, and raises the error of the first that failed."""
+        try:
+            if timeout:
+                self._wait_until(time.monotonic() + timeout.total_seconds())
+            else:
+                for work in self._works:
+                    work.wait()
+        except headrace.Error as error:
+            raise as_torch_error(error) from None
+        if self._staged:
+            self._copy_staged()
+        return True
+
+    def _wait_until(self, deadline: float) -> None:
+        for work in self._works:
+            work.wait(max(0.0, deadline - time.monotonic()))
+
+    def is_completed(self) -> bool:
+        """Whether all have ended, well or not. The outputs are there if it is_success, too."""
+        ended = [work.is_completed() for work in self._works]  # all of them: each call makes progress
+        if not all(ended):
+            return False
+        if self._staged and self._error() is None:
+            self._copy_staged()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error() is None
+
+    def exception(self) -> headrace.Error | None:
+        """Why the first failed; None if none did, or they have not ended."""
+        error = self._error()
+        return as_torch_error(error) if error else None
+
+    def _error(self) -> headrace.Error | None:
+        return next((error for work in self._works if (error := work.exception())), None)
+
+    def source_rank(self) -> int:
+        """Of a receive: the rank that sent."""
+        return self._works[0].source() if self._works else -1
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def result(self) -> list[Any]:
+        return self._result
+
+    def synchronize(self) -> None:
+        """The host has no stream: the same as wait."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """The host has no stream: the same as wait."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future with the result, or the error. Its callbacks run on Headrace's thread for futures."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+
+        def end() -> None:
+            error = self.exception()
+            if error is None:
+                self._copy_staged()
+                future.set_result(self._result)
+            else:
+                future.set_exception(error)
+
+        self.on_end(end)
+        return future
+
+    def get_future_result(self) -> torch.futures.Future[Any]:
+        """A future that tells how it ended, and raises nothing."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        self.on_end(lambda: future.set_result(_result_of(self._error())))
+        return future
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Calls it when all operations have ended: at once, or on Headrace's thread for futures."""
+        if not self._works:
+            callback()
+            return
+        left = len(self._works)
+        lock = threading.Lock()
+
+        def one_ended(_: object) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = left == 0
+            if last:
+                callback()
+
+        for work in self._works:
+            work.get_future().add_done_callback(one_ended)
+
+    def _copy_staged(self) -> None:
+        """Once: the caller may have changed the outputs since."""
+        with self._lock, torch.no_grad():
+            for tensor, memory in self._staged:
+                tensor.detach().copy_(memory)
+            self._staged = ()
+
+
+def _result_of(error: headrace.Error | None) -> Any:
+    results: Any = c10d.WorkResult  # type: ignore[attr-defined]
+    if error is None:
+        return results.SUCCESS
+    return results.TIMEOUT if isinstance(error, headrace.TimedOut) else results.COMM_ERROR

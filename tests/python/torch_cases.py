@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_torch_group.py do: each function runs on all of them, in the default group."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+import headrace
+
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+COMPLEX = [torch.complex64, torch.complex128]
+FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+ALL_DTYPES = [*FLOATS, *INTEGERS, torch.bool, *COMPLEX, *FP8]
+
+
+def of(rank, shape=(3, 5), dtype=torch.float64):
+    """The tensor of a rank, small whole numbers that every dtype holds."""
+    count = torch.Size(shape).numel()
+    return ((torch.arange(count) + rank) % 4).reshape(shape).to(dtype)
+
+
+def with_gaps(tensor):
+    """The same elements, not contiguous."""
+    other = torch.empty(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype)[..., ::2]
+    other.copy_(tensor)
+    assert not other.is_contiguous()
+    return other
+
+
+def same(got, expected):
+    assert got.dtype == expected.dtype
+    assert torch.equal(got.double(), expected.double()), f"{got} is not {expected}"
+
+
+def sum_of(size, shape=(3, 5), dtype=torch.float64):
+    return sum(of(rank, shape).double() for rank in range(size)).to(dtype)
+
+
+def raised(kind, call):
+    """The text of the error that the call raises."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{kind.__name__} was expected")
+
+
+# --- operations
+
+
+def all_reduce_has_every_reduction(rank, size):
+    parts = torch.stack([of(other, dtype=torch.int64) + 1 for other in range(size)])
+    expected = {
+        dist.ReduceOp.SUM: parts.sum(0),
+        dist.ReduceOp.PRODUCT: parts.prod(0),
+        dist.ReduceOp.MIN: parts.min(0).values,
+        dist.ReduceOp.MAX: parts.max(0).values,
+        dist.ReduceOp.AVG: parts.double().mean(0),
+        dist.ReduceOp.BAND: _fold(parts, "bitwise_and"),
+        dist.ReduceOp.BOR: _fold(parts, "bitwise_or"),
+        dist.ReduceOp.BXOR: _fold(parts, "bitwise_xor"),
+    }
+    for op, result in expected.items():
+        mine = parts[rank].clone().to(result.dtype)
+        dist.all_reduce(mine, op)
+        torch.testing.assert_close(mine, result)
+    mine = of(rank)
+    dist.all_reduce(mine, dist._make_nccl_premul_sum(0.5))
+    same(mine, sum_of(size) / 2)
+
+
+def _fold(parts, name):
+    result = parts[0]
+    for part in parts[1:]:
+        result = getattr(torch, name)(result, part)
+    return result
+
+
+def every_dtype_moves(rank, size):
+    for dtype in ALL_DTYPES:
+        mine, parts = of(rank, dtype=dtype), [torch.empty(3, 5, dtype=dtype) for _ in range(size)]
+        dist.all_gather(parts, mine)
+        for other in range(size):
+            _same_bytes(parts[other], of(other, dtype=dtype))
+        dist.broadcast(mine, size - 1)
+        _same_bytes(mine, of(size - 1, dtype=dtype))
+
+
+def _same_bytes(got, expected):
+    assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8)), got.dtype
+
+
+def every_dtype_is_added(rank, size):
+    for dtype in (*FLOATS, *INTEGERS, *COMPLEX):
+        mine = of(rank, dtype=dtype)
+        dist.all_reduce(mine)
+        assert torch.equal(mine, sum_of(size, dtype=dtype)), dtype
+    for dtype in FP8:
+        mine = of(rank, dtype=dtype)
+        dist.group.WORLD.allreduce([mine]).wait()
+        _same_bytes(mine, sum_of(size).to(dtype))
+    mine = of(rank, dtype=torch.bool)
+    dist.all_reduce(mine, dist.ReduceOp.MAX)
+    assert torch.equal(mine, sum_of(size).bool())
+
+
+def one_to_all_and_all_to_one(rank, size):
+    root = size - 1
+    mine = of(rank)
+    dist.reduce(mine, root)
+    same(mine, sum_of(size) if rank == root else of(rank))
+    parts = [torch.empty(3, 5, dtype=torch.float64) for _ in range(size)] if rank == root else None
+    dist.gather(of(rank), parts, root)
+    for other, part in enumerate(parts or []):
+        same(part, of(other))
+    one = torch.empty(3, 5, dtype=torch.float64)
+    dist.scatter(one, [of(10 + other) for other in range(size)] if rank == root else None, root)
+    same(one, of(10 + rank))
+
+
+def all_gather_and_reduce_scatter(rank, size):
+    whole = torch.empty(size * 3, 5, dtype=torch.float64)
+    dist.all_gather_into_tensor(whole, of(rank))
+    same(whole, torch.cat([of(other) for other in range(size)]))
+    one = torch.empty(3, 5, dtype=torch.float64)
+    dist.reduce_scatter_tensor(one, torch.cat([of(rank + to) for to in range(size)]))
+    expected = sum(of(other + rank) for other in range(size))
+    same(one, expected)
+    dist.reduce_scatter(one.zero_(), [of(rank + to) for to in range(size)])
+    same(one, expected)
+    uneven = [torch.empty(other + 1) for other in range(size)]
+    dist.all_gather(uneven, torch.full((rank + 1,), float(rank)))
+    assert [part.tolist() for part in uneven] == [[float(other)] * (other + 1) for other in range(size)]
+
+
+def all_to_all_in_its_forms(rank, size):
+    outputs = [torch.empty(2, 3) for _ in range(size)]
+    dist.all_to_all(outputs, [torch.full((2, 3), 10.0 * rank + to) for to in range(size)])
+    assert [part[0, 0].item() for part in outputs] == [10 * other + rank for other in range(size)]
+    whole = torch.empty(size, 3)
+    dist.all_to_all_single(whole, torch.full((size, 3), float(rank)))
+    assert whole[:, 0].tolist() == list(range(size))
+    splits = [rank + other for other in range(size)]  # rows
+    rows = torch.empty(sum(splits), 2)
+    dist.all_to_all_single(rows, torch.full((sum(splits), 2), float(rank)), splits, splits)
+    assert rows[:, 1].tolist() == [other for other in range(size) for _ in range(rank + other)]
+    # One side gives no splits: they are the equal ones.
+    dist.all_to_all_single(whole, torch.full((size, 3), float(rank)), [1] * size if rank else None)
+    assert whole[:, 0].tolist() == list(range(size))
+    wrong = lambda: dist.all_to_all_single(torch.empty(size + 1, 3), torch.empty(size + 1, 3))  # noqa: E731
+    assert "does not divide equally" in raised(RuntimeError, wrong)
+
+
+def tensors_with_gaps_are_taken(rank, size):
+    mine = with_gaps(of(rank))
+    dist.all_reduce(mine)
+    same(mine, sum_of(size))
+    work = dist.all_reduce(mine.copy_(of(rank)), async_op=True)
+    work.wait()
+    same(mine, sum_of(size))
+    mine.copy_(of(rank))
+    dist.broadcast(mine, 0)
+    same(mine, of(0))
+    dist.broadcast(of(0)[:1].expand(3, 5) if rank == 0 else mine, 0)  # the root's elements overlap
+    if rank != 0:
+        same(mine, of(0)[:1].expand(3, 5))
+    parts = [with_gaps(torch.zeros(3, 5, dtype=torch.float64)) for _ in range(size)]
+    dist.all_gather(parts, with_gaps(of(rank)))
+    for other in range(size):
+        same(parts[other], of(other))
+    dist.reduce_scatter(mine, [with_gaps(of(rank + to)) for to in range(size)])
+    same(mine, sum(of(other + rank) for other in range(size)))
+    dist.scatter(mine, [with_gaps(of(to)) for to in range(size)] if rank == 0 else None, 0)
+    same(mine, of(rank))
+    dist.gather(mine, parts if rank == 0 else None, 0)
+    if rank == 0:
+        same(parts[-1], of(size - 1))
+    received = with_gaps(torch.zeros(3, 5, dtype=torch.float64))
+    work = dist.irecv(received, (rank - 1) % size)
+    dist.send(mine, (rank + 1) % size)
+    work.wait()
+    same(received, of((rank - 1) % size))
+
+
+def coalesced_operations_are_one_work(rank, size):
+    group = dist.group.WORLD
+    tensors = [of(rank), of(rank, (7,)), of(rank, (0,))]
+    work = group.allreduce_coalesced(tensors)
+    assert work.wait()
+    assert len(work.result()) == 3
+    same(tensors[1], sum_of(size, (7,)))
+    lists = [[torch.empty(4), torch.empty(2)] for _ in range(size)]
+    group.allgather_coalesced(lists, [torch.full((4,), float(rank)), torch.full((2,), float(rank))]).wait()
+    assert [[part[0].item() for part in parts] for parts in lists] == [[r, r] for r in range(size)]
+    outputs = [torch.empty(size * 2), torch.empty(size)]
+    inputs = [torch.full((2,), float(rank)), torch.full((1,), float(rank))]
+    group.allgather_into_tensor_coalesced(outputs, inputs).wait()
+    assert outputs[1].tolist() == list(range(size))
+    group.reduce_scatter_tensor_coalesced(inputs, outputs).wait()
+    assert inputs[1].tolist() == [size * rank]
+    with dist.distributed_c10d._coalescing_manager(async_ops=True) as manager:
+        for tensor in (first := [of(rank), of(rank)]):
+            dist.all_reduce(tensor)
+    manager.wait()
+    same(first[1], sum_of(size))
+    group._start_coalescing(torch.device("cpu"))
+    mixed = of(rank), of(rank)
+    dist.all_reduce(mixed[0], async_op=True)
+    dist.broadcast(mixed[1], 0, async_op=True)
+    group._end_coalescing(torch.device("cpu")).wait()
+    same(mixed[0], sum_of(size))
+    same(mixed[1], of(0))
+
+
+def messages_have_tags_and_sources(rank, size):
+    if rank == 0:
+        for _ in range(size - 1):
+            received = torch.empty(5)
+            source = dist.recv(received, tag=7)
+            assert received.tolist() == [source] * 5
+        later, first = torch.empty(2), torch.empty(2)
+        dist.recv(first, 1, tag=2)
+        dist.recv(later, 1, tag=1)
+        assert (first[0].item(), later[0].item()) == (2, 1)
+    else:
+        dist.send(torch.full((5,), float(rank)), 0, tag=7)
+    if rank == 1:
+        works = [dist.isend(torch.full((2,), float(tag)), 0, tag=tag) for tag in (1, 2)]
+        for work in works:
+            work.wait()
+    ring = torch.empty(3)
+    operations = [
+        dist.P2POp(dist.irecv, ring, (rank - 1) % size),
+        dist.P2POp(dist.isend, torch.full((3,), float(rank)), (rank + 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert ring.tolist() == [(rank - 1) % size] * 3
+
+
+def objects_travel(rank, size):
+    gathered = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank})
+    assert gathered == [{"rank": other} for other in range(size)]
+    shared = [("a", rank)]
+    dist.broadcast_object_list(shared, 0)
+    assert shared == [("a", 0)]
+    mine = [None]
+    dist.scatter_object_list(mine, [other * 10 for other in range(size)], 0)
+    assert mine == [rank * 10]
+    at_root = [None] * size if rank == 0 else None
+    dist.gather_object(rank, at_root, 0)
+    assert at_root == (list(range(size)) if rank == 0 else None)
+
+
+def sparse_tensors_are_added(rank, size):
+    indices = torch.tensor([[0, rank], [1, rank]])
+    values = torch.tensor([1.0, 10.0 * (rank + 1)])
+    mine = torch.sparse_coo_tensor(indices, values, (size + 1, size + 1))
+    dense = torch.zeros(size + 1, size + 1)
+    for other in range(size):
+        dense[0, 1] += 1
+        dense[other, other] += 10.0 * (other + 1)
+    dist.all_reduce(mine)
+    assert torch.equal(mine.to_dense(), dense)
+    assert "all_reduce alone" in raised(RuntimeError, lambda: dist.broadcast(mine, 0))
+
+
+# --- works
+
+
+def works_tell_how_it_goes(rank, size):
+    mine = of(rank)
+    work = dist.all_reduce(mine, async_op=True)
+    assert work.get_future().wait() == [mine]
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert work.result() == [mine]
+    assert work.get_future_result().wait().name == "SUCCESS"
+    work.synchronize()
+    same(mine, sum_of(size))
+    doubled = dist.all_reduce(of(rank), async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+    same(doubled.wait(), sum_of(size) * 2)
+    gaps = with_gaps(of(rank))
+    dist.all_reduce(gaps, async_op=True).get_future().wait()
+    same(gaps, sum_of(size))
+    if rank == 0:
+        work = dist.irecv(torch.empty(1), 1)
+        raised(headrace.TimedOut, lambda: work.wait(timedelta(milliseconds=20)))
+        assert not work.is_completed()
+    dist.barrier()
+    if rank == 1:
+        dist.send(torch.ones(1), 0)
+    if rank == 0:
+        work.wait(timedelta(seconds=30))
+        assert work.source_rank() == 1
+
+
+def profilers_show_ranges(rank, size):
+    for _ in range(2):
+        with torch.profiler.profile(record_shapes=True) as profile:
+            dist.all_reduce(of(rank))
+            dist.barrier()
+        (event,) = [event for event in profile.events() if event.name == "headrace:all_reduce"]
+        assert event.cpu_time > 0
+
+
+def functional_collectives_come_through_c10d(rank, size):
+    group = dist.group.WORLD
+    same(functional.all_reduce(of(rank), "sum", group) + 0, sum_of(size))
+    gathered = functional.all_gather_tensor(of(rank), 0, group) + 0
+    same(gathered, torch.cat([of(other) for other in range(size)]))
+    scattered = functional.reduce_scatter_tensor(torch.cat([of(rank)] * size), "sum", 0, group) + 0
+    same(scattered, sum_of(size))
+    exchanged = functional.all_to_all_single(torch.full((size, 2), float(rank)), None, None, group) + 0
+    assert exchanged[:, 0].tolist() == list(range(size))
+
+
+# --- groups
+
+
+def a_group_tells_what_it_is(rank, size):
+    group = dist.group.WORLD
+    assert (group.rank(), group.size(), group.name()) == (rank, size, "headrace")
+    assert dist.get_backend() == "headrace"
+    assert group.group_name == group.options.group_name == group.comm.get_name()
+    assert group.group_desc == "default_pg"
+    assert repr(group) == f"HeadraceProcessGroup({group.group_name!r}, rank={rank}, size={size})"
+    before = group._get_sequence_number_for_group()
+    dist.all_reduce(of(rank))
+    assert group._get_sequence_number_for_group() == before + 1
+    assert group._get_backend(torch.device("cpu")) is group
+    assert "tensors on the CPU" in raised(RuntimeError, lambda: group._get_backend(torch.device("cuda")))
+
+
+def groups_of_some_ranks(rank, size):
+    group = dist.new_group([1, 0])
+    if rank < 2:
+        mine = of(rank)
+        dist.all_reduce(mine, group=group)
+        same(mine, sum_of(2))
+        dist.destroy_process_group(group)
+    split = dist.group.WORLD.split_group([0, size - 1], group_name=f"ends of {size}", group_desc="ends")
+    if rank in (0, size - 1):
+        mine = of(rank)
+        split.allreduce([mine]).wait()
+        same(mine, of(0) + of(size - 1))
+        assert (split.size(), split.group_name, split.group_desc) == (2, f"ends of {size}", "ends")
+        assert split.options.global_ranks_in_group == [0, size - 1]
+        split.shutdown()
+    else:
+        assert split is None
+
+
+def a_mesh_has_a_group_for_each_dimension(rank, size):
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1, size), mesh_dim_names=("outer", "inner"))
+    mine = of(rank)
+    dist.all_reduce(mine, group=mesh.get_group("inner"))
+    same(mine, sum_of(size))
+    assert mesh.get_group("outer").size() == 1
+
+
+def a_group_goes_on_without_a_rank(rank, size):
+    group = dist.new_group(list(range(size)))
+    if rank != 1:
+        left = group.shrink([1])
+        mine = of(rank)
+        left.allreduce([mine]).wait()
+        same(mine, sum_of(size) - of(1))
+        assert left.size() == size - 1
+        left.shutdown()
+    dist.barrier()
+
+
+def a_store_serves_a_second_group(rank, size):
+    """The same keys, one group after the other."""
+    store = dist.distributed_c10d._get_default_store()
+    prefix = dist.PrefixStore("again", store)
+    from headrace._torch.group import HeadraceProcessGroup
+
+    for _ in range(3):
+        group = HeadraceProcessGroup(prefix, rank, size)
+        mine = of(rank)
+        group.allreduce([mine]).wait()
+        same(mine, sum_of(size))
+        group.shutdown()
+        dist.barrier()
+
+
+# --- training
+
+
+def _model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+
+def _inputs(rank):
+    return torch.linspace(-1, 1, 24).reshape(4, 6) + rank
+
+
+def _weights_of_one_process(size):
+    """After a step with the mean of the gradients of all ranks."""
+    model = _model()
+    loss = sum(model(_inputs(rank)).pow(2).mean() for rank in range(size)) / size
+    loss.backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    return list(model.parameters())
+
+
+def a_step_of_ddp(rank, size):
+    model = torch.nn.parallel.DistributedDataParallel(_model())
+    model(_inputs(rank)).pow(2).mean().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    for got, expected in zip(model.parameters(), _weights_of_one_process(size)):
+        torch.testing.assert_close(got, expected)
+
+
+def a_step_of_fsdp2(rank, size):
+    from torch.distributed.fsdp import fully_shard
+
+    model = _model()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model(_inputs(rank)).pow(2).mean().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    for got, expected in zip(model.parameters(), _weights_of_one_process(size)):
+        torch.testing.assert_close(got.full_tensor(), expected)
+
+
+# --- errors
+
+
+def wrong_arguments_end_nothing(rank, size):
+    group = dist.group.WORLD
+    text = raised(RuntimeError, lambda: group.broadcast([of(rank)], _options(size)))
+    assert f"rank {rank}" in text and "broadcast" in text
+    raised(headrace.InvalidArgument, lambda: group.broadcast([of(rank)], _options(size)))
+    raised(ValueError, lambda: group.allreduce([of(rank), of(rank)]))
+    text = raised(RuntimeError, lambda: dist.all_reduce(torch.empty(3, device="meta")))
+    assert "takes tensors on the CPU" in text and 'new_group(backend="nccl")' in text
+    dist.barrier()
+
+
+def _options(root):
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    return options
+
+
+def a_late_rank_is_named(rank, size):
+    group = dist.new_group(list(range(size)), timeout=timedelta(seconds=0.3))
+    if rank == 0:
+        text = raised(dist.DistBackendError, lambda: dist.all_reduce(of(rank), group=group))
+        assert "rank 0, all_reduce number" in text and "has not come within 300 ms" in text
+        raised(headrace.Error, lambda: dist.barrier(group))
+    dist.barrier()
+    if rank == 1:
+        text = raised(RuntimeError, lambda: dist.barrier(group))
+        assert "all_reduce" in text and "has not come within 300 ms" in text
+    if rank < 2:
+        work_error = raised(
+            RuntimeError, lambda: dist.all_reduce(of(rank), group=group, async_op=True).wait()
+        )
+        assert "has not come within 300 ms" in work_error
+    dist.destroy_process_group(group)
+
+
+def monitored_barrier_names_late_ranks(rank, size):
+    group = dist.group.WORLD
+    group.monitored_barrier(timedelta(seconds=30))
+    group.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
+    if rank == 0:
+        text = raised(RuntimeError, lambda: group.monitored_barrier(timedelta(milliseconds=100)))
+        assert text == "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 100 ms"
+    else:
+        group._barriers += 1  # as if it had come: its number counts
+    everyone = ", ".join(str(other) for other in range(1, size))
+    if rank == 0:
+        text = raised(RuntimeError, lambda: group.monitored_barrier(0.1, wait_all_ranks=True))
+        assert text == f"[Rank 0]: Ranks {everyone} failed to pass monitoredBarrier in 100 ms"
+    else:
+        group._barriers += 1
+    text = f"Rank {rank} successfully reached monitoredBarrier"
+    if rank == size - 1:
+        assert text in raised(RuntimeError, lambda: group.monitored_barrier(0.1))
+    else:
+        group._barriers += 1
+    dist.barrier()
+
+
+def abort_ends_a_group_on_all_ranks(rank, size):
+    group = dist.new_group(list(range(size)))
+    if rank == 0:
+        time.sleep(0.05)
+        group.abort()
+    else:
+        assert "rank 0 aborted" in raised(headrace.Canceled, lambda: dist.barrier(group))
+    dist.destroy_process_group(group)
+
+
+def the_last_rank_is_killed(rank, size):
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    text = raised(dist.DistBackendError, lambda: dist.barrier())
+    assert f"rank {size - 1} is gone" in text and f"rank {rank}, barrier number" in text
+    raised(headrace.PeerLost, lambda: dist.barrier())
+    left = dist.group.WORLD.shrink([size - 1])
+    mine = of(rank)
+    left.allreduce([mine]).wait()
+    same(mine, sum_of(size - 1))
+    left.shutdown()
+    return text

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of a torch.distributed group as processes that stay, and run one case after the other."""
+
+import faulthandler
+import multiprocessing
+import os
+import traceback
+from datetime import timedelta
+
+SECONDS = 90
+
+
+class Ended(int):
+    """The exit code of a rank whose process has ended in a case."""
+
+
+def serve(rank, size, folder, pipe):
+    """Runs cases by name until the pipe ends. Each answer is (True, value) or (False, text of the error)."""
+    faulthandler.enable()
+    os.environ["HEADRACE_RUNTIME_DIR"] = str(folder)
+    import torch
+    import torch.distributed as dist
+
+    import torch_cases
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "headrace",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=20),
+    )
+    while (name := pipe.recv()) is not None:
+        try:
+            pipe.send((True, getattr(torch_cases, name)(rank, size)))
+        except BaseException:
+            pipe.send((False, f"rank {rank} of {size}: {traceback.format_exc()}"))
+    dist.destroy_process_group()
+
+
+class Ranks:
+    def __init__(self, size, folder):
+        context = multiprocessing.get_context("spawn")
+        pairs = [context.Pipe() for _ in range(size)]
+        self.pipes = [ours for ours, _ in pairs]
+        self.processes = [
+            context.Process(target=serve, args=(rank, size, folder, theirs), daemon=True)
+            for rank, (_, theirs) in enumerate(pairs)
+        ]
+        for process in self.processes:
+            process.start()
+        for _, theirs in pairs:
+            theirs.close()
+
+    def run(self, name):
+        """Runs a case on all ranks. Returns what each returned, or the exit code of its process."""
+        for pipe in self.pipes:
+            pipe.send(name)
+        answers = [self._answer(rank) for rank in range(len(self.pipes))]
+        failed = [value for passed, value in answers if not passed]
+        assert not failed, "\n".join(failed)
+        return [value for _, value in answers]
+
+    def _answer(self, rank):
+        assert self.pipes[rank].poll(SECONDS), f"no answer of rank {rank} within {SECONDS} s"
+        try:
+            return self.pipes[rank].recv()
+        except EOFError:
+            self.processes[rank].join(SECONDS)
+            return True, Ended(self.processes[rank].exitcode)
+
+    def end(self):
+        for pipe in self.pipes:
+            try:
+                pipe.send(None)
+            except OSError:
+                pass  # its process has ended
+        for process in self.processes:
+            process.join(20)
+            process.kill()
