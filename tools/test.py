@@ -632,6 +632,14 @@ def connectors(runner: Runner, stage: Stage) -> None:
         pytest(runner, stage, "tests/connectors", interpreter=servers.PYTHON)
 
 
+def torch_suite(runner: Runner, stage: Stage) -> None:
+    """Runs torch's own tests of torch.distributed on Headrace, with two and three ranks."""
+    if stage.check(runner.venv_ready or install_wheel(runner, stage), "pip install ."):
+        for options in ("--ranks 2", "--ranks 3", "--ranks 2 --own-name"):
+            command = [str(VENV_PYTHON), str(ROOT / "tests" / "torch_suite.py"), *options.split()]
+            stage.check(runner.command(stage, command), f"torch's tests, {options}")
+
+
 def rocm(runner: Runner, stage: Stage) -> None:
     """Compiles the model runner for ROCm's torch; tools/check_rocm.py names the limits of this check."""
     stage.check(
@@ -662,6 +670,7 @@ STAGES: dict[str, tuple[str, Callable[[Runner, Stage], None]]] = {
     "wheel-all": ("the package with kernels for all kinds of GPU", wheel_all),
     "soaks-python": ("the Python tests that take minutes", soaks_python),
     "connectors": ("connector classes of vLLM, SGLang and LMCache on the drop-in for NIXL", connectors),
+    "torch-suite": ("torch's own tests of torch.distributed, on Headrace", torch_suite),
     "rocm": ("compile the model runner as for ROCm's torch, neither linked nor run", rocm),
 }
 # What stages can do before their turn, in the order of the stages: see Runner.begin_ahead.
@@ -677,7 +686,7 @@ AHEAD: dict[str, Callable[[Runner, Stage], object]] = {
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 LONG = [
     "setup", "sources", "dev-all", "tsan-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python",
-    "wheel-all", "connectors", "rocm", "tidy-all",
+    "wheel-all", "connectors", "torch-suite", "rocm", "tidy-all",
 ]  # fmt: skip
 
 LONG_RESULTS = BUILD / "long"
