@@ -981,6 +981,8 @@ class Comm:
         """
         Refuses an operation if an element that it reads on this rank is a NaN: InvalidArgument, with the
         operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.
+        """
+
     def new_window(self, tensor: object | None = None) -> Window:
         """
         Makes a window. All ranks make their windows in the same order.
@@ -1140,7 +1142,6 @@ class Comm:
         PeerLost as reconfigure: call it again without that rank.
         """
 
-def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None, enable_reconfigure: bool = False) -> Comm:
     def batch_op_create(self) -> BatchSendRecv:
         """
         Makes a batch: sends and receives that are issued together, so that none waits for another.
@@ -1220,7 +1221,7 @@ class AllGatherHandle:
 
     def __reduce__(self) -> NoReturn: ...
 
-def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None) -> Comm:
+def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = None, size: int | None = None, meeting: str | None = None, store: Any = None, name: str = 'world', timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, Any] | None = None, enable_reconfigure: bool = False) -> Comm:
     """
     Opens a communicator: meets the other ranks and connects to each.
 
@@ -1284,6 +1285,7 @@ class FlightRecorder:
 
         Errors: InvalidArgument (no communicator was attached, so there is no rank), those of the file.
         """
+
 class CommLink:
     """
     What a communicator on a Python class tells Headrace. For headrace._comm_backend.
@@ -2200,8 +2202,8 @@ def set_log_sink(sink: Callable[[str, str, str], object] | None) -> None:
 
 class Tensor:
     """
-    An output of a model, or what an operation gives to a backend in Python: row-major, with the buffer
-    protocol and DLPack.
+    An output of a model, memory of a window, or what an operation gives to a backend in Python: row-major,
+    with the buffer protocol and DLPack.
 
     Use numpy.asarray(tensor) or torch.from_dlpack(tensor).
     Owns: the memory of an output stays while this object or any array of it lives, also after the
