@@ -430,6 +430,8 @@ Error HostComm::why_ended() {
     cause_ = cause = members_->first_farewell();
     ended_.store(true, std::memory_order_release);
   }
+  // A rank that sees this one leave knows why, though the first words have not reached it yet.
+  members_->say_farewell(code_for_others(cause.code), cause.message);
   hooks()->aborted(cause);
   return cause;
 }
