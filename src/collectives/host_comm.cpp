@@ -273,9 +273,9 @@ Result<Work> HostComm::issue(CommCall& call, std::shared_ptr<const void> owner) 
   if (!plan) return refused(comm_operation_name(call.operation), plan.error());
   std::string card = card_of(call, &*plan);
   if (!call.async)  // the caller waits, so what it gave stays
-    return collective(call, std::move(card), std::move(owner),
+    return collective(call, std::move(card), owner,
                       [&](Exchange& exchange) { return plan->run(exchange, call); });
-  return collective(call, std::move(card), std::move(owner), body_of(*plan, call));
+  return collective(call, std::move(card), owner, body_of(*plan, call));
 }
 
 Result<void> HostComm::check(const CommCall& call) const {

@@ -97,7 +97,8 @@ class HostComm final : public Comm::Core, public Watch {
   /// communicator's.
   ///   card  what other ranks compare with their calls; empty: nothing
   template <class Body>
-  Result<Work> collective(CommCall& call, std::string card, std::shared_ptr<const void> owner, Body body);
+  Result<Work> collective(CommCall& call, std::string card, const std::shared_ptr<const void>& owner,
+                          Body body);
   /// The card of a call if the ranks compare them.
   [[nodiscard]] std::string card_of(const CommCall& call, const HostPlan* plan) const;
   /// Compares the calls of all ranks. Where they differ the communicator goes on: every rank knows.
@@ -176,7 +177,7 @@ Result<void> HostComm::run(const Call& call, const std::string& card, const Body
 }
 
 template <class Body>
-Result<Work> HostComm::collective(CommCall& call, std::string card, std::shared_ptr<const void> owner,
+Result<Work> HostComm::collective(CommCall& call, std::string card, const std::shared_ptr<const void>& owner,
                                   Body body) {
   std::unique_lock lock(order_);
   if (auto open = usable(); !open) return std::move(open).error();
@@ -196,7 +197,7 @@ Result<Work> HostComm::collective(CommCall& call, std::string card, std::shared_
     if (error.code != Code::ok) return error;
     return Work();
   }
-  HEADRACE_TRY(work, enqueue(call, std::move(card), std::move(owner), std::move(body)));
+  HEADRACE_TRY(work, enqueue(call, std::move(card), owner, std::move(body)));
   lock.unlock();
   if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
   return Work(std::move(work));
