@@ -459,17 +459,17 @@ def a_late_rank_is_named(rank, size):
     group = dist.new_group(list(range(size)), timeout=timedelta(seconds=0.3))
     if rank == 0:
         text = raised(dist.DistBackendError, lambda: dist.all_reduce(of(rank), group=group))
-        assert "rank 0, all_reduce number" in text and "has not come within 300 ms" in text
+        assert "rank 0, all_reduce number" in text and "not come within 300 ms" in text
         raised(headrace.Error, lambda: dist.barrier(group))
     dist.barrier()
     if rank == 1:
         text = raised(RuntimeError, lambda: dist.barrier(group))
-        assert "all_reduce" in text and "has not come within 300 ms" in text
+        assert "all_reduce" in text and "not come within 300 ms" in text
     if rank < 2:
         work_error = raised(
             RuntimeError, lambda: dist.all_reduce(of(rank), group=group, async_op=True).wait()
         )
-        assert "has not come within 300 ms" in work_error
+        assert "not come within 300 ms" in work_error
     dist.destroy_process_group(group)
 
 
