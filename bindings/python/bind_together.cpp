@@ -157,7 +157,7 @@ void bind_persistent(nb::module_& module, CommClass& comm) {
           "part.")
       .def(
           "all_gather_p_exec",
-          [](PyComm& self, nb::object handle, nb::handle input, bool async_op, const Hints& hints,
+          [](PyComm& self, const nb::object& handle, nb::handle input, bool async_op, const Hints& hints,
              const TimeLimit& timeout) {
             CommCall call(self, {async_op, hints, timeout});
             const auto from = call.reads(input, "input");
