@@ -145,7 +145,7 @@ std::string calls_text(std::span<const CallCard> cards) {
     if (group != groups.end())
       group->second.push_back(static_cast<int>(rank));
     else
-      groups.push_back({std::move(text), {static_cast<int>(rank)}});
+      groups.emplace_back(std::move(text), std::vector<int>{static_cast<int>(rank)});
   }
   std::string all;
   for (std::size_t i = 0; i < std::min(groups.size(), most_groups); ++i) {

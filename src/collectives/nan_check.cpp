@@ -14,9 +14,9 @@
 namespace headrace {
 namespace {
 
-/// The first value whose bits without the sign exceed `largest`, which are those of infinity, or of the
+/// The first value whose bits without the sign exceed `Largest`, which are those of infinity, or of the
 /// largest number of a type without infinities. A loop without branches over each block is vector code.
-template <class Bits, Bits largest>
+template <class Bits, Bits Largest>
 std::optional<std::size_t> first_above(const void* data, std::size_t count) {
   constexpr std::size_t block = 4096;
   const auto* values = static_cast<const std::byte*>(data);
@@ -24,7 +24,7 @@ std::optional<std::size_t> first_above(const void* data, std::size_t count) {
     constexpr Bits magnitude = static_cast<Bits>(~Bits{0}) >> 1;
     Bits bits;  // the caller's memory may have any alignment
     std::memcpy(&bits, values + index * sizeof(Bits), sizeof bits);
-    return (bits & magnitude) > largest;
+    return (bits & magnitude) > Largest;
   };
   for (std::size_t begin = 0; begin < count; begin += block) {
     const std::size_t end = std::min(count, begin + block);
