@@ -14,13 +14,10 @@ namespace headrace::python {
 namespace {
 
 SplitOptions changes_of(const Hints& hints, const TimeLimit& timeout, const TimeLimit& meeting_timeout) {
-  const auto given = [](const TimeLimit& limit) {
-    return limit.seconds ? Timeout(limit.or_else({}).value_or(std::chrono::nanoseconds::max())) : Timeout();
-  };
   SplitOptions changes;
   changes.hints = to_options(hints);
-  changes.timeout = given(timeout);
-  changes.meeting_timeout = given(meeting_timeout);
+  changes.timeout = limit_of_call(timeout);
+  changes.meeting_timeout = limit_of_call(meeting_timeout);
   return changes;
 }
 

@@ -55,11 +55,6 @@ void register_tensor(PyWindow& self, nb::handle tensor, bool owning) {
 
 WindowOptions options_of(const OpOptions& options) { return {options.async, options.timeout, options.owner}; }
 
-Timeout limit_of(const TimeLimit& limit) {
-  if (!limit.seconds) return {};
-  return limit.or_else({}).value_or(std::chrono::nanoseconds::max());
-}
-
 /// The position of a word in a list of names.
 template <class List>
 int position_of(const std::string& word, const List& names, const char* argument) {
@@ -89,7 +84,7 @@ std::uint64_t wait_for_signal(PyWindow& self, int peer_rank, bool async_op,
   if (async_op)
     raise(
         Error{Code::not_supported, "wait_signal waits in the call: call it on a thread of its own instead"});
-  const Timeout limit = limit_of(timeout);
+  const Timeout limit = limit_of_call(timeout);
   if (!condition)
     return self.ask([&](headrace::Window& window) { return window.wait_signal(peer_rank, limit); });
   const SignalCondition held{static_cast<Comparison>(position_of(*condition, comparisons, "condition")),
@@ -176,7 +171,7 @@ void bind_operations_of_window(WindowClass& window) {
           "atomic_add",
           [](PyWindow& self, int dst_rank, std::size_t target_offset_nelems, std::int64_t value,
              const TimeLimit& timeout) {
-            const Timeout limit = limit_of(timeout);
+            const Timeout limit = limit_of_call(timeout);
             return self.ask([&](headrace::Window& window) {
               return window.atomic_add(dst_rank, target_offset_nelems, value, limit);
             });
@@ -188,7 +183,7 @@ void bind_operations_of_window(WindowClass& window) {
       .def(
           "flush",
           [](PyWindow& self, const TimeLimit& timeout) {
-            const Timeout limit = limit_of(timeout);
+            const Timeout limit = limit_of_call(timeout);
             self.ask([&](headrace::Window& window) { return window.flush(limit); });
           },
           nb::arg("timeout") = nb::none(),

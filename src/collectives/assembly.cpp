@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 #include "base/random.hpp"
 #include "collectives/station.hpp"
+#include "collectives/work_state.hpp"
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
@@ -41,11 +42,6 @@ std::string rank_text(std::size_t rank, const Seat& seat) {
   return fmt::format("rank {} (agent {})", rank, seat.agent);
 }
 
-std::chrono::nanoseconds left_of(Deadline deadline) {
-  constexpr std::uint64_t hour_ns = 3'600'000'000'000;
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(deadline.remaining_ns(), hour_ns)));
-}
-
 /// One assembly of one rank.
 class Assembly {
  public:
@@ -61,14 +57,14 @@ class Assembly {
   Result<void> reach(std::size_t rank) {
     const Seat& seat = seats_[rank];
     HEADRACE_TRY_VOID(station_.agent().import_metadata(seat.metadata));
-    return station_.agent().connect(seat.agent, left_of(deadline_));
+    return station_.agent().connect(seat.agent, time_left(deadline_));
   }
 
   Result<void> mail_to(std::size_t rank, const std::vector<std::string>& pieces) {
     for (const std::string& piece : pieces) {
       auto sent = station_.agent().notify(seats_[rank].agent, Station::mail_of_assemblies(piece));
       while (!sent && sent.code() == Code::would_block) {
-        HEADRACE_TRY_VOID(go_on(rank));
+        HEADRACE_TRY_VOID(go_on());
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         sent = station_.agent().notify(seats_[rank].agent, Station::mail_of_assemblies(piece));
       }
@@ -80,7 +76,7 @@ class Assembly {
   Result<std::string> card_of(std::size_t rank) {
     while (true) {
       if (auto card = station_.assembly_mail().card(key_, seats_[rank].agent)) return std::move(*card);
-      HEADRACE_TRY_VOID(go_on(rank));
+      HEADRACE_TRY_VOID(go_on());
       if (lost(rank)) return make_error(Code::peer_lost, "it is gone");
       station_.assembly_mail().wait(Deadline::earliest(deadline_, Deadline::after(card_interval)));
     }
@@ -97,7 +93,7 @@ class Assembly {
   }
 
  private:
-  Result<void> go_on(std::size_t) {
+  Result<void> go_on() {
     if (interrupt_.asked()) return Interrupt::error();
     if (deadline_.expired())
       return make_error(Code::timed_out, "waits for ranks that have not come: {}", missing());
@@ -206,7 +202,7 @@ void AssemblyMail::forget(std::uint64_t key) {
 
 void AssemblyMail::wait(Deadline deadline) const {
   std::unique_lock lock(mutex_);
-  came_.wait_for(lock, left_of(deadline));
+  came_.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()));
 }
 
 Result<std::vector<std::string>> exchange_cards(Station& station, std::uint64_t key,

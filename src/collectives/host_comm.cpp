@@ -66,9 +66,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::open(const CommOptions& options) {
   HEADRACE_TRY_VOID(members->connect(cards, deadline));
   auto core = std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
   // The place stays open until every rank has read what it needs.
-  Timeout until;
-  if (!deadline.is_never()) until = std::chrono::nanoseconds(deadline.remaining_ns());
-  HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, until, barrier));
+  HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, time_left(deadline), barrier));
   return std::shared_ptr<Core>(std::move(core));
 }
 
@@ -121,8 +119,7 @@ Result<void> HostComm::set_hints(const std::map<std::string, std::string>& hints
 
 Result<void> HostComm::usable() const {
   if (!closing_) return {};
-  return make_error(Code::invalid_argument, "the communicator {} has been finalized: open another one",
-                    name_text(name()));
+  return why_closed();
 }
 
 Call HostComm::begin(CommCall& call) {

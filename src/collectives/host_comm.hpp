@@ -138,6 +138,10 @@ class HostComm final : public Comm::Core, public Watch {
   /// Ends it because the caller does not wait any longer.
   Error interrupt(const Call& call);
   [[nodiscard]] Result<void> usable() const;  // order_ is held
+  [[nodiscard]] Result<void> still_open() const {
+    const std::scoped_lock lock(order_);
+    return usable();
+  }
 
   const std::uint32_t spins_;
   const bool check_;

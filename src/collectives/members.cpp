@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "base/random.hpp"
+#include "collectives/work_state.hpp"
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
@@ -139,8 +140,7 @@ Result<void> Members::connect_to(int peer, const Card& card, Deadline deadline) 
   Peer& to = at(peer);
   HEADRACE_TRY_VOID(agent.import_metadata(card.metadata));
   const RegionId box{card.box};
-  const auto left = std::chrono::nanoseconds(
-      static_cast<std::int64_t>(std::min<std::uint64_t>(deadline.remaining_ns(), 3'600'000'000'000)));
+  const Timeout left = time_left(deadline);
   auto mapping = agent.map(card.agent, box, left);
   if (!mapping && mapping.code() != Code::not_supported) return std::move(mapping).error();
   if (mapping) {

@@ -16,13 +16,6 @@ namespace {
 
 std::uint64_t hash_text(std::string_view text) { return hash64(std::as_bytes(std::span(text))); }
 
-Deadline limit_of(Timeout timeout) { return timeout ? Deadline::after(*timeout) : Deadline::never(); }
-
-Timeout rest_of(Deadline deadline) {
-  if (deadline.is_never()) return forever;
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(deadline.remaining_ns()));
-}
-
 Result<std::vector<Seat>> seats_of(std::span<const std::string> handles) {
   std::vector<Seat> seats;
   for (const std::string& handle : handles) {
@@ -46,10 +39,7 @@ Seat HostComm::own_seat(std::string metadata) const {
 
 Result<std::string> HostComm::init_handle() {
   if (forked()) return why_not_in_child();
-  {
-    const std::scoped_lock lock(order_);
-    HEADRACE_TRY_VOID(usable());
-  }
+  HEADRACE_TRY_VOID(still_open());
   HEADRACE_TRY(metadata, members_->station()->agent().export_metadata());
   return own_seat(std::move(metadata)).encode();
 }
@@ -92,10 +82,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::shrink(std::span<const int> exclud
     first_ranks.push_back(ranks()[static_cast<std::size_t>(rank)]);
     left.append(left.empty() ? "" : ", ").append(std::to_string(rank));
   }
-  {
-    const std::scoped_lock lock(order_);
-    HEADRACE_TRY_VOID(usable());
-  }
+  HEADRACE_TRY_VOID(still_open());
   abort(fmt::format("it goes on with ranks {} alone", left));
   const std::string key = fmt::format("{:016x} shrinks to {}", members_->id(), left);
   return assemble(hash_text(key), seats, std::move(first_ranks), changes);
@@ -103,15 +90,12 @@ Result<std::shared_ptr<Comm::Core>> HostComm::shrink(std::span<const int> exclud
 
 Result<std::shared_ptr<Comm::Core>> HostComm::assemble(std::uint64_t key, const std::vector<Seat>& seats,
                                                        std::vector<int> ranks, const SplitOptions& changes) {
-  {
-    const std::scoped_lock lock(order_);
-    HEADRACE_TRY_VOID(usable());
-  }
+  HEADRACE_TRY_VOID(still_open());
   const std::shared_ptr<Station>& station = members_->station();
   const auto mine = std::ranges::find(seats, station->agent().name(), &Seat::agent) - seats.begin();
   const CommOptions options = options_of_split(ranks, static_cast<int>(mine), name(), changes);
   HEADRACE_TRY(settings, settings_of_split(options, changes));
-  const Deadline deadline = limit_of(options.meeting_timeout);
+  const Deadline deadline = deadline_of(options.meeting_timeout);
   const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
   HEADRACE_TRY(members, Members::open(station, options.rank, options.size, box, settings));
   HEADRACE_TRY(card, members->card());
@@ -119,7 +103,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::assemble(std::uint64_t key, const 
                                      Interrupt(interrupted_)));
   HEADRACE_TRY_VOID(members->connect(cards, deadline));
   auto made = std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
-  HEADRACE_TRY_VOID(made->own_collective(CommOperation::open, rest_of(deadline), barrier));
+  HEADRACE_TRY_VOID(made->own_collective(CommOperation::open, time_left(deadline), barrier));
   return std::shared_ptr<Core>(std::move(made));
 }
 

@@ -68,7 +68,7 @@ Result<void> Window::State::close() {
   const TimeLimit limit = limit_of_caller(core_->options().timeout);
   if (auto waited = wait_for_queue(limit); !waited && comm_.look())
     return comm_.refused(operation, std::move(waited).error());
-  const Result<void> closed = (*window)->close(limit);
+  Result<void> closed = (*window)->close(limit);
   const std::scoped_lock lock(mutex_);
   if (registered_ && registered_->closed()) registered_.reset();
   return closed;

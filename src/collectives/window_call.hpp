@@ -37,15 +37,11 @@ struct WindowComm {
 /// How long an operation may take, and what else ends its waits.
 struct TimeLimit {
   TimeLimit() = default;
-  explicit TimeLimit(Timeout given)
-      : timeout(given), deadline(given ? Deadline::after(*given) : Deadline::never()) {}
+  explicit TimeLimit(Timeout given) : timeout(given), deadline(deadline_of(given)) {}
 
   [[nodiscard]] std::string text() const { return duration_text(timeout); }
   /// What is left of it.
-  [[nodiscard]] Timeout left() const {
-    if (deadline.is_never()) return forever;
-    return std::chrono::nanoseconds(static_cast<std::int64_t>(deadline.remaining_ns()));
-  }
+  [[nodiscard]] Timeout left() const { return time_left(deadline); }
 
   Timeout timeout = forever;
   Deadline deadline = Deadline::never();

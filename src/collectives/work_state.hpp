@@ -39,6 +39,11 @@ struct Call {
 [[nodiscard]] inline Deadline deadline_of(Timeout timeout) {
   return timeout ? Deadline::after(*timeout) : Deadline::never();
 }
+/// Until a deadline, as calls take it.
+[[nodiscard]] inline Timeout time_left(Deadline deadline) {
+  if (deadline.is_never()) return forever;
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(deadline.remaining_ns()));
+}
 /// The same error, with rank, operation, number and communicator before it.
 [[nodiscard]] Error described(const Comm::Core& core, const Call& call, Error error);
 

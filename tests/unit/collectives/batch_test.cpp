@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends and receives that are issued together.
+#include "hook_lines.hpp"
 #include "ranks.hpp"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -142,38 +142,24 @@ TEST(Batch, is_ended_by_an_abort_and_refused_afterwards) {
 
 TEST(Batch, and_its_messages_are_told_to_hooks) {
   with_ranks(2, [](Comm& comm) {
-    std::mutex mutex;
-    std::vector<std::string> lines;
-    const auto add = [&](const char* what, CommOperation operation, std::uint64_t number) {
-      const std::scoped_lock lock(mutex);
-      lines.push_back(std::string(what) + " " + std::string(comm_operation_name(operation)) + " " +
-                      std::to_string(number));
-    };
-    CommHooks hooks;
-    hooks.before = [&](const CommCall& call) -> Result<void> {
+    CommHooks checks;
+    checks.before = [](const CommCall& call) -> Result<void> {
       EXPECT_EQ(call.inputs.size(), 1U);
       EXPECT_EQ(call.outputs.size(), 1U);
-      add("before", call.operation, call.number);
       return {};
     };
-    hooks.scheduled = [&](const CommCall& call) {
+    checks.scheduled = [](const CommCall& call) {
       EXPECT_EQ(call.group.number, call.operation == CommOperation::batch ? 0U : 1U);
-      add("scheduled", call.operation, call.number);
     };
-    hooks.completed = [&](const CommCallId& call, const Error& error) {
-      EXPECT_EQ(error.code, Code::ok);
-      add("completed", call.operation, call.number);
-    };
-    hooks.after = [&](const CommCall& call, const Result<Work>&) {
-      add("after", call.operation, call.number);
-    };
-    comm.add_hooks(hooks);
+    comm.add_hooks(checks);
+    HookLines told;
+    comm.add_hooks(told.hooks());
     std::vector<float> in(3), out(3);
     Batch batch = comm.batch();
     must(batch.send(in, 1 - comm.rank()));
     must(batch.recv(out, 1 - comm.rank()));
     ok(batch.issue());
-    const std::scoped_lock lock(mutex);
+    const std::vector<std::string> lines = told.take();
     EXPECT_EQ(lines.front(), "before batch 0");
     EXPECT_EQ(lines[1], "scheduled batch 1");
     EXPECT_EQ(lines[lines.size() - 2], "completed batch 1");

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that are kept, and issued together.
+#include "hook_lines.hpp"
 #include "ranks.hpp"
 
 #include <gmock/gmock.h>
-
-#include <mutex>
 
 namespace headrace::test {
 namespace {
@@ -185,29 +184,22 @@ TEST(Coalescing, ends_with_the_first_error_once_all_calls_have_ended) {
 
 TEST(Coalescing, tells_hooks_of_each_call_and_of_all_together) {
   with_ranks(2, [](Comm& comm) {
-    std::mutex mutex;
-    std::vector<std::string> lines;
-    const auto add = [&](const char* what, CommOperation operation, std::uint64_t number) {
-      const std::scoped_lock lock(mutex);
-      lines.push_back(std::string(what) + " " + std::string(comm_operation_name(operation)) + " " +
-                      std::to_string(number));
-    };
-    CommHooks hooks;
-    hooks.before = [&](const CommCall& call) -> Result<void> {
-      add("before", call.operation, call.number);
+    HookLines told;
+    comm.add_hooks(told.hooks());
+    CommHooks refusal;
+    refusal.before = [](const CommCall& call) -> Result<void> {
       if (call.operation == CommOperation::broadcast) return Error{Code::invalid_argument, "no broadcast"};
       return {};
     };
-    hooks.scheduled = [&](const CommCall& call) { add("scheduled", call.operation, call.number); };
-    comm.add_hooks(hooks);
+    comm.add_hooks(refusal);
     std::vector<float> data(3);
     must(comm.start_coalescing());
     ok(comm.all_reduce(data, ReduceOp::sum));
     EXPECT_EQ(comm.broadcast(data, 0).code(), Code::invalid_argument);
     ok(comm.end_coalescing());
-    const std::scoped_lock lock(mutex);
-    EXPECT_THAT(lines, testing::ElementsAre("before all_reduce 0", "before broadcast 0",
-                                            "scheduled coalesced 1", "scheduled all_reduce 2"));
+    EXPECT_THAT(told.take_of({"before", "scheduled"}),
+                testing::ElementsAre("before all_reduce 0", "before broadcast 0", "scheduled coalesced 1",
+                                     "scheduled all_reduce 2"));
   });
 }
 

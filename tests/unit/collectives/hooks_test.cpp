@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions of the caller that a communicator calls beside its operations.
+#include "hook_lines.hpp"
 #include "ranks.hpp"
 
 #include <gmock/gmock.h>
 
 #include <array>
-#include <mutex>
 
 namespace headrace::test {
 namespace {
@@ -13,79 +13,38 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Writes down what it is told, as lines.
-class Diary {
- public:
-  CommHooks hooks() {
-    CommHooks hooks;
-    hooks.before = [this](const CommCall& call) -> Result<void> {
-      add("before", call.operation, call.number);
-      return {};
-    };
-    hooks.scheduled = [this](const CommCall& call) { add("scheduled", call.operation, call.number); };
-    hooks.started = [this](const CommCallId& call) { add("started", call.operation, call.number); };
-    hooks.completed = [this](const CommCallId& call, const Error& error) {
-      add("completed", call.operation, call.number, code_name(error.code));
-    };
-    hooks.after = [this](const CommCall& call, const Result<Work>& result) {
-      add("after", call.operation, call.number, code_name(result.code()));
-    };
-    hooks.aborted = [this](const Error& cause) { add_line("aborted: " + cause.message); };
-    return hooks;
-  }
-  std::vector<std::string> take() {
-    const std::scoped_lock lock(mutex_);
-    return std::exchange(lines_, {});
-  }
-
- private:
-  void add(const std::string& what, CommOperation operation, std::uint64_t number,
-           std::string_view code = "ok") {
-    std::string line =
-        what + " " + std::string(comm_operation_name(operation)) + " " + std::to_string(number);
-    if (code != "ok") line.append(" ").append(code);
-    add_line(std::move(line));
-  }
-  void add_line(std::string line) {
-    const std::scoped_lock lock(mutex_);
-    lines_.push_back(std::move(line));
-  }
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
-
 TEST(CommHooks, are_told_of_each_step_of_a_call_until_they_are_removed) {
   with_ranks(2, [](Comm& comm) {
-    Diary diary;
-    CommHook hook = comm.add_hooks(diary.hooks());
+    HookLines lines;
+    CommHook hook = comm.add_hooks(lines.hooks());
     std::vector<int> numbers{comm.rank(), 1, 2};
     ok(comm.all_reduce(numbers, ReduceOp::sum));
-    EXPECT_THAT(diary.take(),
+    EXPECT_THAT(lines.take(),
                 ElementsAre("before all_reduce 0", "scheduled all_reduce 2", "started all_reduce 2",
                             "completed all_reduce 2", "after all_reduce 2"));
     hook.remove();
     hook.remove();
     ok(comm.barrier());
-    EXPECT_THAT(diary.take(), ElementsAre());
+    EXPECT_THAT(lines.take(), ElementsAre());
   });
 }
 
 TEST(CommHooks, are_told_of_an_asynchronous_call_and_of_messages) {
   with_ranks(2, [](Comm& comm) {
-    Diary diary;
-    comm.add_hooks(diary.hooks());
+    HookLines lines;
+    comm.add_hooks(lines.hooks());
     OpOptions options;
     options.async = true;
     std::vector<int> numbers{1, 2, 3};
     const Work work = must(comm.all_reduce(numbers, ReduceOp::sum, options));
     must(work.wait());
-    auto lines = diary.take();
-    std::sort(lines.begin(), lines.end());  // the worker may start it before the call returns
-    EXPECT_THAT(lines, ElementsAre("after all_reduce 2", "before all_reduce 0", "completed all_reduce 2",
-                                   "scheduled all_reduce 2", "started all_reduce 2"));
+    auto told = lines.take();
+    std::ranges::sort(told);  // the worker may start it before the call returns
+    EXPECT_THAT(told, ElementsAre("after all_reduce 2", "before all_reduce 0", "completed all_reduce 2",
+                                  "scheduled all_reduce 2", "started all_reduce 2"));
     comm.rank() == 0 ? ok(comm.send(numbers, 1)) : ok(comm.recv(numbers, 0));
     const std::string name = comm.rank() == 0 ? "send" : "recv";
-    EXPECT_THAT(diary.take(),
+    EXPECT_THAT(lines.take(),
                 ElementsAre("before " + name + " 0", "scheduled " + name + " 1", "started " + name + " 1",
                             "completed " + name + " 1", "after " + name + " 1"));
   });
@@ -139,7 +98,7 @@ TEST(CommHooks, may_refuse_a_call_and_the_communicator_goes_on) {
 
 TEST(CommHooks, hear_once_on_every_rank_that_the_communicator_has_ended) {
   with_ranks(3, [](Comm& comm) {
-    Diary diary;
+    HookLines lines;
     CommHooks hooks;
     std::atomic<int> told{0};
     hooks.aborted = [&told](const Error& cause) {
