@@ -7,6 +7,7 @@
 #include "base/start_thread.hpp"
 #include "collectives/check_options.hpp"
 #include "collectives/meeting.hpp"
+#include "collectives/missing_ranks.hpp"
 #include "collectives/split_card.hpp"
 #include "collectives/table_call.hpp"
 #include "collectives/waiter.hpp"
@@ -318,7 +319,7 @@ Result<Work> TableComm::issue(CommCall& call, std::shared_ptr<const void> owner)
     work_ended(id, {}, call.peer);
   } else if (answer != HEADRACE_COMM_BEGUN) {
     Error refused = why.error(table_.name, answer);
-    if (const auto mine = take(id)) mine->end(refused);
+    if (const auto mine = take(id)) end_taken(id, *mine, refused);
     return described(*this, running, std::move(refused));
   }
   if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
@@ -348,12 +349,20 @@ std::shared_ptr<Work::State> TableComm::take(std::uint64_t id) {
   std::shared_ptr<const void> owner;  // released after the lock
   const std::scoped_lock lock(mutex_);
   const auto at = works_.find(id);
-  if (at == works_.end()) return nullptr;
+  if (at == works_.end() || at->second.ending) return nullptr;
   auto work = std::move(at->second.work);
   owner = std::move(at->second.owner);
-  works_.erase(at);
+  at->second.ending = work != nullptr;
+  if (!work) works_.erase(at);  // it was late, and the backend has let go of its memory
   if (closing_) changed_.notify_all();
   return work;
+}
+
+void TableComm::end_taken(std::uint64_t id, Work::State& work, Result<void> result) {
+  work.end(std::move(result));
+  const std::scoped_lock lock(mutex_);
+  works_.erase(id);
+  if (closing_) changed_.notify_all();
 }
 
 void TableComm::work_ended(std::uint64_t id, Result<void> result, int source) {
@@ -366,7 +375,7 @@ void TableComm::work_ended(std::uint64_t id, Result<void> result, int source) {
   } else if (work->call().operation == CommOperation::recv && source >= 0 && source < size()) {
     work->set_source(source);
   }
-  work->end(std::move(result));
+  end_taken(id, *work, std::move(result));
 }
 
 // --- waiting
@@ -458,7 +467,7 @@ Error TableComm::why_ended() const {
   return cause_ ? *cause_ : Error{Code::ok, {}};
 }
 
-void TableComm::end_all(Error cause) {
+void TableComm::end_all(const Error& cause) {
   {
     const std::scoped_lock lock(mutex_);
     if (cause_) return;
@@ -480,7 +489,7 @@ void TableComm::fail(const Call& call, Error error) {
   std::abort();
 }
 
-void TableComm::comm_ended(Error cause) { end_all(std::move(cause)); }
+void TableComm::comm_ended(const Error& cause) { end_all(cause); }
 
 void TableComm::abort(std::string_view reason) {
   if (forked()) return;
@@ -517,6 +526,7 @@ void TableComm::close() {
   {
     const std::scoped_lock lock(mutex_);
     left = std::exchange(works_, {});
+    std::erase_if(left, [](const auto& one) { return one.second.ending; });
   }
   if (left.empty()) return;
   host_->log.warn("backend {} closed {} without ending {} of its works", table_.name, name_text(name()),

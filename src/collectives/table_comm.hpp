@@ -50,7 +50,7 @@ class TableComm final : public Comm::Core {
 
   // What the backend tells.
   void work_ended(std::uint64_t id, Result<void> result, int source);
-  void comm_ended(Error cause);
+  void comm_ended(const Error& cause);
 
  protected:
   Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
@@ -61,6 +61,7 @@ class TableComm final : public Comm::Core {
     std::shared_ptr<Work::State> work;  ///< null: ended without the backend, which may still use the memory
     std::shared_ptr<const void> owner;
     Deadline deadline = Deadline::never();
+    bool ending = false;  ///< take has given the work to the thread that ends it
   };
 
   /// Calls `open(host, setup, &comm, why)` of the table, and starts the thread.
@@ -71,7 +72,9 @@ class TableComm final : public Comm::Core {
   /// The id of a work that is begun now; 0: the communicator is being closed.
   std::uint64_t add(std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner);
   /// The work with this id, which is then the caller's to end; null: there is none, or it has ended.
+  /// It stays among those that finalize waits for until end_taken.
   [[nodiscard]] std::shared_ptr<Work::State> take(std::uint64_t id);
+  void end_taken(std::uint64_t id, Work::State& work, Result<void> result);
   /// Waits for a work in the call that began it.
   Result<void> wait_in_call(const std::shared_ptr<Work::State>& work) override;
   /// The communicator's own thread: ends what is late, tells the backend of an abort, makes progress.
@@ -81,7 +84,7 @@ class TableComm final : public Comm::Core {
   void end_late();
   [[nodiscard]] bool any_works() const;
   /// Ends the communicator on this rank, once. Its thread tells the backend.
-  void end_all(Error cause);
+  void end_all(const Error& cause);
   void fail(const Call& call, Error error);
   /// Ends what is under way, and the thread; whether it was the first to do so.
   bool leave();

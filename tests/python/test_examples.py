@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every program in examples/*.py runs and prints its text."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ def run(name, *arguments):
         text=True,
         timeout=100,
         check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # unbuffered, a line is two writes: ranks mix theirs
     )
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
