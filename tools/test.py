@@ -684,9 +684,10 @@ AHEAD: dict[str, Callable[[Runner, Stage], object]] = {
     "tidy": tidy_ahead,
 }
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
+# What is likeliest to fail comes first: a mend changes the tree, and the run begins again.
 LONG = [
-    "setup", "sources", "dev-all", "tsan-all", "soaks", "gcc", "fuzz-long", "tsan-python", "soaks-python",
-    "wheel-all", "connectors", "torch-suite", "rocm", "tidy-all",
+    "setup", "sources", "tidy-all", "gcc", "wheel-all", "rocm", "fuzz-long", "dev-all", "tsan-all", "soaks",
+    "tsan-python", "soaks-python", "connectors", "torch-suite",
 ]  # fmt: skip
 
 LONG_RESULTS = BUILD / "long"

@@ -88,6 +88,17 @@ def test_every_case_counts_once(run):
     assert [case.text for case in counted.skips] == ["no IPv6"]
 
 
+@pytest.mark.parametrize(("package", "stored"), [("headrace-0.1.0", 1), ("numpy-9.9.9", 0)])
+def test_a_new_package_runs_them_again_unless_it_is_the_projects_own(
+    run, tmp_path, monkeypatch, package, stored
+):
+    monkeypatch.setattr(store, "PYTHONS", (tmp_path / "venv",))
+    run(use_store=True, a="pass")
+    (tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / f"{package}.dist-info").mkdir(parents=True)
+    counted = run(use_store=True, a="pass")
+    assert (counted.passed, counted.stored) == (1, stored)
+
+
 def test_a_case_that_ends_its_process_fails_by_name_and_the_cases_behind_it_run(run):
     counted = run(a="pass", b="crash", c="pass", d="fail", e="crash", f="pass")
     assert sorted(failed(counted)) == ["unit_x.S.b", "unit_x.S.d", "unit_x.S.e"]

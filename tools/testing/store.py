@@ -65,10 +65,13 @@ def hash_of(files: Iterable[Path], *texts: str) -> str:
 @functools.cache
 def surroundings() -> str:
     """Returns the hash of what every result depends on: the environment, the tools that judge it, the
-    packages of the system and of Python."""
+    packages of the system and of Python. The project's own package is an input of the Python tests alone."""
     files = [*files_below(TOOLS / "testing", TOOLS / "test.py"), *filter(Path.exists, [DEBIAN_PACKAGES])]
     python = [
-        place for home in PYTHONS for place in sorted(home.glob("lib/python3*/site-packages/*.dist-info"))
+        place
+        for home in PYTHONS
+        for place in sorted(home.glob("lib/python3*/site-packages/*.dist-info"))
+        if not place.name.startswith("headrace-")
     ]
     return hash_of(files, *map(str, python), json.dumps(inherited(), sort_keys=True))
 
