@@ -395,6 +395,7 @@ def test_a_worker_that_says_nothing_is_named(demo):
     assert "worker decode-0 has sent nothing for 2 s: it is stopped by signal 19" in err.decode()
 
 
+@pytest.mark.slow
 def test_with_retry_a_prompt_runs_again_if_the_decode_worker_died_while_it_ran(demo):
     process = demo("--prompt", " ".join(WORDS * 22)[:1700], "--tokens", 40, "--retry", "--check")
     assert process.stdout.read(1)  # the prompt is printed when it begins to run
@@ -405,6 +406,7 @@ def test_with_retry_a_prompt_runs_again_if_the_decode_worker_died_while_it_ran(d
     assert "decode-0 is back" in err.decode() and "generates the same 40 tokens" in err.decode()
 
 
+@pytest.mark.slow
 def test_with_retry_weights_that_are_gone_come_back(demo):
     process = demo("--tokens", 1200, "--retry", "--check")
     assert process.stdout.read(200)

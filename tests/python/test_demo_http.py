@@ -458,6 +458,7 @@ def test_health_names_a_silent_worker(own_server):
     until(own_server.all_pages_are_free)
 
 
+@pytest.mark.slow
 def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on(start_server):
     server = start_server("--workers", 2)
     wanted = {"max_tokens": 1900, "seed": 5}
@@ -491,6 +492,7 @@ def test_with_retry_the_texts_of_a_worker_that_dies_go_on(start_server):
     until(lambda: server.is_well() and server.all_pages_are_free())
 
 
+@pytest.mark.slow
 def test_with_retry_a_worker_that_is_back_before_its_loss_was_seen_gets_its_texts_again(start_server):
     server = start_server("--retry")
     begin, rest = server.begun(max_tokens=1900, seed=5)
