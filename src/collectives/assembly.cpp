@@ -5,8 +5,6 @@
 #include "base/random.hpp"
 #include "collectives/station.hpp"
 #include "collectives/work_state.hpp"
-#include "wire/bounded_reader.hpp"
-#include "wire/byte_writer.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -16,27 +14,7 @@
 namespace headrace::collectives {
 namespace {
 
-constexpr std::size_t piece_bytes = 32 << 10;        // well below what a notification takes
-constexpr std::size_t most_kept_bytes = 64UL << 20;  // of cards that nobody has asked for
-constexpr std::size_t most_pieces = most_kept_bytes / piece_bytes;
 constexpr auto card_interval = std::chrono::milliseconds(20);
-
-struct Piece {
-  std::uint64_t key = 0, attempt = 0;
-  std::uint32_t number = 0, count = 0;
-  std::string_view bytes;
-
-  static Result<Piece> decode(std::string_view mail) {
-    wire::BoundedReader reader(mail, "mail of an assembly");
-    HEADRACE_TRY(key, reader.number<std::uint64_t>("the key"));
-    HEADRACE_TRY(attempt, reader.number<std::uint64_t>("the attempt"));
-    HEADRACE_TRY(number, reader.number<std::uint32_t>("the number"));
-    HEADRACE_TRY(count, reader.number<std::uint32_t>("the count"));
-    if (number >= count || count > most_pieces)
-      return make_error(Code::corrupt, "mail of an assembly: piece {} of {}", number, count);
-    return Piece{key, attempt, number, count, reader.rest()};
-  }
-};
 
 std::string rank_text(std::size_t rank, const Seat& seat) {
   return fmt::format("rank {} (agent {})", rank, seat.agent);
@@ -116,32 +94,15 @@ class Assembly {
 
 }  // namespace
 
-std::string Seat::encode() const {
-  wire::ByteWriter writer;
-  writer.text(agent, 0xffff);
-  writer.bytes(metadata);
-  return std::move(writer).take();
-}
-
-Result<Seat> Seat::decode(std::string_view bytes) {
-  wire::BoundedReader reader(bytes, "the handle of a rank");
-  HEADRACE_TRY(length, reader.number<std::uint16_t>("the agent's length"));
-  HEADRACE_TRY(agent, reader.bytes(length, "the agent"));
-  return Seat{std::string(agent), std::string(reader.rest())};
-}
-
 std::vector<std::string> AssemblyMail::pieces(std::uint64_t key, std::uint64_t attempt,
                                               std::string_view card) {
-  const std::size_t count = std::max<std::size_t>(1, (card.size() + piece_bytes - 1) / piece_bytes);
+  constexpr std::size_t most = wire::CardPiece::most_bytes;
+  const std::size_t count = std::max<std::size_t>(1, (card.size() + most - 1) / most);
   std::vector<std::string> all;
   for (std::size_t number = 0; number < count; ++number) {
-    wire::ByteWriter writer;
-    writer.number(key);
-    writer.number(attempt);
-    writer.number(static_cast<std::uint32_t>(number));
-    writer.number(static_cast<std::uint32_t>(count));
-    writer.bytes(card.substr(number * piece_bytes, piece_bytes));
-    all.push_back(std::move(writer).take());
+    const wire::CardPiece piece{key, attempt, static_cast<std::uint32_t>(number),
+                                static_cast<std::uint32_t>(count), card.substr(number * most, most)};
+    all.push_back(piece.encode());
   }
   return all;
 }
@@ -153,15 +114,16 @@ AssemblyMail::Card* AssemblyMail::of(std::uint64_t key, const std::string& from)
 }
 
 void AssemblyMail::put(const std::string& from, std::string_view mail) {
-  const auto piece = Piece::decode(mail);
+  const auto piece = wire::CardPiece::decode(mail);
   if (!piece) return;  // not from one of us
   const std::scoped_lock lock(mutex_);
   Card* card = of(piece->key, from);
   if (card == nullptr) card = &cards_.emplace_back(Card{piece->key, 0, from, 0, {}, 0});
   if (card->attempt != piece->attempt || card->pieces.size() != piece->count) {  // a new one
     bytes_ -= card->bytes;
-    *card = Card{piece->key, piece->attempt, from, piece->count, {}, 0};
+    *card = Card{piece->key, piece->attempt, from, piece->count, {}, piece->count * sizeof(card->pieces[0])};
     card->pieces.resize(piece->count);
+    bytes_ += card->bytes;
   }
   auto& place = card->pieces[piece->number];
   if (place) return;
@@ -175,7 +137,7 @@ void AssemblyMail::put(const std::string& from, std::string_view mail) {
 
 void AssemblyMail::make_room() {
   constexpr std::size_t most_cards = 8192;
-  while (cards_.size() > 1 && (bytes_ > most_kept_bytes || cards_.size() > most_cards)) {
+  while (cards_.size() > 1 && (bytes_ > wire::CardPiece::most_card_bytes || cards_.size() > most_cards)) {
     bytes_ -= cards_.front().bytes;
     cards_.pop_front();
   }

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "collectives/interrupt.hpp"
+#include "wire/comm_cards.hpp"
 
 #include <headrace/result.hpp>
 
@@ -23,14 +24,7 @@ namespace headrace::collectives {
 
 class Station;
 
-/// The agent of a rank, as others reach it.
-struct Seat {
-  std::string agent;
-  std::string metadata;
-
-  [[nodiscard]] std::string encode() const;
-  [[nodiscard]] static Result<Seat> decode(std::string_view bytes);
-};
+using wire::Seat;
 
 /// Cards that other agents have mailed and that this one has not asked for yet. The oldest go if they are too
 /// many.

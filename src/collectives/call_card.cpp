@@ -5,8 +5,6 @@
 #include "base/utf8.hpp"
 #include "collectives/missing_ranks.hpp"
 #include "collectives/operation.hpp"
-#include "wire/bounded_reader.hpp"
-#include "wire/byte_writer.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -81,30 +79,6 @@ std::string must_of(const CommCall& call, CommOperation kind) {
   return must + fmt::format(" {}", call.peer);
 }
 
-Result<std::string> read_text(wire::BoundedReader& reader, const char* field) {
-  HEADRACE_TRY(length, reader.number<std::uint16_t>(field));
-  HEADRACE_TRY(bytes, reader.bytes(length, field));
-  if (!is_utf8(bytes)) return reader.corrupt("{} is not UTF-8", field);
-  return std::string(bytes);
-}
-
-Result<Counts> read_counts(wire::BoundedReader& reader, const char* field) {
-  HEADRACE_TRY(count, reader.number<std::uint32_t>(field));
-  if (count > reader.remaining() / sizeof(std::uint64_t))
-    return reader.corrupt("{}: {} numbers do not fit in {} bytes", field, count, reader.remaining());
-  Counts counts;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    HEADRACE_TRY(number, reader.number<std::uint64_t>(field));
-    counts.push_back(number);
-  }
-  return counts;
-}
-
-void write_counts(wire::ByteWriter& writer, const Counts& counts) {
-  writer.number(static_cast<std::uint32_t>(counts.size()));
-  for (const std::uint64_t count : counts) writer.number(count);
-}
-
 bool moves_between(const CallCard& card, int from, int to) {
   switch (card.kind) {
     case CommOperation::broadcast:
@@ -159,7 +133,7 @@ std::string calls_text(std::span<const CallCard> cards) {
 
 }  // namespace
 
-CallCard CallCard::of(const CommCall& call, int ranks, std::string way) {
+CallCard card_of_call(const CommCall& call, int ranks, std::string way) {
   CallCard card;
   card.kind = kind_of(call.operation);
   card.root = call.peer;
@@ -174,33 +148,6 @@ CallCard CallCard::of(const CommCall& call, int ranks, std::string way) {
     card.expects = counts_of(call.outputs, gets_parts(card.kind), ranks);
   }
   return card;
-}
-
-std::string CallCard::encode() const {
-  wire::ByteWriter writer;
-  writer.text(text, 0xffff);
-  writer.text(must, 0xffff);
-  writer.text(way, 0xffff);
-  writer.number(static_cast<std::uint32_t>(kind));
-  writer.number(static_cast<std::uint32_t>(root));
-  write_counts(writer, gives);
-  write_counts(writer, expects);
-  return std::move(writer).take();
-}
-
-Result<CallCard> CallCard::decode(std::string_view bytes) {
-  wire::BoundedReader reader(bytes, "the call of a rank");
-  CallCard card;
-  HEADRACE_TRY(text, read_text(reader, "the text"));
-  HEADRACE_TRY(must, read_text(reader, "the operation"));
-  HEADRACE_TRY(way, read_text(reader, "the algorithm"));
-  HEADRACE_TRY(kind, reader.number<std::uint32_t>("the kind"));
-  HEADRACE_TRY(root, reader.number<std::uint32_t>("the root"));
-  HEADRACE_TRY(gives, read_counts(reader, "what it gives"));
-  HEADRACE_TRY(expects, read_counts(reader, "what it expects"));
-  return CallCard{
-      std::move(text),        std::move(must),  std::move(way),    static_cast<CommOperation>(kind),
-      static_cast<int>(root), std::move(gives), std::move(expects)};
 }
 
 std::optional<Error> difference(std::span<const CallCard> cards) {

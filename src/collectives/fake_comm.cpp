@@ -4,7 +4,7 @@
 #include "base/errors.hpp"
 #include "base/names.hpp"
 #include "collectives/check_options.hpp"
-#include "collectives/split_card.hpp"
+#include "collectives/split.hpp"
 
 #include <headrace/version.hpp>
 

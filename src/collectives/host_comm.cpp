@@ -14,7 +14,7 @@
 #include "collectives/meeting.hpp"
 #include "collectives/missing_ranks.hpp"
 #include "collectives/observers.hpp"
-#include "collectives/split_card.hpp"
+#include "collectives/split.hpp"
 #include "collectives/window_state.hpp"
 
 #include <headrace/version.hpp>
@@ -321,7 +321,7 @@ Result<std::shared_ptr<Work::State>> HostComm::enqueue(CommCall& call, std::stri
 
 std::string HostComm::card_of(const CommCall& call, const HostPlan* plan) const {
   if (!check_) return {};
-  return CallCard::of(call, size(), plan != nullptr ? plan->way(call) : "").encode();
+  return card_of_call(call, size(), plan != nullptr ? plan->way(call) : "").encode();
 }
 
 Result<void> HostComm::compare(const Call& call, const std::string& card) {
@@ -525,14 +525,14 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
   const CommOptions options = options_of_split(ranks, mine, name, changes);
   HEADRACE_TRY(settings, settings_of_split(options, changes));
   std::unique_ptr<Members> members;
-  SplitCard card{{ranks.begin(), ranks.end()}, name, {}};
+  wire::SplitCard card{{ranks.begin(), ranks.end()}, name, {}};
   if (!ranks.empty()) {
     const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
     HEADRACE_TRY(opened,
                  Members::open(members_->station(), mine, static_cast<int>(ranks.size()), box, settings));
     HEADRACE_TRY(bytes, opened->card());
     members = std::move(opened);
-    card.members_card = std::move(bytes);
+    card.rank_card = std::move(bytes);
   }
   std::vector<std::string> cards;
   const std::string encoded = card.encode();
@@ -541,7 +541,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
   if (ranks.empty()) return std::shared_ptr<Core>();
   std::vector<std::string> group;
   for (const int other : ranks) {
-    HEADRACE_TRY(theirs, SplitCard::decode(cards[static_cast<std::size_t>(other)]));
+    HEADRACE_TRY(theirs, wire::SplitCard::decode(cards[static_cast<std::size_t>(other)]));
     if (theirs.ranks != card.ranks || theirs.name != name) {
       return make_error(
           Code::invalid_argument,
@@ -549,7 +549,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
           "ranks and name",
           other, name_text(this->name()), rank());
     }
-    group.push_back(std::move(theirs.members_card));
+    group.push_back(std::move(theirs.rank_card));
   }
   HEADRACE_TRY_VOID(members->connect(group, deadline_of(options.meeting_timeout)));
   auto core =

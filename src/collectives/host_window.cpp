@@ -14,7 +14,7 @@ std::string signals_name(std::uint64_t mailbox) { return fmt::format("window/{:0
 /// The first outcome that is an error, as this rank sees it.
 Result<void> first_failure(const std::vector<std::string>& texts, int my_rank) {
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    HEADRACE_TRY(outcome, decode_outcome(texts[rank]));
+    HEADRACE_TRY(outcome, Outcome::decode(texts[rank]));
     if (outcome.result) continue;
     if (static_cast<int>(rank) == my_rank) return std::move(outcome.result).error();
     return std::move(outcome.result).error().within(fmt::format("rank {}", rank));
@@ -79,7 +79,7 @@ Result<std::unique_ptr<HostWindow>> HostWindow::open(const WindowComm& comm, Win
 Result<void> HostWindow::meet(const WindowComm::Gather& gather, const TimeLimit& limit,
                               Result<void>& outcome) {
   const auto mine = make_regions();
-  HEADRACE_TRY(texts, gather(mine ? encode_outcome({}) + mine->encode() : encode_outcome(mine.error())));
+  HEADRACE_TRY(texts, gather(mine ? Outcome::encode({}) + mine->encode() : Outcome::encode(mine.error())));
   auto cards = read_cards(texts);
   if (!cards) {
     outcome = std::move(cards).error();
@@ -88,7 +88,7 @@ Result<void> HostWindow::meet(const WindowComm::Gather& gather, const TimeLimit&
   const Result<void> connected = connect(*cards, limit);
   // From here on questions may come: of ranks that are ready first.
   station_->listen(mailbox_, [this](std::string_view mail) { take_mail(mail); });
-  HEADRACE_TRY(outcomes, gather(encode_outcome(connected)));
+  HEADRACE_TRY(outcomes, gather(Outcome::encode(connected)));
   outcome = first_failure(outcomes, my_rank());
   return {};
 }
@@ -132,15 +132,14 @@ Result<WindowCard> HostWindow::card() const {
                     reinterpret_cast<std::uint64_t>(memory_.elements.data),
                     memory_.elements.dtype,
                     memory_.allocate,
-                    station_->agent().name(),
-                    std::move(metadata)};
+                    {station_->agent().name(), std::move(metadata)}};
 }
 
 Result<std::vector<WindowCard>> HostWindow::read_cards(const std::vector<std::string>& texts) const {
   HEADRACE_TRY_VOID(first_failure(texts, my_rank()));
   std::vector<WindowCard> cards;
   for (const std::string& text : texts) {
-    HEADRACE_TRY(outcome, decode_outcome(text));
+    HEADRACE_TRY(outcome, Outcome::decode(text));
     HEADRACE_TRY(card, WindowCard::decode(outcome.rest));
     cards.push_back(std::move(card));
   }
@@ -180,7 +179,7 @@ Result<void> HostWindow::connect_to(int rank, const WindowCard& card, const Time
   }
   HEADRACE_TRY_VOID(map_peer(peer, card, limit));
   // Of a mapped rank, too: that rank may not have mapped this one.
-  const FarWindowAddress address{card.agent, card.mailbox, RegionId{card.elements},
+  const FarWindowAddress address{card.seat.agent, card.mailbox, RegionId{card.elements},
                                  signals_name(card.mailbox), my_rank()};
   peer.far = std::make_unique<FarWindow>(station_, address);
   return {};
@@ -188,8 +187,8 @@ Result<void> HostWindow::connect_to(int rank, const WindowCard& card, const Time
 
 Result<void> HostWindow::map_peer(Peer& peer, const WindowCard& card, const TimeLimit& limit) {
   Agent& agent = station_->agent();
-  HEADRACE_TRY_VOID(agent.import_metadata(card.metadata));
-  HEADRACE_TRY(signals, map_if_possible(agent, card.agent, card.signals, limit));
+  HEADRACE_TRY_VOID(agent.import_metadata(card.seat.metadata));
+  HEADRACE_TRY(signals, map_if_possible(agent, card.seat.agent, card.signals, limit));
   if (!signals) return {};
   const std::size_t words_bytes = static_cast<std::size_t>(size()) * sizeof(SignalWord);
   if (signals->bytes().size() < words_bytes)
@@ -198,7 +197,7 @@ Result<void> HostWindow::map_peer(Peer& peer, const WindowCard& card, const Time
   peer.words = reinterpret_cast<SignalWord*>(signals->bytes().data());
   peer.signals_mapping = std::move(signals);
   if (!card.allocated || card.elements == 0) return {};
-  HEADRACE_TRY(elements, map_if_possible(agent, card.agent, card.elements, limit));
+  HEADRACE_TRY(elements, map_if_possible(agent, card.seat.agent, card.elements, limit));
   if (!elements) return {};
   const std::size_t bytes = card.count * width();
   if (elements->bytes().size() < bytes)

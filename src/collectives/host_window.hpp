@@ -9,8 +9,8 @@
 
 #include "collectives/far_window.hpp"
 #include "collectives/window_call.hpp"
-#include "collectives/window_card.hpp"
 #include "collectives/window_words.hpp"
+#include "wire/comm_cards.hpp"
 
 #include <atomic>
 #include <deque>
@@ -21,6 +21,9 @@
 #include <vector>
 
 namespace headrace::collectives {
+
+using wire::Outcome;
+using wire::WindowCard;
 
 /// The elements of this rank.
 struct WindowMemory {

@@ -3,7 +3,6 @@
 
 #include "base/errors.hpp"
 #include "base/random.hpp"
-#include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
 #include <algorithm>
@@ -45,14 +44,7 @@ Result<std::vector<std::string>> Meeting::exchange(std::string mine, Deadline de
 Result<std::vector<std::string>> Meeting::lead(Deadline deadline) {
   while (true) {
     HEADRACE_TRY(all, collect(deadline));
-    wire::ByteWriter writer;
-    writer.number(all.id);
-    for (const Entry& entry : all.entries) {
-      writer.number(entry.nonce);
-      writer.number(std::uint64_t{entry.bytes.size()});
-      writer.bytes(entry.bytes);
-    }
-    HEADRACE_TRY_VOID(store_.set(key("all"), std::move(writer).take()));
+    HEADRACE_TRY_VOID(store_.set(key("all"), all.encode()));
     bool outdated = false;
     while (!outdated) {
       HEADRACE_TRY(confirmed, confirmed_by_all(all, outdated));
@@ -132,35 +124,17 @@ Result<std::vector<std::string>> Meeting::follow(Deadline deadline) {
 }
 
 Result<void> Meeting::leave_entry(std::uint64_t confirmed, bool done) {
-  wire::ByteWriter writer;
-  writer.number(nonce_);
-  writer.number(confirmed);
-  writer.number(std::uint8_t{done});
-  writer.bytes(mine_);
-  return store_.set(key(std::to_string(rank_)), std::move(writer).take());
+  return store_.set(key(std::to_string(rank_)), Entry{nonce_, confirmed, done, mine_}.encode());
 }
 
 Result<Meeting::Entry> Meeting::entry_of(int rank) {
   HEADRACE_TRY(bytes, store_.get(key(std::to_string(rank))));
-  wire::BoundedReader reader(bytes, "the entry of a rank");
-  HEADRACE_TRY(nonce, reader.number<std::uint64_t>("the nonce"));
-  HEADRACE_TRY(confirmed, reader.number<std::uint64_t>("the confirmed table"));
-  HEADRACE_TRY(done, reader.number<std::uint8_t>("whether it is done"));
-  return Entry{nonce, confirmed, done != 0, std::string(reader.rest())};
+  return Entry::decode(bytes);
 }
 
 Result<Meeting::Table> Meeting::table() {
   HEADRACE_TRY(bytes, store_.get(key("all")));
-  wire::BoundedReader reader(bytes, "the table of ranks");
-  HEADRACE_TRY(id, reader.number<std::uint64_t>("its number"));
-  Table all{id, {}};
-  for (int rank = 0; rank < size_; ++rank) {
-    HEADRACE_TRY(nonce, reader.number<std::uint64_t>("a nonce"));
-    HEADRACE_TRY(length, reader.number<std::uint64_t>("a length"));
-    HEADRACE_TRY(entry, reader.bytes(length, "an entry"));
-    all.entries.push_back({nonce, 0, false, std::string(entry)});
-  }
-  return all;
+  return Table::decode(bytes, static_cast<std::size_t>(size_));
 }
 
 Result<void> Meeting::pause(Deadline deadline) {

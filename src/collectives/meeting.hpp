@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "collectives/interrupt.hpp"
+#include "wire/comm_cards.hpp"
 
 #include <headrace/comm.hpp>
 
@@ -34,15 +35,8 @@ class Meeting {
   [[nodiscard]] Result<std::vector<std::string>> exchange(std::string mine, Deadline deadline);
 
  private:
-  struct Entry {
-    std::uint64_t nonce = 0, confirmed = 0;
-    bool done = false;  // it needs nothing of the store any more
-    std::string bytes;
-  };
-  struct Table {
-    std::uint64_t id = 0;
-    std::vector<Entry> entries;
-  };
+  using Entry = wire::MeetingEntry;
+  using Table = wire::MeetingTable;
   [[nodiscard]] Result<std::vector<std::string>> lead(Deadline deadline);
   [[nodiscard]] Result<std::vector<std::string>> follow(Deadline deadline);
   [[nodiscard]] Result<Table> collect(Deadline deadline);

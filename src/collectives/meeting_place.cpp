@@ -8,8 +8,7 @@
 #include "collectives/meeting.hpp"
 #include "metadata/metadata_socket.hpp"
 #include "metadata/open_store.hpp"
-#include "wire/bounded_reader.hpp"
-#include "wire/byte_writer.hpp"
+#include "wire/comm_cards.hpp"
 
 #include <map>
 #include <mutex>
@@ -70,10 +69,8 @@ class ServedStore final : public CommStore {
 
  private:
   Result<void> take(std::string_view bytes) {
-    wire::BoundedReader reader(bytes, "an entry of a rank");
-    HEADRACE_TRY(length, reader.number<std::uint16_t>("the key's length"));
-    HEADRACE_TRY(key, reader.bytes(length, "the key"));
-    return set(std::string(key), std::string(reader.rest()));
+    HEADRACE_TRY(entry, wire::StoreEntry::decode(bytes));
+    return set(std::string(entry.key), std::string(entry.value));
   }
 
   std::mutex mutex_;
@@ -87,12 +84,10 @@ class RemoteStore final : public CommStore {
   RemoteStore(std::string address, metadata::SocketIdentity identity)
       : address_(std::move(address)), identity_(std::move(identity)) {}
   Result<void> set(const std::string& key, const std::string& value) override {
-    wire::ByteWriter writer;
-    writer.text(key, 0xffff);
-    writer.bytes(value);
+    const std::string entry = wire::StoreEntry{key, value}.encode();
     const Deadline deadline = Deadline::after(patience);
     while (true) {
-      auto sent = metadata::send_to(address_, identity_, writer.view(), Deadline::after(call_limit));
+      auto sent = metadata::send_to(address_, identity_, entry, Deadline::after(call_limit));
       if (sent || sent.code() != Code::peer_lost || deadline.expired()) return sent;
       if (interrupt.asked()) return Interrupt::error();
       std::this_thread::sleep_for(poll_interval);

@@ -4,42 +4,10 @@
 #include "base/errors.hpp"
 #include "base/random.hpp"
 #include "collectives/work_state.hpp"
-#include "wire/bounded_reader.hpp"
-#include "wire/byte_writer.hpp"
 
 #include <algorithm>
 
 namespace headrace::collectives {
-
-struct Members::Card {
-  std::uint64_t mailbox = 0, lane_bytes = 0, message_lane_bytes = 0;
-  std::string agent, metadata;
-  std::uint32_t box = 0;
-  bool check = false;
-
-  [[nodiscard]] std::string encode() const {
-    wire::ByteWriter writer;
-    writer.number(mailbox);
-    writer.number(lane_bytes);
-    writer.number(message_lane_bytes);
-    writer.number(box);
-    writer.number(static_cast<std::uint8_t>(check));
-    writer.text(agent, 0xffff);
-    writer.bytes(metadata);
-    return std::move(writer).take();
-  }
-  static Result<Card> decode(std::string_view bytes) {
-    wire::BoundedReader reader(bytes, "the card of a rank");
-    HEADRACE_TRY(mailbox, reader.number<std::uint64_t>("the mailbox"));
-    HEADRACE_TRY(lane, reader.number<std::uint64_t>("lane_bytes"));
-    HEADRACE_TRY(message_lane, reader.number<std::uint64_t>("message_lane_bytes"));
-    HEADRACE_TRY(box, reader.number<std::uint32_t>("the box"));
-    HEADRACE_TRY(check, reader.number<std::uint8_t>("check"));
-    HEADRACE_TRY(length, reader.number<std::uint16_t>("the agent's length"));
-    HEADRACE_TRY(agent, reader.bytes(length, "the agent"));
-    return Card{mailbox, lane, message_lane, std::string(agent), std::string(reader.rest()), box, check != 0};
-  }
-};
 
 Members::Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name, bool check)
     : station_(std::move(station)),
@@ -88,23 +56,22 @@ void Members::leave() {
 Result<std::string> Members::card() const {
   HEADRACE_TRY(metadata, station_->agent().export_metadata());
   const BoxLayout& layout = box_.layout();
-  return Card{mailbox_,
-              layout.lane_bytes[0],
-              layout.lane_bytes[1],
-              station_->agent().name(),
-              std::move(metadata),
-              region_.id.value,
-              check_}
-      .encode();
+  const RankCard card{mailbox_,
+                      layout.lane_bytes[0],
+                      layout.lane_bytes[1],
+                      region_.id.value,
+                      check_,
+                      {station_->agent().name(), std::move(metadata)}};
+  return card.encode();
 }
 
 Result<void> Members::connect(const std::vector<std::string>& cards, Deadline deadline) {
-  std::vector<Card> others;
+  std::vector<RankCard> others;
   for (int peer = 0; peer < size_; ++peer) {
-    HEADRACE_TRY(card, Card::decode(cards[static_cast<std::size_t>(peer)]));
+    HEADRACE_TRY(card, RankCard::decode(cards[static_cast<std::size_t>(peer)]));
     HEADRACE_TRY_VOID(compare(peer, card));
     if (peer == 0) id_ = card.mailbox;
-    at(peer).seat = {card.agent, card.metadata};
+    at(peer).seat = card.seat;
     others.push_back(std::move(card));
   }
   for (int peer = 0; peer < size_; ++peer) {
@@ -115,7 +82,7 @@ Result<void> Members::connect(const std::vector<std::string>& cards, Deadline de
   return {};
 }
 
-Result<void> Members::compare(int peer, const Card& card) const {
+Result<void> Members::compare(int peer, const RankCard& card) const {
   const BoxLayout& layout = box_.layout();
   if (card.lane_bytes != layout.lane_bytes[0] || card.message_lane_bytes != layout.lane_bytes[1]) {
     return make_error(Code::invalid_argument,
@@ -135,13 +102,13 @@ Result<void> Members::compare(int peer, const Card& card) const {
   return {};
 }
 
-Result<void> Members::connect_to(int peer, const Card& card, Deadline deadline) {
+Result<void> Members::connect_to(int peer, const RankCard& card, Deadline deadline) {
   Agent& agent = station_->agent();
   Peer& to = at(peer);
-  HEADRACE_TRY_VOID(agent.import_metadata(card.metadata));
+  HEADRACE_TRY_VOID(agent.import_metadata(card.seat.metadata));
   const RegionId box{card.box};
   const Timeout left = time_left(deadline);
-  auto mapping = agent.map(card.agent, box, left);
+  auto mapping = agent.map(card.seat.agent, box, left);
   if (!mapping && mapping.code() != Code::not_supported) return std::move(mapping).error();
   if (mapping) {
     if (mapping->bytes().size() < box_.layout().bytes())
@@ -150,11 +117,11 @@ Result<void> Members::connect_to(int peer, const Card& card, Deadline deadline) 
     to.box = Box(mapping->bytes(), box_.layout());
     to.mapping = std::move(*mapping);
   } else {
-    HEADRACE_TRY(far, FarPeer::open(station_, {card.agent, card.mailbox, box, rank_},
+    HEADRACE_TRY(far, FarPeer::open(station_, {card.seat.agent, card.mailbox, box, rank_},
                                     {agent.name(), mailbox_, peer}, box_.layout()));
     to.far = std::move(far);
     to.listener.store(to.far.get(), std::memory_order_release);
-    HEADRACE_TRY_VOID(agent.connect(card.agent, left));
+    HEADRACE_TRY_VOID(agent.connect(card.seat.agent, left));
   }
   for (const LaneKind kind : {LaneKind::collective, LaneKind::message}) {
     FarLane* const far = to.far ? &to.far->lane(kind) : nullptr;

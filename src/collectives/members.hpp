@@ -9,6 +9,7 @@
 #include "collectives/lane.hpp"
 #include "collectives/settings.hpp"
 #include "collectives/station.hpp"
+#include "wire/comm_cards.hpp"
 
 #include <array>
 #include <deque>
@@ -18,6 +19,8 @@
 #include <vector>
 
 namespace headrace::collectives {
+
+using wire::RankCard;
 
 class Members {
  public:
@@ -81,11 +84,10 @@ class Members {
 
     [[nodiscard]] Bell bell() const { return mapping ? box.bell() : Bell(); }
   };
-  struct Card;
   Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name, bool check);
   /// Refuses a rank whose hints are others.
-  [[nodiscard]] Result<void> compare(int peer, const Card& card) const;
-  Result<void> connect_to(int peer, const Card& card, Deadline deadline);
+  [[nodiscard]] Result<void> compare(int peer, const RankCard& card) const;
+  Result<void> connect_to(int peer, const RankCard& card, Deadline deadline);
   void take_mail(std::string_view mail);
   /// Whether every byte has left for far ranks.
   [[nodiscard]] bool settled(LaneKind kind);

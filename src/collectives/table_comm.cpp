@@ -8,7 +8,7 @@
 #include "collectives/check_options.hpp"
 #include "collectives/meeting.hpp"
 #include "collectives/missing_ranks.hpp"
-#include "collectives/split_card.hpp"
+#include "collectives/split.hpp"
 #include "collectives/table_call.hpp"
 #include "collectives/waiter.hpp"
 

@@ -2,6 +2,7 @@
 // Writes the seeds of tests/fuzz/corpus for the targets of src/wire and src/metadata: make_corpus
 // <tests/fuzz/corpus>. See tests/fuzz/README.md.
 #include "wire/agent_message.hpp"
+#include "wire/comm_cards.hpp"
 #include "wire/handshake.hpp"
 #include "wire/metadata.hpp"
 #include "wire/metadata_request.hpp"
@@ -125,6 +126,41 @@ void metadata_socket_seeds() {
   seed("metadata_socket_fuzz", "answer-send", "\1" + wire::encode_send_answer({}));
 }
 
+void comm_cards_seeds() {
+  const auto card = [](const char* name, unsigned char which, const std::string& bytes) {
+    seed("comm_cards_fuzz", name, static_cast<char>(which) + bytes);
+  };
+  const wire::Seat seat{"agent", "metadata"};
+  card("seat", 0, seat.encode());
+  card("rank", 1, wire::RankCard{77, 1 << 20, 1 << 16, 5, true, seat}.encode());
+  card("split", 2, wire::SplitCard{{2, 0, 1}, "group", "card"}.encode());
+  card("outcome_good", 3, wire::Outcome::encode({}) + "rest");
+  card("outcome_bad", 3, wire::Outcome::encode(Error{Code::exhausted, "no memory"}));
+  card("window", 4, wire::WindowCard{3, 77, 5, 6, 1000, 4096, DType::int64, true, seat}.encode());
+  card("call", 5,
+       wire::CallCard{"all_reduce of 10 float32 with sum",
+                      "all_reduce float32 sum -1",
+                      "one_shot",
+                      CommOperation::all_reduce,
+                      -1,
+                      {10},
+                      {10}}
+           .encode());
+  card("call_of_splits", 5,
+       wire::CallCard{"all_to_all_v_single of 6 float32",
+                      "all_to_all float32 -1",
+                      "",
+                      CommOperation::all_to_all,
+                      -1,
+                      {1, 2, 3},
+                      {2, 2, 2}}
+           .encode());
+  card("entry", 6, wire::MeetingEntry{1, 2, true, "card"}.encode());
+  card("table_of_two", 7 + 2 * 9, wire::MeetingTable{9, {{1, 0, false, "a"}, {2, 0, false, "b"}}}.encode());
+  card("store", 8, wire::StoreEntry{"world/0", "entry"}.encode());
+  card("piece", 8 + 14 * 9, wire::CardPiece{1, 2, 0, 3, "part"}.encode());
+}
+
 }  // namespace
 
 int main(int argument_count, char** arguments) {
@@ -137,5 +173,6 @@ int main(int argument_count, char** arguments) {
   agent_message_seeds();
   hello_seeds();
   metadata_socket_seeds();
+  comm_cards_seeds();
   return 0;
 }

@@ -63,5 +63,15 @@ TEST(AssemblyMail, cards_that_nobody_asks_for_give_way_to_later_ones) {
   EXPECT_EQ(mail.card(9'999, "peer"), "x");
 }
 
+TEST(AssemblyMail, the_places_of_pieces_that_have_not_come_take_room_too) {
+  AssemblyMail mail;
+  mail.put("peer", AssemblyMail::pieces(0, 1, "x").front());
+  for (std::uint64_t key = 1; key < 2'000; ++key) {
+    const wire::CardPiece piece{key, 1, 0, wire::CardPiece::most, "x"};
+    mail.put("peer", piece.encode());
+  }
+  EXPECT_FALSE(mail.card(0, "peer")) << "two thousand cards of two thousand pieces are kept";
+}
+
 }  // namespace
 }  // namespace headrace::collectives

@@ -175,29 +175,36 @@ TEST(CommCheck, is_turned_on_by_the_variable_and_fixed_once_the_communicator_is_
   });
 }
 
-TEST(CallCard, of_another_rank_is_refused_if_it_is_cut_and_cannot_lead_out_of_its_lists) {
+CallCard card_of_splits() {
   CommCall call;
   call.operation = CommOperation::all_to_all_v_single;
   const std::array<std::size_t, 3> splits{1, 2, 3};
-  const std::vector<float> input(6);
-  std::vector<float> output(6);
-  const ConstElements in(input);
-  const Elements out(output);
+  std::vector<float> elements(6);
+  const ConstElements in(elements);
+  const Elements out(elements);
   call.inputs = {&in, 1};
   call.outputs = {&out, 1};
   call.input_splits = call.output_splits = splits;
-  const CallCard card = CallCard::of(call, 3, "some way");
-  const std::string bytes = card.encode();
-  const CallCard again = must(CallCard::decode(bytes));
-  EXPECT_EQ(again.text, "all_to_all_v_single of 6 float32");
-  EXPECT_EQ(again.encode(), bytes);
-  for (std::size_t length = 0; length < bytes.size(); ++length)
-    EXPECT_EQ(CallCard::decode(bytes.substr(0, length)).code(), Code::corrupt) << length;
+  return collectives::card_of_call(call, 3, "some way");
+}
+
+TEST(CallCard, says_what_the_caller_thinks_of) {
+  EXPECT_EQ(card_of_splits().text, "all_to_all_v_single of 6 float32");
+}
+
+TEST(CallCard, of_another_rank_cannot_lead_out_of_its_lists) {
+  const CallCard card = card_of_splits();
   CallCard shorter = card;
   shorter.expects.resize(2);
-  const auto found = difference(std::array{card, card, shorter});
+  const auto found = collectives::difference(std::array{card, card, shorter});
   ASSERT_TRUE(found.has_value());
   EXPECT_THAT(found->message, Not(HasSubstr("rank 1 gives rank 0")));
+  CallCard empty = card;
+  empty.gives = empty.expects = {};
+  EXPECT_FALSE(collectives::difference(std::array{empty, empty, empty}));
+  const auto differ = collectives::difference(std::array{card, empty, shorter});
+  ASSERT_TRUE(differ.has_value());
+  EXPECT_THAT(differ->message, HasSubstr("elements, which expects"));
 }
 
 }  // namespace

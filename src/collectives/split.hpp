@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a communicator tell each other when it is split.
+// How the ranks of a communicator agree on a split.
 #pragma once
 
 #include "collectives/exchange.hpp"
@@ -10,15 +10,6 @@
 #include <vector>
 
 namespace headrace::collectives {
-
-struct SplitCard {
-  std::vector<int> ranks;
-  std::string name;
-  std::string members_card;  ///< empty: in no group
-
-  [[nodiscard]] std::string encode() const;
-  [[nodiscard]] static Result<SplitCard> decode(std::string_view bytes);
-};
 
 /// The position of `rank` in the group; -1: the group is empty.
 ///   errors  invalid_argument (it is not in the group; a rank twice, or out of range)

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/split_card.hpp"
+#include "collectives/split.hpp"
 
 #include "base/errors.hpp"
 #include "collectives/algorithms.hpp"
-#include "wire/bounded_reader.hpp"
-#include "wire/byte_writer.hpp"
 
 #include <algorithm>
 
@@ -14,30 +12,6 @@ namespace {
 constexpr std::uint64_t most_text_bytes = std::uint64_t{64} << 20;  // metadata of an agent with many regions
 
 }  // namespace
-
-std::string SplitCard::encode() const {
-  wire::ByteWriter writer;
-  writer.number(static_cast<std::uint32_t>(ranks.size()));
-  for (const int rank : ranks) writer.number(static_cast<std::uint32_t>(rank));
-  writer.text(name, 0xffff);
-  writer.bytes(members_card);
-  return std::move(writer).take();
-}
-
-Result<SplitCard> SplitCard::decode(std::string_view bytes) {
-  wire::BoundedReader reader(bytes, "the card of a split");
-  SplitCard card;
-  HEADRACE_TRY(count, reader.number<std::uint32_t>("the number of ranks"));
-  for (std::uint32_t i = 0; i < count; ++i) {
-    HEADRACE_TRY(rank, reader.number<std::uint32_t>("a rank"));
-    card.ranks.push_back(static_cast<int>(rank));
-  }
-  HEADRACE_TRY(length, reader.number<std::uint16_t>("the name's length"));
-  HEADRACE_TRY(name, reader.bytes(length, "the name"));
-  card.name = std::string(name);
-  card.members_card = std::string(reader.rest());
-  return card;
-}
 
 Result<int> index_in_group(std::span<const int> group, int rank, int size) {
   int mine = -1;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/comm_cards.hpp"
+
+#include <gmock/gmock.h>
+
+namespace headrace::wire {
+namespace {
+
+using testing::HasSubstr;
+
+/// Every card that is cut before byte `least` is refused.
+template <class Card, class... Size>
+void expect_refused_if_cut(const std::string& bytes, std::size_t least, Size... size) {
+  for (std::size_t length = 0; length < least; ++length)
+    EXPECT_EQ(Card::decode(bytes.substr(0, length), size...).code(), Code::corrupt) << length;
+}
+
+TEST(RankCard, is_read_as_it_was_written) {
+  const RankCard card{1, 2, 3, 4, true, {"agent", "metadata"}};
+  const std::string bytes = card.encode();
+  const auto read = RankCard::decode(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->mailbox, 1U);
+  EXPECT_EQ(read->lane_bytes, 2U);
+  EXPECT_EQ(read->message_lane_bytes, 3U);
+  EXPECT_EQ(read->box, 4U);
+  EXPECT_TRUE(read->check);
+  EXPECT_EQ(read->seat.agent, "agent");
+  EXPECT_EQ(read->seat.metadata, "metadata");
+  expect_refused_if_cut<RankCard>(bytes, bytes.size() - card.seat.metadata.size());
+}
+
+TEST(SplitCard, is_read_as_it_was_written) {
+  const SplitCard card{{2, 0}, "half", "rank card"};
+  const std::string bytes = card.encode();
+  const auto read = SplitCard::decode(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->ranks, card.ranks);
+  EXPECT_EQ(read->name, "half");
+  EXPECT_EQ(read->rank_card, "rank card");
+  expect_refused_if_cut<SplitCard>(bytes, bytes.size() - card.rank_card.size());
+  EXPECT_EQ(SplitCard::decode(std::string(4, '\xff')).code(), Code::corrupt) << "four billion ranks";
+}
+
+TEST(CallCard, is_read_as_it_was_written) {
+  const CallCard card{"text", "must", "way", CommOperation::gather, 3, {1, 2}, {}};
+  const std::string bytes = card.encode();
+  const auto read = CallCard::decode(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->text, "text");
+  EXPECT_EQ(read->must, "must");
+  EXPECT_EQ(read->way, "way");
+  EXPECT_EQ(read->kind, CommOperation::gather);
+  EXPECT_EQ(read->root, 3);
+  EXPECT_EQ(read->gives, card.gives);
+  EXPECT_TRUE(read->expects.empty());
+  expect_refused_if_cut<CallCard>(bytes, bytes.size());
+}
+
+TEST(MeetingTable, is_read_as_it_was_written) {
+  const MeetingTable table{7, {{1, 0, false, "first"}, {2, 0, false, ""}}};
+  const std::string bytes = table.encode();
+  const auto read = MeetingTable::decode(bytes, 2);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->id, 7U);
+  ASSERT_EQ(read->entries.size(), 2U);
+  EXPECT_EQ(read->entries[0].nonce, 1U);
+  EXPECT_EQ(read->entries[0].bytes, "first");
+  EXPECT_EQ(read->entries[1].nonce, 2U);
+  expect_refused_if_cut<MeetingTable>(bytes, bytes.size(), std::size_t{2});
+  EXPECT_EQ(MeetingTable::decode(bytes, 3).code(), Code::corrupt) << "of three ranks";
+}
+
+TEST(MeetingEntry, is_read_as_it_was_written) {
+  const std::string bytes = MeetingEntry{5, 6, true, "card"}.encode();
+  const auto read = MeetingEntry::decode(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->nonce, 5U);
+  EXPECT_EQ(read->confirmed, 6U);
+  EXPECT_TRUE(read->done);
+  EXPECT_EQ(read->bytes, "card");
+  expect_refused_if_cut<MeetingEntry>(bytes, bytes.size() - 4);
+}
+
+TEST(CardPiece, of_an_impossible_number_is_refused) {
+  const CardPiece piece{1, 2, 3, 4, "bytes"};
+  const auto read = CardPiece::decode(piece.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->number, 3U);
+  EXPECT_EQ(read->count, 4U);
+  expect_refused_if_cut<CardPiece>(piece.encode(), piece.encode().size() - 5);
+  EXPECT_THAT(CardPiece::decode(CardPiece{1, 2, 4, 4, ""}.encode()).error().message,
+              HasSubstr("piece 4 of 4"));
+  EXPECT_EQ(CardPiece::decode(CardPiece{1, 2, 0, CardPiece::most + 1, ""}.encode()).code(), Code::corrupt);
+}
+
+const WindowCard example{3, 77, 5, 6, 1000, 4096, DType::int64, true, {"agent", "metadata"}};
+
+TEST(WindowCard, is_read_as_it_was_written) {
+  const auto read = WindowCard::decode(example.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->window, 3U);
+  EXPECT_EQ(read->mailbox, 77U);
+  EXPECT_EQ(read->elements, 5U);
+  EXPECT_EQ(read->signals, 6U);
+  EXPECT_EQ(read->count, 1000U);
+  EXPECT_EQ(read->address, 4096U);
+  EXPECT_EQ(read->dtype, DType::int64);
+  EXPECT_TRUE(read->allocated);
+  EXPECT_EQ(read->seat.agent, "agent");
+  EXPECT_EQ(read->seat.metadata, "metadata");
+}
+
+TEST(WindowCard, that_is_cut_off_or_has_impossible_values_is_refused) {
+  const std::string bytes = example.encode();
+  const std::size_t least = bytes.size() - example.seat.metadata.size();
+  for (std::size_t length = 0; length < least; ++length)
+    EXPECT_EQ(WindowCard::decode(bytes.substr(0, length)).code(), Code::corrupt) << length;
+  WindowCard other = example;
+  other.dtype = static_cast<DType>(99);
+  EXPECT_THAT(WindowCard::decode(other.encode()).error().message, HasSubstr("element type 99 is none"));
+  other = example;
+  other.count = ~std::uint64_t{0};
+  EXPECT_THAT(WindowCard::decode(other.encode()).error().message, HasSubstr("are too many"));
+}
+
+TEST(Outcome, is_read_with_the_bytes_behind_it) {
+  const std::string all_right = Outcome::encode({}) + "rest";
+  const auto good = Outcome::decode(all_right);
+  ASSERT_TRUE(good.ok());
+  EXPECT_TRUE(good->result.ok());
+  EXPECT_EQ(good->rest, "rest");
+  const std::string bytes = Outcome::encode(Error{Code::exhausted, "no memory"});
+  const auto bad = Outcome::decode(bytes);
+  ASSERT_TRUE(bad.ok());
+  EXPECT_EQ(bad->result.code(), Code::exhausted);
+  EXPECT_EQ(bad->result.error().message, "no memory");
+  EXPECT_EQ(Outcome::decode(bytes.substr(0, 8)).code(), Code::corrupt);
+  EXPECT_EQ(Outcome::decode(std::string(6, '\x7f')).code(), Code::corrupt);
+}
+
+}  // namespace
+}  // namespace headrace::wire
