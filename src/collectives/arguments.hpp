@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -49,9 +48,9 @@ class Arguments {
   }
   Arguments& times(const char* many, const ConstElements& a, const char* one, const ConstElements& b) {
     same_type(many, a, one, b);
-    return a.count == b.count * size() ? *this
-                                       : refuse("{} has {} elements: {} ranks times {} of {} are {}", many,
-                                                a.count, size(), b.count, one, b.count * size());
+    if (a.count % size() == 0 && a.count / size() == b.count) return *this;
+    return refuse("{} has {} elements: {} ranks times {} of {} are expected", many, a.count, size(), b.count,
+                  one);
   }
   /// Elements that are cut into one part for each rank.
   Arguments& divisible(const char* what, const ConstElements& elements) {
@@ -63,7 +62,7 @@ class Arguments {
   }
   /// One rank's part of elements that have been checked.
   Arguments& share(const char* what, const ConstElements& part, const char* whole, const ConstElements& all) {
-    if (part.count * size() != all.count || part.dtype != all.dtype)
+    if (part.count != all.count / size() || part.dtype != all.dtype)
       return refuse("{} has {} {}, {} takes {} {} of each rank", what, part.count, dtype_name(part.dtype),
                     whole, all.count / size(), dtype_name(all.dtype));
     return memory(what, part);
@@ -98,7 +97,10 @@ class Arguments {
   Arguments& splits(const char* what, std::span<const std::size_t> splits, const ConstElements& elements) {
     memory(what, elements);
     if (splits.size() != size()) return refuse("{} has {} splits for {} ranks", what, splits.size(), size());
-    const std::size_t sum = std::accumulate(splits.begin(), splits.end(), std::size_t{0});
+    std::size_t sum = 0;
+    for (const std::size_t split : splits)
+      if (__builtin_add_overflow(sum, split, &sum))
+        return refuse("the splits of {} add up to more than any memory", what);
     if (sum != elements.count)
       return refuse("the splits of {} add up to {}, its elements are {}", what, sum, elements.count);
     return *this;

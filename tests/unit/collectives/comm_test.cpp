@@ -414,6 +414,23 @@ TEST(Comm, wrong_arguments_are_refused_with_their_values_and_end_nothing) {
   });
 }
 
+TEST(CommArguments, counts_whose_sum_or_product_wraps_around_are_refused) {
+  CommOptions options;
+  options.backend = "fake";  // which touches no element
+  options.size = 3;
+  Comm comm = must(Comm::open(options));
+  std::vector<std::uint8_t> two(2);
+  const std::vector<std::size_t> wrapped{0, SIZE_MAX, 3};
+  const auto refused = comm.all_to_all_v_single(two, two, wrapped, wrapped);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("add up to more than any memory"));
+  const std::size_t third = SIZE_MAX / 3 + 1;  // three times this is 2
+  EXPECT_EQ(comm.all_gather_single(two, ConstElements(two.data(), third, DType::uint8)).code(),
+            Code::invalid_argument);
+  EXPECT_EQ(comm.reduce_scatter_single(Elements(two.data(), third, DType::uint8), two, Kind::sum).code(),
+            Code::invalid_argument);
+}
+
 TEST(Comm, several_communicators_with_mixed_operations_do_not_disturb_each_other) {
   const std::string names[] = {unique_comm_name(), unique_comm_name(), unique_comm_name()};
   on_threads(3, [&](int rank) {
