@@ -19,11 +19,6 @@ static_assert(HEADRACE_REDUCE_PREMUL_SUM == static_cast<int>(ReduceOp::premul_su
 static_assert(HEADRACE_FLOAT8_E5M2 == static_cast<int>(DType::float8_e5m2) &&
               HEADRACE_FLOAT8_E5M2 + 1 == dtype_count);
 
-Elements output_of(const headrace_elements& given) {
-  return {given.data, static_cast<std::size_t>(given.count), static_cast<DType>(given.dtype)};
-}
-ConstElements input_of(const headrace_elements& given) { return output_of(given); }
-
 template <class Type>
 Result<std::span<const Type>> list_in(const headrace_elements* first, std::uint64_t count, const char* what) {
   const auto list = array_in(first, count, what);
@@ -59,23 +54,7 @@ Result<MessageOptions> options_of(const headrace_message_options* given) {
   return options;
 }
 
-/// Calls `start`, which returns Result<Work>, and gives the work to a caller that asked for one.
-template <class Start>
-std::int32_t give_work(headrace_work** work, headrace_error** error, const Start& start) {
-  if (work != nullptr) *work = nullptr;
-  return guarded(error, [&]() -> Result<void> {
-    // Made first: once the operation runs, it must not be lost for want of memory.
-    std::unique_ptr<headrace_work> handle(work == nullptr ? nullptr : new headrace_work);
-    Result<Work> started = start();
-    if (!started) return std::move(started).error();
-    if (!handle) return {};
-    handle->work = std::move(*started);
-    *work = handle.release();
-    return {};
-  });
-}
-
-/// The same for an operation of a communicator.
+/// give_work for an operation of a communicator.
 template <class Options, class Start>
 std::int32_t operate(headrace_comm* comm, const Options* options, headrace_work** work,
                      headrace_error** error, const Start& start) {

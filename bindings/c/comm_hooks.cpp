@@ -15,6 +15,9 @@ namespace {
 
 static_assert(HEADRACE_OPERATION_RECV == static_cast<std::int32_t>(CommOperation::recv));
 static_assert(HEADRACE_OPERATION_BARRIER == static_cast<std::int32_t>(CommOperation::barrier));
+static_assert(HEADRACE_OPERATION_REDUCE_SCATTER_QUANTIZED ==
+              static_cast<std::int32_t>(CommOperation::reduce_scatter_quantized));
+static_assert(HEADRACE_OPERATION_FLUSH == static_cast<std::int32_t>(CommOperation::flush));
 
 /// The C form of elements: collectives.cpp asserts that the layouts are the same.
 template <class Type>

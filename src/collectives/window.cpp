@@ -5,6 +5,7 @@
 #include "base/errors.hpp"
 #include "collectives/window_state.hpp"
 
+#include <array>
 #include <utility>
 
 namespace headrace {
@@ -15,7 +16,9 @@ using collectives::WindowCall;
 using collectives::WindowMemory;
 
 std::string_view window_access_name(WindowAccess access) noexcept {
-  return access == WindowAccess::unified ? "unified" : "separate";
+  constexpr std::array names{"unified", "separate"};
+  const auto index = static_cast<std::size_t>(access);
+  return index < names.size() ? names[index] : "unknown";
 }
 
 // ------------------------------------------------------------------ the registrations

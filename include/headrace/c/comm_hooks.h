@@ -32,7 +32,19 @@ typedef enum headrace_comm_operation {
   HEADRACE_OPERATION_SCATTER = 16,
   HEADRACE_OPERATION_BARRIER = 17,
   HEADRACE_OPERATION_SEND = 18,
-  HEADRACE_OPERATION_RECV = 19
+  HEADRACE_OPERATION_RECV = 19,
+  HEADRACE_OPERATION_MONITORED_BARRIER = 20,
+  HEADRACE_OPERATION_BATCH = 21,
+  HEADRACE_OPERATION_COALESCED = 22,
+  HEADRACE_OPERATION_REDUCE_SCATTER_QUANTIZED = 23,
+  HEADRACE_OPERATION_TENSOR_REGISTER = 32,
+  HEADRACE_OPERATION_TENSOR_DEREGISTER = 33,
+  HEADRACE_OPERATION_PUT = 34,
+  HEADRACE_OPERATION_GET = 35,
+  HEADRACE_OPERATION_SIGNAL = 36,
+  HEADRACE_OPERATION_WAIT_SIGNAL = 37,
+  HEADRACE_OPERATION_ATOMIC_ADD = 38,
+  HEADRACE_OPERATION_FLUSH = 39
 } headrace_comm_operation;
 /* "all_reduce" for HEADRACE_OPERATION_ALL_REDUCE; "unknown" for none of them. Static text. */
 HEADRACE_C_API const char* headrace_comm_operation_name(int32_t operation);
@@ -43,7 +55,8 @@ typedef struct headrace_comm_call {
   size_t struct_size;
   int32_t operation; /* headrace_comm_operation */
   int32_t async;
-  uint64_t number; /* of collectives, the same on all ranks, or of this rank's messages; 0: none yet */
+  uint64_t number; /* of collectives, the same on all ranks; of this rank's messages, of its operations on
+                      windows, or of its batches and coalesced calls; 0: none yet */
   const headrace_elements* inputs; /* what it reads, as it was given: lists have an entry for each rank */
   uint64_t input_count;
   const headrace_elements* outputs; /* what it writes */
@@ -52,7 +65,8 @@ typedef struct headrace_comm_call {
   const uint64_t* output_splits;
   uint64_t split_count;
   int32_t op;         /* headrace_reduce_op, of reductions */
-  int32_t peer;       /* the root, or the other rank of a message; -1: none, or HEADRACE_ANY_SOURCE */
+  int32_t peer;       /* the root, or the other rank of a message or window; -1: none, or
+                         HEADRACE_ANY_SOURCE */
   double factor;      /* of HEADRACE_REDUCE_PREMUL_SUM */
   int64_t timeout_ns; /* negative: the communicator's until the call has a number, and no limit then */
   uint32_t tag;       /* of messages */
