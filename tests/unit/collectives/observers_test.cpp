@@ -151,7 +151,7 @@ TEST_F(CommObservers, refuse_nans_and_write_the_log_if_asked) {
 }
 
 TEST_F(CommObservers, are_listed_with_the_sources_of_their_values) {
-  const Variable trace("HEADRACE_COMM_TRACE", "17");
+  const TraceVariable trace("HEADRACE_COMM_TRACE", "17");
   const auto options = must(list_comm_options());
   ASSERT_FALSE(options.empty());
   EXPECT_EQ(options[0].name, "comm.trace");
