@@ -212,6 +212,22 @@ std::int32_t headrace_comm_all_to_all_v_single(headrace_comm* comm, const headra
   });
 }
 
+std::int32_t headrace_comm_device_all_to_all_v_single(headrace_comm* comm, const headrace_elements* output,
+                                                      const headrace_elements* input,
+                                                      const headrace_elements* output_splits,
+                                                      const headrace_elements* input_splits,
+                                                      const headrace_op_options* options,
+                                                      headrace_work** work, headrace_error** error) {
+  return operate(comm, options, work, error, [&](Comm& on, const OpOptions& how) -> Result<Work> {
+    HEADRACE_C_TRY(given(output, "output"));
+    HEADRACE_C_TRY(given(input, "input"));
+    HEADRACE_C_TRY(given(output_splits, "output_splits"));
+    HEADRACE_C_TRY(given(input_splits, "input_splits"));
+    return on.device_all_to_all_v_single(output_of(*output), input_of(*input), input_of(*output_splits),
+                                         input_of(*input_splits), how);
+  });
+}
+
 std::int32_t headrace_comm_barrier(headrace_comm* comm, const headrace_op_options* options,
                                    headrace_work** work, headrace_error** error) {
   return operate(comm, options, work, error,

@@ -534,6 +534,26 @@ void bind_all_to_all(CommClass& comm) {
           nb::arg("output"), nb::arg("input"), nb::arg("output_split_sizes"), nb::arg("input_split_sizes"),
           HEADRACE_CALL_ARGUMENTS, "The same with counts for each rank, in elements.")
       .def(
+          "device_all_to_all_v_single",
+          [](PyComm& self, nb::handle output, nb::handle input, nb::handle output_splits,
+             nb::handle input_splits, HEADRACE_CALL_OPTIONS) {
+            CommCall call(self, {async_op, hints, timeout});
+            const auto to = call.writes(output, "output");
+            const auto from = call.reads(input, "input");
+            const auto to_splits = call.reads(output_splits, "output_split_sizes");
+            const auto from_splits = call.reads(input_splits, "input_split_sizes");
+            return call.start([&](headrace::Comm& comm, const OpOptions& options) {
+              return comm.device_all_to_all_v_single(to, from, to_splits, from_splits, options);
+            });
+          },
+          nb::arg("output"), nb::arg("input"), nb::arg("output_split_sizes"), nb::arg("input_split_sizes"),
+          HEADRACE_CALL_ARGUMENTS,
+          "The same with splits in tensors of int64, which are read when the operation begins: an "
+          "asynchronous one\n"
+          "may be called before they are known. Their sums are at most the sizes of output and input. Splits "
+          "that do\n"
+          "not fit end the communicator with InvalidArgument, and nothing is written.")
+      .def(
           "barrier",
           [](PyComm& self, HEADRACE_CALL_OPTIONS) {
             CommCall call(self, {async_op, hints, timeout});

@@ -310,6 +310,18 @@ class Comm {
                                                 std::span<const std::size_t> output_splits,
                                                 std::span<const std::size_t> input_splits,
                                                 const OpOptions& options = {});
+  /// all_to_all_v_single with splits that lie in elements and are read when the operation begins on this
+  /// rank: an asynchronous one may be called before they are known.
+  ///   shapes  splits: size() int64 each. Their sums are at most output.count and input.count; what lies
+  ///   behind
+  ///           is neither read nor written
+  ///   errors  invalid_argument, once it has begun: a split is negative, or the sum is too large (the
+  ///   values).
+  ///           Nothing was written; other ranks are in the operation, so the communicator ends
+  HEADRACE_API Result<Work> device_all_to_all_v_single(const Elements& output, const ConstElements& input,
+                                                       const ConstElements& output_splits,
+                                                       const ConstElements& input_splits,
+                                                       const OpOptions& options = {});
   /// Returns once every rank has called it.
   HEADRACE_API Result<Work> barrier(const OpOptions& options = {});
   /// The same, to find out which ranks do not come: rank 0 waits for all and names each that is late or gone;

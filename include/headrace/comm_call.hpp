@@ -135,6 +135,7 @@ enum class CommOperation : std::int32_t {
   batch = 21,      ///< sends and receives that are issued together
   coalesced = 22,  ///< the calls between start_coalescing and end_coalescing
   reduce_scatter_quantized = 23,
+  device_all_to_all_v_single = 24,
   tensor_register = 32,  ///< Window::allocate, too
   tensor_deregister = 33,
   put = 34,
@@ -169,7 +170,8 @@ struct CommCall {
   /// operations; or of its batches and coalesced calls. From 1; 0: the call has none yet.
   std::uint64_t number = 0;
   /// What it reads and writes, as it was given: lists have an entry for each rank. The memory of broadcast
-  /// and reduce is in both; gather and scatter have no list on ranks other than the root.
+  /// and reduce is in both; gather and scatter have no list on ranks other than the root. The inputs of
+  /// device_all_to_all_v_single are its elements, the output splits and the input splits.
   std::span<const ConstElements> inputs = {};
   std::span<const Elements> outputs = {};
   /// Of all_to_all_v_single: elements for each rank.

@@ -126,6 +126,8 @@ class Call:
                 return self.outputs, self.inputs
             case "all_to_all_v_single":
                 return output, self.inputs[0], self.output_splits, self.input_splits
+            case "device_all_to_all_v_single":
+                return output, *self.inputs
             case "gather":
                 return self.outputs, self.inputs[0], self.peer
             case "gather_single":

@@ -1069,6 +1069,13 @@ class Comm:
     def all_to_all_v_single(self, output: object, input: object, output_split_sizes: Sequence[int], input_split_sizes: Sequence[int], async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
         """The same with counts for each rank, in elements."""
 
+    def device_all_to_all_v_single(self, output: object, input: object, output_split_sizes: object, input_split_sizes: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+        """
+        The same with splits in tensors of int64, which are read when the operation begins: an asynchronous one
+        may be called before they are known. Their sums are at most the sizes of output and input. Splits that do
+        not fit end the communicator with InvalidArgument, and nothing is written.
+        """
+
     def barrier(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
         """Returns once every rank has called it."""
 

@@ -105,6 +105,13 @@ class Arguments {
       return refuse("the splits of {} add up to {}, its elements are {}", what, sum, elements.count);
     return *this;
   }
+  /// Splits that are read later.
+  Arguments& split_elements(const char* what, const ConstElements& splits) {
+    if (splits.dtype != DType::int64)
+      return refuse("the splits of {} are {}: int64 is expected", what, dtype_name(splits.dtype));
+    if (splits.count != size()) return refuse("{} has {} splits for {} ranks", what, splits.count, size());
+    return memory("the splits", splits);
+  }
   Arguments& that(bool holds, std::string_view otherwise) { return holds ? *this : refuse("{}", otherwise); }
   /// The error with its context, once.
   [[nodiscard]] std::optional<Error> take_error() {

@@ -59,7 +59,8 @@ DType dtype_of_call(const CommCall& call) {
 
 /// The elements that the caller thinks of: its own part.
 std::uint64_t shown_count(const CommCall& call, CommOperation kind) {
-  return gives_parts(kind) && kind != CommOperation::all_to_all ? total(call.outputs) : total(call.inputs);
+  return gives_parts(kind) && kind != CommOperation::all_to_all ? total(call.outputs)
+                                                                : total(moved_inputs(call));
 }
 
 std::string text_of(const CommCall& call, CommOperation kind) {
@@ -140,6 +141,8 @@ CallCard card_of_call(const CommCall& call, int ranks, std::string way) {
   card.text = text_of(call, card.kind);
   card.must = must_of(call, card.kind);
   card.way = std::move(way);
+  if (call.operation == CommOperation::device_all_to_all_v_single)
+    return card;  // nobody knows the counts yet
   if (call.operation == CommOperation::all_to_all_v_single) {
     card.gives.assign(call.input_splits.begin(), call.input_splits.end());
     card.expects.assign(call.output_splits.begin(), call.output_splits.end());

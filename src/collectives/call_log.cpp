@@ -3,6 +3,7 @@
 
 #include "base/clock.hpp"
 #include "base/names.hpp"
+#include "collectives/operation.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ std::string described(const CommCall& call) {
     text += fmt::format(" count={} dtype={}", count, dtype_name(lists.front().dtype));
   };
   if (!call.inputs.empty())
-    add(call.inputs);
+    add(moved_inputs(call));
   else if (!call.outputs.empty())
     add(call.outputs);
   if (call.peer >= 0) text += fmt::format(" peer={}", call.peer);

@@ -2,6 +2,7 @@
 #include "collectives/call_ring.hpp"
 
 #include "base/errors.hpp"
+#include "collectives/operation.hpp"
 
 #include <headrace/comm.hpp>
 
@@ -80,7 +81,7 @@ void CallRing::scheduled(const std::shared_ptr<Recorded>& comm, const CommCall& 
   record.number = call.number;
   record.peer = call.peer;
   record.tag = call.tag;
-  record.input = recorded(call.inputs);
+  record.input = recorded(moved_inputs(call));
   record.output = recorded(call.outputs);
   record.timeout = call.timeout;
   record.created_ns = now;

@@ -70,9 +70,10 @@ constexpr std::array operation_names{
     "batch",
     "coalesced",
     "reduce_scatter_quantized",
+    "device_all_to_all_v_single",
 };
 static_assert(operation_names.size() ==
-              static_cast<std::size_t>(CommOperation::reduce_scatter_quantized) + 1);
+              static_cast<std::size_t>(CommOperation::device_all_to_all_v_single) + 1);
 
 }  // namespace
 
@@ -363,6 +364,20 @@ Result<Work> Comm::all_to_all_v_single(const Elements& output, const ConstElemen
   call.outputs = one(output);
   call.input_splits = input_splits;
   call.output_splits = output_splits;
+  return core_->call(call, options.owner);
+}
+
+Result<Work> Comm::device_all_to_all_v_single(const Elements& output, const ConstElements& input,
+                                              const ConstElements& output_splits,
+                                              const ConstElements& input_splits, const OpOptions& options) {
+  CommCall call = call_of(CommOperation::device_all_to_all_v_single, options);
+  HEADRACE_CHECK_ARGUMENTS(Arguments(*core_, call.operation)
+                               .same_type("the output", output, "the input", input)
+                               .split_elements("the output", output_splits)
+                               .split_elements("the input", input_splits));
+  const std::array inputs{input, output_splits, input_splits};
+  call.inputs = inputs;
+  call.outputs = one(output);
   return core_->call(call, options.owner);
 }
 

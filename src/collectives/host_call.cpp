@@ -7,6 +7,8 @@
 #include "collectives/quantized.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <span>
 #include <string>
@@ -71,6 +73,38 @@ Result<void> run_all_to_all(Exchange& exchange, const CommCall& call) {
                     cut(part_of(call.inputs.front()), call.input_splits, width));
 }
 
+/// Splits that lie in elements. They are read once: the caller may write to them.
+Result<std::vector<std::size_t>> read_splits(const ConstElements& splits, std::size_t count, const char* of) {
+  std::vector<std::size_t> counts;
+  std::size_t left = count;
+  for (std::size_t rank = 0; rank < splits.count; ++rank) {
+    std::int64_t split = 0;
+    std::memcpy(&split, static_cast<const std::byte*>(splits.data) + rank * sizeof split, sizeof split);
+    if (split < 0 || static_cast<std::uint64_t>(split) > left)
+      return make_error(
+          Code::invalid_argument,
+          "the {} split for rank {} is {}, and {} of the {}'s {} elements are left: give splits "
+          "of at least 0 that fit",
+          of, rank, split, left, of, count);
+    counts.push_back(static_cast<std::size_t>(split));
+    left -= counts.back();
+  }
+  return counts;
+}
+
+Result<void> run_device_all_to_all_v(Exchange& exchange, const CommCall& call) {
+  const ConstElements& input = call.inputs[0];
+  const Elements& output = call.outputs[0];
+  HEADRACE_TRY(to, read_splits(call.inputs[1], output.count, "output"));
+  HEADRACE_TRY(from, read_splits(call.inputs[2], input.count, "input"));
+  const auto mine = static_cast<std::size_t>(exchange.rank());
+  if (to[mine] != from[mine])
+    return make_error(Code::invalid_argument, "the output split for this rank is {}, its input split {}",
+                      to[mine], from[mine]);
+  const std::size_t width = element_bytes(input.dtype);
+  return all_to_all(exchange, cut(part_of(output), to, width), cut(part_of(input), from, width));
+}
+
 Result<void> run_quantized(Exchange& exchange, const CommCall& call, std::size_t block_bytes) {
   const ConstElements& input = call.inputs.front();
   const Elements& output = call.outputs.front();
@@ -121,6 +155,8 @@ Result<void> HostPlan::run(Exchange& exchange, const CommCall& call) const {
       return run_quantized(exchange, call, block_bytes);
     case CommOperation::all_to_all:
       return run_all_to_all(exchange, call);
+    case CommOperation::device_all_to_all_v_single:
+      return run_device_all_to_all_v(exchange, call);
     case CommOperation::gather:
       return gather(exchange, parts_of(call.outputs, ranks), part_of(call.inputs.front()), call.peer);
     case CommOperation::scatter:

@@ -5,8 +5,14 @@
 #include <headrace/comm_call.hpp>
 
 #include <cstdint>
+#include <span>
 
 namespace headrace::collectives {
+
+/// What a call moves of its inputs: splits that lie in elements stay here.
+[[nodiscard]] inline std::span<const ConstElements> moved_inputs(const CommCall& call) {
+  return call.operation == CommOperation::device_all_to_all_v_single ? call.inputs.first(1) : call.inputs;
+}
 
 /// The operation that stands for all that move the same bytes: ranks may call all_gather and
 /// all_gather_single together.

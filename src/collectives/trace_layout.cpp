@@ -38,6 +38,7 @@ std::string profiling_name(CommOperation operation) {
     case CommOperation::gather_single:
       return "gloo:gather";
     case CommOperation::all_to_all_v_single:
+    case CommOperation::device_all_to_all_v_single:
       return "gloo:all_to_all";
     default:
       return fmt::format("gloo:{}", comm_operation_name(operation));

@@ -88,7 +88,7 @@ static void every_operation_refuses_null_and_short_structs(headrace_comm* comm) 
 static void arguments_are_checked_before_another_rank_knows(headrace_comm* comm) {
   float zeros[4] = {0};
   const headrace_elements four = floats(zeros, 4), three = floats(zeros, 3), null = floats(NULL, 4);
-  const headrace_elements ints = {zeros, 4, HEADRACE_INT32};
+  const headrace_elements ints = {zeros, 4, HEADRACE_INT32}, int64s = {zeros, 1, HEADRACE_INT64};
   const headrace_elements lists[2] = {four, four};
   const uint64_t beyond = (uint64_t)1 << 62, splits[] = {3};
   headrace_work* work = NULL;
@@ -118,6 +118,8 @@ static void arguments_are_checked_before_another_rank_knows(headrace_comm* comm)
   REFUSED("add up to 3, its elements are 4", all_to_all_v_single, &four, &four, splits, splits, 1, NULL);
   REFUSED("input_splits is NULL", all_to_all_v_single, &four, &four, splits, NULL, 1, NULL);
   REFUSED("output_splits is NULL", all_to_all_v_single, &four, &four, NULL, splits, 1, NULL);
+  REFUSED("output_splits is NULL", device_all_to_all_v_single, &four, &four, NULL, &four, NULL);
+  REFUSED("the input are float32: int64", device_all_to_all_v_single, &four, &four, &int64s, &four, NULL);
   REFUSED("rank 0 is no other rank", send, &four, 0, NULL);
   REFUSED("rank 3 is no other rank", recv, &four, 3, NULL);
   for (int32_t dtype = -1; dtype <= HEADRACE_FLOAT8_E5M2 + 1; dtype += HEADRACE_FLOAT8_E5M2 + 2) {

@@ -157,6 +157,13 @@ static void operations_with_counts_that_differ_move_each_its_own(headrace_comm* 
                   : headrace_comm_all_to_all(comm, outputs, size, inputs, size, NULL, NULL, fresh())) == 0);
     for (int rank = 0; rank < size; ++rank) CHECK(has_values(outputs[rank].data, got[rank], rank));
   }
+  int64_t get[size], give[size];
+  for (int rank = 0; rank < size; ++rank) get[rank] = (int64_t)got[rank], give[rank] = (int64_t)given[rank];
+  const headrace_elements to = {get, size, HEADRACE_INT64}, from = {give, size, HEADRACE_INT64};
+  memset(out, -1, sizeof out);
+  CHECK(headrace_comm_device_all_to_all_v_single(comm, &output, &input, &to, &from, NULL, NULL, fresh()) ==
+        0);
+  for (int rank = 0; rank < size; ++rank) CHECK(has_values(outputs[rank].data, got[rank], rank));
 
   /* Rank r has as many as it gives rank 0. */
   for (int rank = 0; rank < size; ++rank) outputs[rank] = numbers(out + (size_t)rank * 1000, share(rank, 0));

@@ -150,7 +150,7 @@ def test_reduce_scatter_in_its_three_forms(size, count):
         assert (of_length == sum(data_of(other, count + rank) for other in range(size))).all()
 
 
-def test_all_to_all_in_its_three_forms(size, count):
+def test_all_to_all_in_its_forms(size, count):
     def body(comm):
         rank = comm.get_rank()
         outputs = [np.empty(count) for _ in range(size)]
@@ -161,6 +161,13 @@ def test_all_to_all_in_its_three_forms(size, count):
         splits = [rank + other for other in range(size)]
         of_splits = np.empty(sum(splits))
         comm.all_to_all_v_single(of_splits, np.full(sum(splits), rank, float), splits, splits)
+        # The same with splits that come by the operation before; the output has room behind.
+        of_rank, given = np.full(sum(splits), rank, float), np.array(splits)
+        room, got = np.full(sum(splits) + 1, -1.0), np.full(size, -1)
+        told = comm.all_to_all_single(got, given, async_op=True)
+        comm.device_all_to_all_v_single(room, of_rank, got, given, async_op=True).wait()
+        assert told.is_completed()
+        assert room.tolist() == [*of_splits.tolist(), -1]
         return outputs, single.reshape(size, count), of_splits
 
     for rank, (outputs, single, of_splits) in enumerate(on_ranks(size, body)):

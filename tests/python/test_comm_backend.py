@@ -99,6 +99,7 @@ def test_every_operation_calls_the_method_of_its_name():
     comm.all_to_all(outs, pair)
     comm.all_to_all_single(b, a)
     comm.all_to_all_v_single(b, a, [1, 3], [1, 3])
+    comm.device_all_to_all_v_single(b, a, np.array([1, 3]), np.array([1, 3]))
     comm.barrier()
     comm.gather(outs, a, 0)
     comm.gather(None, a, 1)
@@ -129,6 +130,7 @@ def test_every_operation_calls_the_method_of_its_name():
         ("all_to_all", ["T", "T"], ["T", "T"]),
         ("all_to_all_single", "T", "T"),
         ("all_to_all_v_single", "T", "T", [1, 3], [1, 3]),
+        ("device_all_to_all_v_single", "T", "T", "T", "T"),
         ("barrier",),
         ("gather", ["T", "T"], "T", 0),
         ("gather", [], "T", 1),

@@ -147,6 +147,10 @@ def test_memory_of_a_gpu_is_refused(comm):
         (lambda comm: comm.all_reduce(ROOM, ReduceOp.SUM, timeout=-1), "the timeout is -1"),
         (lambda comm: comm.all_reduce(ROOM, ReduceOp.SUM, timeout=float("nan")), "the timeout is nan"),
         (lambda comm: comm.all_to_all_v_single(ROOM, ROOM, [3], [4]), "add up to 3, its elements are 4"),
+        (
+            lambda comm: comm.device_all_to_all_v_single(ROOM, ROOM, ROOM[:1], ROOM[:1]),
+            "the splits of the output are float64: int64 is expected",
+        ),
         (lambda comm: comm.send(ROOM, 0), "rank 0 is no other rank"),
         (lambda comm: comm.send(ROOM, 0, hints={"a": 1}), 'send and recv have no hints, and "a" is given'),
         (lambda comm: comm.set_hints({"lane_bytes": 4096}), "fixed when the communicator opens"),

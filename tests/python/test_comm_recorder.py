@@ -74,6 +74,7 @@ def use_everything(comm):
     comm.all_to_all(each, [np.zeros(2) for _ in range(size)])
     comm.all_to_all_single(many, np.zeros(2 * size))
     comm.all_to_all_v_single(row, row.copy(), splits, splits)
+    comm.device_all_to_all_v_single(row, row.copy(), np.array(splits), np.array(splits))
     comm.gather(each if rank == 2 else None, one, 2)
     comm.gather_single(many if rank == 2 else None, one, 2)
     comm.scatter(one, each if rank == 2 else None, 2)

@@ -63,7 +63,11 @@ typedef enum headrace_comm_operation_v1 {
   HEADRACE_COMM_SCATTER = 16,
   HEADRACE_COMM_BARRIER = 17,
   HEADRACE_COMM_SEND = 18,
-  HEADRACE_COMM_RECV = 19
+  HEADRACE_COMM_RECV = 19,
+  HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE =
+      24 /* inputs: the elements, the output splits, the input splits.
+            Splits are int64, read when the operation begins: refuse those
+            that do not fit, and write nothing beside the output */
 } headrace_comm_operation_v1;
 
 /* The values of headrace::ReduceOp::Kind, whose comment says what each does with which type. They never

@@ -223,6 +223,17 @@ TEST(TableComm, mirrors_every_field_of_a_call) {
     return HEADRACE_COMM_DONE;
   };
   ok(comm.reduce(input, 2, {ReduceOp::premul_sum, 0.5}));
+  const std::vector<std::int64_t> splits(3);
+  script.on_issue = [&](const headrace_comm_call_v1& call, std::uint64_t, headrace_text_v1*) {
+    EXPECT_EQ(call.operation, HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE);
+    EXPECT_EQ(call.input_count, 3U);
+    EXPECT_EQ(call.inputs[0].data, input.data());
+    EXPECT_EQ(call.inputs[1].data, splits.data());
+    EXPECT_EQ(call.inputs[2].dtype, HEADRACE_INT64);
+    EXPECT_EQ(call.split_count, 0U);
+    return HEADRACE_COMM_DONE;
+  };
+  ok(comm.device_all_to_all_v_single(output, input, splits, splits));
 }
 
 TEST(TableComm, ends_a_work_when_the_backend_does_and_releases_its_owner) {
