@@ -431,30 +431,5 @@ TEST(CommArguments, counts_whose_sum_or_product_wraps_around_are_refused) {
             Code::invalid_argument);
 }
 
-TEST(Comm, several_communicators_with_mixed_operations_do_not_disturb_each_other) {
-  const std::string names[] = {unique_comm_name(), unique_comm_name(), unique_comm_name()};
-  on_threads(3, [&](int rank) {
-    std::vector<std::jthread> users;
-    for (const std::string& name : names) {
-      users.emplace_back([&name, rank] {
-        Comm comm = must(Comm::open(rank_options(rank, 3, name)));
-        for (int i = 0; i < 40; ++i) {
-          std::vector<std::int64_t> data(static_cast<std::size_t>(1 + i * 37), rank + i);
-          ok(comm.all_reduce(data, Kind::sum));
-          EXPECT_EQ(data.back(), 3 + 3 * i);
-          ok(comm.broadcast(data, i % 3));
-          MessageOptions async;
-          async.async = true;
-          std::vector<std::int64_t> from_left(data.size());
-          const Work sent = must(comm.send(data, (rank + 1) % 3, async));
-          ok(comm.recv(from_left, (rank + 2) % 3));
-          must(sent.wait());
-          EXPECT_EQ(from_left, data);
-        }
-      });
-    }
-  });
-}
-
 }  // namespace
 }  // namespace headrace::test
