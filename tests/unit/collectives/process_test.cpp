@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as processes: this program starts itself again for each. A rank is killed or stopped, and the others
 // say what they got.
-#include "ranks.hpp"
-
-#include "support/temporary_folder.hpp"
+#include "rank_processes.hpp"
 
 #include <headrace/comm_window.hpp>
 
@@ -27,28 +25,6 @@ using namespace std::chrono_literals;
 
 /// What a rank does in its process: a line of text for the test.
 using Program = std::string (*)(Comm&);
-
-template <class T>
-std::string text_of(const Result<T>& result) {
-  return result.ok() ? "ok" : std::string(code_name(result.code())) + ": " + result.error().message;
-}
-
-std::string work_through(Comm& comm) {
-  for (const std::size_t count : {1UL, 1000UL, 1'000'000UL}) {
-    std::vector<float> data(count, static_cast<float>(comm.rank() + 1));
-    if (const auto done = comm.all_reduce(data, ReduceOp::sum); !done.ok()) return text_of(done);
-    const int all_ranks = comm.size() * (comm.size() + 1) / 2;
-    for (const float element : data)
-      if (element != static_cast<float>(all_ranks)) return "a wrong sum";
-    std::vector<float> got(count);
-    MessageOptions async;
-    async.async = true;
-    const auto sent = comm.send(data, (comm.rank() + 1) % comm.size(), async);
-    if (const auto done = comm.recv(got, any_source); !done.ok()) return text_of(done);
-    if (!sent.ok() || !sent->wait().ok() || got != data) return "a wrong message";
-  }
-  return "all right";
-}
 
 /// Rank 1 ends without a word in the middle.
 std::string one_dies(Comm& comm) {
@@ -178,6 +154,7 @@ constexpr std::array programs{Row{"work_through", work_through, "shm,tcp"},
 
 /// The main function of a rank: NAME RANK SIZE FOLDER. Its line goes into FOLDER/RANK.
 int run_rank(char** words) {
+  if (is_faulty_program(words[0])) return run_faulty_rank(words);
   CommOptions options;
   options.rank = std::atoi(words[1]);
   options.size = std::atoi(words[2]);
@@ -195,66 +172,6 @@ int run_rank(char** words) {
   std::ofstream(folder + "/" + words[1]) << line;
   return 0;
 }
-
-class RankProcesses {
- public:
-  RankProcesses(const std::string& program, int size) {
-    std::filesystem::create_directory(folder_.path() + "/store");
-    for (int rank = 0; rank < size; ++rank) {
-      std::vector<std::string> words{"/proc/self/exe",     "--rank",      program, std::to_string(rank),
-                                     std::to_string(size), folder_.path()};
-      std::vector<char*> argv;
-      for (std::string& word : words) argv.push_back(word.data());
-      argv.push_back(nullptr);
-      const pid_t pid = ::vfork();
-      if (pid == 0) {
-        ::execv(argv[0], argv.data());
-        ::_exit(127);
-      }
-      pids_.push_back(pid);
-    }
-  }
-  ~RankProcesses() {
-    for (const pid_t pid : pids_) {
-      if (pid <= 0) continue;
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
-    }
-  }
-  RankProcesses(const RankProcesses&) = delete;
-  RankProcesses& operator=(const RankProcesses&) = delete;
-
-  /// The signal that ends a rank.
-  int signal_of(std::size_t rank) {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pids_[rank], &status, 0), pids_[rank]);
-    pids_[rank] = 0;
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  }
-  /// Waits until a rank has stopped, and lets it go on after a time.
-  void resume(std::size_t rank, std::chrono::milliseconds after) {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pids_[rank], &status, WUNTRACED), pids_[rank]);
-    EXPECT_TRUE(WIFSTOPPED(status));
-    std::this_thread::sleep_for(after);
-    ::kill(pids_[rank], SIGCONT);
-  }
-  /// Waits for the end of a rank, and returns its line.
-  std::string line_of(std::size_t rank) {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pids_[rank], &status, 0), pids_[rank]);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << ": " << status;
-    pids_[rank] = 0;
-    std::ifstream file(folder_.path() + "/" + std::to_string(rank));
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-
- private:
-  const TemporaryFolder folder_;
-  std::vector<pid_t> pids_;
-};
 
 TEST(CommProcesses, reduce_and_exchange_elements) {
   for (const int size : {2, 3}) {
