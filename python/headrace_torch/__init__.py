@@ -26,13 +26,16 @@ def register() -> None:
 def _make_group(options: Any, group_options: Any) -> HeadraceProcessGroup:
     from headrace._torch.group import HeadraceProcessGroup
 
-    group = HeadraceProcessGroup(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        timeout=options.timeout,
-        name=options.group_id,
-        hints=group_options,
-    )
+    if hasattr(group_options, "make_group"):  # headrace.distributed has the communicator already
+        group: HeadraceProcessGroup = group_options.make_group(options)
+    else:
+        group = HeadraceProcessGroup(
+            options.store,
+            options.group_rank,
+            options.group_size,
+            timeout=options.timeout,
+            name=options.group_id,
+            hints=group_options,
+        )
     group.options.global_ranks_in_group = list(options.global_ranks_in_group)
     return group

@@ -2,6 +2,7 @@
 """Ranks of a torch.distributed group as processes that stay, and run one case after the other."""
 
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import traceback
@@ -14,15 +15,15 @@ class Ended(int):
     """The exit code of a rank whose process has ended in a case."""
 
 
-def serve(rank, size, folder, pipe):
-    """Runs cases by name until the pipe ends. Each answer is (True, value) or (False, text of the error)."""
+def serve(rank, size, folder, cases, pipe):
+    """Runs functions of the module `cases` by name until the pipe ends. Each answer is (True, value) or
+    (False, text of the error)."""
     faulthandler.enable()
     os.environ["HEADRACE_RUNTIME_DIR"] = str(folder)
     import torch
     import torch.distributed as dist
 
-    import torch_cases
-
+    functions = importlib.import_module(cases)
     torch.set_num_threads(1)
     dist.init_process_group(
         "headrace",
@@ -33,19 +34,19 @@ def serve(rank, size, folder, pipe):
     )
     while (name := pipe.recv()) is not None:
         try:
-            pipe.send((True, getattr(torch_cases, name)(rank, size)))
+            pipe.send((True, getattr(functions, name)(rank, size)))
         except BaseException:
             pipe.send((False, f"rank {rank} of {size}: {traceback.format_exc()}"))
     dist.destroy_process_group()
 
 
 class Ranks:
-    def __init__(self, size, folder):
+    def __init__(self, size, folder, cases="torch_cases"):
         context = multiprocessing.get_context("spawn")
         pairs = [context.Pipe() for _ in range(size)]
         self.pipes = [ours for ours, _ in pairs]
         self.processes = [
-            context.Process(target=serve, args=(rank, size, folder, theirs), daemon=True)
+            context.Process(target=serve, args=(rank, size, folder, cases, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pairs)
         ]
         for process in self.processes:

@@ -19,7 +19,7 @@ from .errors import as_torch_error
 from .monitored_barrier import monitored_barrier
 from .reductions import reduction_of
 from .sparse import all_reduce_sparse
-from .tensors import Staged, as_input, as_output, only
+from .tensors import Staged, as_input, as_output, only, split_elements
 from .work import GroupWork
 
 # An operation of the communicator, and what it takes before async_op.
@@ -309,27 +309,13 @@ class HeadraceProcessGroup(ProcessGroup):
         """Splits count rows; none: one part of all rows for each rank."""
         staged: list[Staged] = []
         memory = as_output(output, staged), as_input(input)
-        splits = self._elements(output, output_split_sizes), self._elements(input, input_split_sizes)
+        size = self.size()
+        splits = (
+            split_elements(output, output_split_sizes, size),
+            split_elements(input, input_split_sizes, size),
+        )
         calls = [(self._comm.all_to_all_v_single, (*memory, *splits))]
         return self._start("all_to_all", calls, opts, [output], staged)
-
-    def _elements(self, tensor: Tensor, rows: list[int] | None) -> list[int]:
-        """The elements of each rank's part."""
-        count = tensor.shape[0] if tensor.dim() else 1
-        if not rows:
-            if count % self.size():
-                raise RuntimeError(
-                    f"Tensor's dim 0 does not divide equally across group size: {count} rows, {self.size()} "
-                    "ranks. Give split sizes"
-                )
-            rows = [count // self.size()] * self.size()
-        if sum(rows) != count:
-            raise RuntimeError(
-                f"Split sizes doesn't match total dim 0 size: {rows} are {sum(rows)} rows, and the tensor "
-                f"has {count}"
-            )
-        of_row = tensor.numel() // count if count else 0
-        return [part * of_row for part in rows]
 
     def barrier(self, opts: Any = DEFAULTS) -> Work:
         return self._start("barrier", [(self._comm.barrier, ())], opts, [])

@@ -48,3 +48,25 @@ def check(tensor: Tensor) -> None:
         raise RuntimeError(
             f"the tensor has the layout {tensor.layout}, which all_reduce alone takes: give tensor.to_dense()"
         )
+
+
+def split_elements(tensor: Tensor, rows: Sequence[int] | None, size: int) -> list[int]:
+    """The elements of each rank's part.
+
+    rows: of each part; none: one part of all rows for each of `size` ranks.
+    """
+    count = tensor.shape[0] if tensor.dim() else 1
+    if not rows:
+        if count % size:
+            raise RuntimeError(
+                f"Tensor's dim 0 does not divide equally across group size: {count} rows, {size} ranks. Give "
+                "split sizes"
+            )
+        rows = [count // size] * size
+    if sum(rows) != count:
+        raise RuntimeError(
+            f"Split sizes doesn't match total dim 0 size: {rows} are {sum(rows)} rows, and the tensor has "
+            f"{count}"
+        )
+    of_row = tensor.numel() // count if count else 0
+    return [part * of_row for part in rows]
