@@ -42,47 +42,7 @@ std::span<const T> one(const T& elements) {
   return {&elements, 1};
 }
 
-constexpr std::array window_operation_names{"tensor_register", "tensor_deregister", "put",        "get",
-                                            "signal",          "wait_signal",       "atomic_add", "flush"};
-
-constexpr std::array operation_names{
-    "open",
-    "split",
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "all_gather_v",
-    "all_gather_single",
-    "reduce_scatter",
-    "reduce_scatter_v",
-    "reduce_scatter_single",
-    "all_to_all",
-    "all_to_all_single",
-    "all_to_all_v_single",
-    "gather",
-    "gather_single",
-    "scatter",
-    "barrier",
-    "send",
-    "recv",
-    "monitored_barrier",
-    "batch",
-    "coalesced",
-    "reduce_scatter_quantized",
-    "device_all_to_all_v_single",
-};
-static_assert(operation_names.size() ==
-              static_cast<std::size_t>(CommOperation::device_all_to_all_v_single) + 1);
-
 }  // namespace
-
-std::string_view comm_operation_name(CommOperation operation) noexcept {
-  const auto index = static_cast<std::size_t>(operation);
-  const std::size_t of_window = index - static_cast<std::size_t>(CommOperation::tensor_register);
-  if (of_window < window_operation_names.size()) return window_operation_names[of_window];
-  return index < operation_names.size() ? operation_names[index] : "unknown";
-}
 
 // Refuses wrong arguments of the operation.
 #define HEADRACE_CHECK_ARGUMENTS(...) \

@@ -4,7 +4,7 @@
 #include "collectives/reduction.hpp"
 
 #include "base/errors.hpp"
-#include "collectives/small_float.hpp"
+#include "base/small_float.hpp"
 
 #include <algorithm>
 #include <array>
@@ -354,9 +354,6 @@ Functions functions_of(Kind kind, DType dtype, Instructions instructions) {
   return {};
 }
 
-constexpr std::array<std::string_view, 9> op_names{"sum",  "product", "min",  "max",       "avg",
-                                                   "band", "bor",     "bxor", "premul_sum"};
-
 }  // namespace
 
 Instructions best_instructions() noexcept {
@@ -397,12 +394,3 @@ Result<Reduction> Reduction::find(ReduceOp op, DType dtype, int ranks, Instructi
 }
 
 }  // namespace headrace::collectives
-
-namespace headrace {
-
-std::string_view reduce_op_name(ReduceOp::Kind kind) noexcept {
-  const auto index = static_cast<std::size_t>(kind);
-  return index < collectives::op_names.size() ? collectives::op_names[index] : "unknown";
-}
-
-}  // namespace headrace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/reduction.hpp"
-#include "collectives/small_float.hpp"
+#include "base/small_float.hpp"
 
 #include <gmock/gmock.h>
 

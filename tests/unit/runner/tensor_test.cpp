@@ -25,15 +25,6 @@ TEST(TensorTest, each_type_has_a_name_and_a_width) {
   EXPECT_THAT(dtype_from_name("float33").error().message, HasSubstr("float32, float64"));
 }
 
-TEST(TensorTest, a_device_name_is_read_in_any_case) {
-  EXPECT_EQ(device_from_text("CPU").value(), Device{});
-  EXPECT_EQ(device_from_text("cuda").value(), (Device{Device::Kind::cuda, 0}));
-  EXPECT_EQ(device_from_text("Cuda:3").value(), (Device{Device::Kind::cuda, 3}));
-  EXPECT_EQ(device_text({Device::Kind::cuda, 3}), "cuda:3");
-  for (const char* text : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x"})
-    EXPECT_EQ(device_from_text(text).code(), Code::invalid_argument) << text;
-}
-
 TEST(TensorTest, zeros_gives_zeroed_aligned_memory) {
   const auto tensor = Tensor::zeros(DType::float64, {3, 5});
   ASSERT_TRUE(tensor);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace headrace::collectives {
+namespace headrace {
 
 /// Types without infinities (float8_e4m3fn) have one NaN, of all ones, and end at their largest number.
 /// Rounds to nearest, ties to even, as write_element does.
@@ -80,4 +80,4 @@ struct BFloat16 {
   }
 };
 
-}  // namespace headrace::collectives
+}  // namespace headrace
