@@ -41,6 +41,7 @@ Result<OpOptions> options_of(const headrace_op_options* given) {
   auto hints = pairs_in(given->hints);
   if (!hints) return std::move(hints).error();
   options.hints = std::move(*hints);
+  options.stream = given->stream;
   return options;
 }
 
@@ -51,6 +52,7 @@ Result<MessageOptions> options_of(const headrace_message_options* given) {
   options.async = given->async != 0;
   options.timeout = timeout_of(given->timeout_ns);
   options.tag = given->tag;
+  options.stream = given->stream;
   return options;
 }
 

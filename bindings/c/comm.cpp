@@ -24,6 +24,7 @@ Result<CommOptions> comm_options_of(const headrace_comm_options* given) {
   options.abort_on_error = given->abort_on_error != 0;
   options.enable_reconfigure = given->enable_reconfigure != 0;
   if (given->backend != nullptr) options.backend = given->backend;
+  if (given->device != nullptr) options.device = given->device;
   auto hints = pairs_in(given->hints);
   if (!hints) return std::move(hints).error();
   options.hints = std::move(*hints);
@@ -43,6 +44,7 @@ nlohmann::ordered_json described(const CommOptions& options) {
           {"timeout_ns", described(options.timeout)},
           {"abort_on_error", options.abort_on_error},
           {"backend", options.backend},
+          {"device", options.device},
           {"hints", nlohmann::ordered_json(options.hints)}};
 }
 

@@ -27,6 +27,13 @@ std::int32_t headrace_work_wait(const headrace_work* work, std::int64_t timeout_
   });
 }
 
+std::int32_t headrace_work_wait_on(const headrace_work* work, void* stream, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(work, "work"));
+    return work->work.wait_on(stream);
+  });
+}
+
 std::int32_t headrace_work_error(const headrace_work* work, headrace_error** error) {
   return guarded(error, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(work, "work"));

@@ -36,13 +36,6 @@ struct PyCommOptions {
   CommOptions options;
 };
 
-void check_device(nb::handle device) {
-  const auto place = take(device_from_text(nb::str(device).c_str()));
-  if (place.kind != Device::Kind::cpu)
-    raise(Error{Code::not_supported,
-                "communicators move host memory: device is " + device_text(place) + ", give \"cpu\""});
-}
-
 /// A backend that is not known may be a class of an installed package.
 void load_entry_point(const std::string& backend) {
   const auto known = list_comm_backends();
@@ -104,9 +97,9 @@ nb::object new_comm(const std::string& backend, nb::handle device, std::optional
                     std::optional<int> size, std::optional<Text> meeting, nb::object store,
                     const std::string& name, const TimeLimit& timeout, const TimeLimit& meeting_timeout,
                     bool abort_on_error, const Hints& hints, bool enable_reconfigure) {
-  check_device(device);
   CommOptions options = options_of(rank, size);
   options.backend = backend;
+  options.device = nb::str(device).c_str();
   load_entry_point(backend);
   std::optional<std::string> address;
   if (meeting) address = meeting->str();
@@ -285,12 +278,8 @@ void bind_life(CommClass& comm) {
           "The name, the same on all ranks.")
       .def("get_options", &get_options, "The options, with the values that were set since.")
       .def(
-          "get_device",
-          [](const PyComm& self) {
-            (void)self.comm();
-            return nb::str("cpu");
-          },
-          "\"cpu\": where the tensors lie.")
+          "get_device", [](const PyComm& self) { return to_str(device_text(self.comm().device())); },
+          "Where the tensors lie: \"cpu\", \"cuda:1\".")
       .def(
           "get_backend", [](const PyComm& self) { return to_str(self.comm().backend()); },
           "The name of the backend: \"host\".")
@@ -387,15 +376,16 @@ void bind_life(CommClass& comm) {
 }
 
 // The last arguments of each operation. A macro, because nanobind takes them one by one.
-#define HEADRACE_CALL_OPTIONS bool async_op, const Hints &hints, const TimeLimit &timeout
-#define HEADRACE_CALL_ARGUMENTS \
-  nb::arg("async_op") = false, nb::arg("hints") = nb::none(), nb::arg("timeout") = nb::none()
+#define HEADRACE_CALL_OPTIONS bool async_op, const Hints &hints, const TimeLimit &timeout, nb::handle stream
+#define HEADRACE_CALL_ARGUMENTS                                                                \
+  nb::arg("async_op") = false, nb::arg("hints") = nb::none(), nb::arg("timeout") = nb::none(), \
+  nb::arg("stream") = nb::none()
 
 void bind_all_to_all(CommClass& comm) {
   comm.def(
           "all_reduce",
           [](PyComm& self, nb::handle tensor, const ReduceOp& op, HEADRACE_CALL_OPTIONS, nb::handle output) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const Elements from = call.uses(tensor, "tensor", output.is_none());
             const Elements to = output.is_none() ? from : call.writes(output, "output");
             return call.start([=](headrace::Comm& comm, const OpOptions& options) {
@@ -410,7 +400,7 @@ void bind_all_to_all(CommClass& comm) {
       .def(
           "all_gather",
           [](PyComm& self, nb::handle tensor_list, nb::handle tensor, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes_each(tensor_list, "tensor_list");
             const auto from = call.reads(tensor, "tensor");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -422,7 +412,7 @@ void bind_all_to_all(CommClass& comm) {
       .def(
           "all_gather_v",
           [](PyComm& self, nb::handle tensor_list, nb::handle tensor, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes_each(tensor_list, "tensor_list");
             const auto from = call.reads(tensor, "tensor");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -434,7 +424,7 @@ void bind_all_to_all(CommClass& comm) {
       .def(
           "all_gather_single",
           [](PyComm& self, nb::handle output, nb::handle input, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads(input, "input");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -447,7 +437,7 @@ void bind_all_to_all(CommClass& comm) {
           "reduce_scatter",
           [](PyComm& self, nb::handle output, nb::handle input_list, const ReduceOp& op,
              HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads_each(input_list, "input_list");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -460,7 +450,7 @@ void bind_all_to_all(CommClass& comm) {
           "reduce_scatter_v",
           [](PyComm& self, nb::handle output, nb::handle input_list, const ReduceOp& op,
              HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads_each(input_list, "input_list");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -472,7 +462,7 @@ void bind_all_to_all(CommClass& comm) {
       .def(
           "reduce_scatter_single",
           [](PyComm& self, nb::handle output, nb::handle input, const ReduceOp& op, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads(input, "input");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -485,7 +475,7 @@ void bind_all_to_all(CommClass& comm) {
           "reduce_scatter_quantized",
           [](PyComm& self, nb::handle output, nb::handle input, const ReduceOp& op, std::uint64_t seed,
              HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads(input, "input");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -499,7 +489,7 @@ void bind_all_to_all(CommClass& comm) {
       .def(
           "all_to_all",
           [](PyComm& self, nb::handle outputs, nb::handle inputs, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes_each(outputs, "output_tensor_list");
             const auto from = call.reads_each(inputs, "input_tensor_list");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -511,7 +501,7 @@ void bind_all_to_all(CommClass& comm) {
       .def(
           "all_to_all_single",
           [](PyComm& self, nb::handle output, nb::handle input, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads(input, "input");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -524,7 +514,7 @@ void bind_all_to_all(CommClass& comm) {
           "all_to_all_v_single",
           [](PyComm& self, nb::handle output, nb::handle input, const Splits& output_splits,
              const Splits& input_splits, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads(input, "input");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -537,7 +527,7 @@ void bind_all_to_all(CommClass& comm) {
           "device_all_to_all_v_single",
           [](PyComm& self, nb::handle output, nb::handle input, nb::handle output_splits,
              nb::handle input_splits, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output");
             const auto from = call.reads(input, "input");
             const auto to_splits = call.reads(output_splits, "output_split_sizes");
@@ -556,7 +546,7 @@ void bind_all_to_all(CommClass& comm) {
       .def(
           "barrier",
           [](PyComm& self, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             return call.start(
                 [](headrace::Comm& comm, const OpOptions& options) { return comm.barrier(options); });
           },
@@ -578,7 +568,7 @@ void bind_one_to_all(CommClass& comm) {
   comm.def(
           "broadcast",
           [](PyComm& self, nb::handle tensor, int root, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const Elements all = call.uses(tensor, "tensor", self.comm().rank() != root);
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
               return comm.broadcast(all, root, options);
@@ -588,7 +578,7 @@ void bind_one_to_all(CommClass& comm) {
       .def(
           "reduce",
           [](PyComm& self, nb::handle tensor, int root, const ReduceOp& op, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const Elements all = call.uses(tensor, "tensor", self.comm().rank() == root);
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
               return comm.reduce(all, root, op, options);
@@ -599,7 +589,7 @@ void bind_one_to_all(CommClass& comm) {
       .def(
           "gather",
           [](PyComm& self, nb::handle outputs, nb::handle input, int root, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes_each(outputs, "output_tensor_list");
             const auto from = call.reads(input, "input_tensor");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -612,7 +602,7 @@ void bind_one_to_all(CommClass& comm) {
       .def(
           "gather_single",
           [](PyComm& self, nb::handle output, nb::handle input, int root, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const Elements to = output.is_none() ? Elements() : call.writes(output, "output");
             const auto from = call.reads(input, "input");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -624,7 +614,7 @@ void bind_one_to_all(CommClass& comm) {
       .def(
           "scatter",
           [](PyComm& self, nb::handle output, nb::handle inputs, int root, HEADRACE_CALL_OPTIONS) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(output, "output_tensor");
             const auto from = call.reads_each(inputs, "input_tensor_list");
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
@@ -640,7 +630,7 @@ void bind_messages(CommClass& comm) {
   comm.def(
           "send",
           [](PyComm& self, nb::handle tensor, int dst, HEADRACE_CALL_OPTIONS, std::uint32_t tag) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto from = call.reads(tensor, "tensor");
             return call.start_message(tag, [&](headrace::Comm& comm, const MessageOptions& options) {
               return comm.send(from, dst, options);
@@ -651,7 +641,7 @@ void bind_messages(CommClass& comm) {
       .def(
           "recv",
           [](PyComm& self, nb::handle tensor, int src, HEADRACE_CALL_OPTIONS, std::uint32_t tag) {
-            CommCall call(self, {async_op, hints, timeout});
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto to = call.writes(tensor, "tensor");
             return call.start_message(tag, [&](headrace::Comm& comm, const MessageOptions& options) {
               return comm.recv(to, src, options);
@@ -675,12 +665,16 @@ void bind_comm(nb::module_& module) {
       "One rank of a communicator, from new_comm or split.\n\n"
       "Every rank calls the same operations in the same order; sends and receives are apart from that "
       "order.\n"
-      "An operation takes NumPy arrays, torch tensors on the CPU and other objects with the buffer protocol\n"
-      "or DLPack, contiguous, of any shape.\n"
+      "An operation takes NumPy arrays, torch tensors and other objects with the buffer protocol or DLPack,\n"
+      "contiguous, of any shape, on the device of the communicator.\n"
       "async_op: return at once; the work waits. timeout: seconds or a timedelta, from the call on; None: "
       "the\n"
       "communicator's. An operation that fails or is late ends the communicator on all ranks. Ctrl-C in an\n"
       "operation that is not async ends it too, before KeyboardInterrupt is raised.\n"
+      "On a GPU no operation waits. stream: a torch.cuda.Stream or the number of a CUDA stream; None: the\n"
+      "default stream. The operation sees what was queued on it before; without async_op later work of it "
+      "sees\n"
+      "the result, with async_op after Work.wait().\n"
       "Errors of every operation: InvalidArgument (rank, root, counts, dtypes, memory; another rank is in\n"
       "another operation), TimedOut, Canceled (aborted: by which rank, why), PeerLost (which rank).\n"
       "Threads: any. A forked child opens its own communicators.");
@@ -704,6 +698,7 @@ void bind_comm(nb::module_& module) {
           "= None, enable_reconfigure: bool = False) -> Comm"),
       "Opens a communicator: meets the other ranks and connects to each.\n\n"
       "backend: the same on all ranks; list_comm_backends() has the names. \"fake\" moves nothing.\n"
+      "device: where the tensors lie: \"cpu\", \"cuda:1\", or \"cuda\": the current GPU.\n"
       "rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,\n"
       "srun and others, or HEADRACE_RANK and HEADRACE_SIZE).\n"
       "meeting: where the ranks meet: \"tcp://host:port\", at which rank 0 listens; \"file:///folder\";\n"
@@ -722,8 +717,9 @@ void bind_comm(nb::module_& module) {
       "hints: for the backend; list_comm_hints() has the names for \"host\".\n"
       "Errors: InvalidArgument (rank, size, name, an unknown hint: the nearest; a rank that two callers\n"
       "have), NotFound (no such backend: which there are; no launcher has set rank and size: what was\n"
-      "looked for), NotSupported (another device), TimedOut (which ranks have not come), and those of the\n"
-      "store and of the backend.");
+      "looked for), NotSupported (the backend does not move memory of the device), TimedOut (which ranks "
+      "have\n"
+      "not come), and those of the store and of the backend.");
 }
 
 }  // namespace headrace::python

@@ -294,6 +294,7 @@ void register_backend(const std::string& name, nb::object cls) {
   table.abi_minor = HEADRACE_COMM_ABI_MINOR;
   table.name = texts->name.c_str();
   table.version = texts->version.c_str();
+  table.devices = HEADRACE_COMM_MOVES_HOST_MEMORY;
   table.context = cls.ptr();
   table.open = backend_open;
   table.close = backend_close;

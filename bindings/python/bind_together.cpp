@@ -5,6 +5,7 @@
 #include "bindings/python/bind_comm.hpp"
 #include "bindings/python/comm_call.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/stream_input.hpp"
 #include "bindings/python/text.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -45,7 +46,8 @@ class PyBatch {
 /// `with comm.coalescing() as c:`
 class PyCoalescing {
  public:
-  PyCoalescing(nb::object comm, bool async_op) : comm_(std::move(comm)), async_op_(async_op) {}
+  PyCoalescing(nb::object comm, bool async_op, void* stream)
+      : comm_(std::move(comm)), async_op_(async_op), stream_(stream) {}
 
   void begin() const {
     self().ask([](headrace::Comm& comm) { return comm.start_coalescing(); });
@@ -58,7 +60,7 @@ class PyCoalescing {
       return;
     }
     const Work work = self().ask([this](headrace::Comm& comm) { return comm.end_coalescing(async_op_); });
-    work_ = nb::cast(PyWork(self().home, work));
+    work_ = nb::cast(PyWork(self().home, work, stream_));
   }
   [[nodiscard]] nb::object work() const { return work_; }
 
@@ -67,6 +69,7 @@ class PyCoalescing {
 
   const nb::object comm_;
   const bool async_op_;
+  void* const stream_;
   nb::object work_ = nb::none();
 };
 
@@ -86,10 +89,11 @@ void bind_batch(nb::module_& module, CommClass& comm) {
            "Adds a receive from rank src, or from headrace.any_source.")
       .def(
           "issue",
-          [](PyBatch& self, bool async_op, const Hints& hints, const TimeLimit& timeout) {
-            return self.issue({async_op, hints, timeout});
+          [](PyBatch& self, bool async_op, const Hints& hints, const TimeLimit& timeout, nb::handle stream) {
+            return self.issue({async_op, hints, timeout, stream});
           },
           nb::arg("async_op") = false, nb::arg("hints") = nb::none(), nb::arg("timeout") = nb::none(),
+          nb::arg("stream") = nb::none(),
           "Begins all messages in the order in which they were added, once. The work ends when all have "
           "ended,\n"
           "with the first error; an empty batch is done at once. There are no hints.\n\n"
@@ -126,13 +130,17 @@ void bind_coalescing(nb::module_& module, CommClass& comm) {
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
   comm.def(
       "coalescing",
-      [](nb::object self, bool async_op) { return new PyCoalescing(std::move(self), async_op); },
-      nb::arg("async_op") = false, nb::sig("def coalescing(self, async_op: bool = False) -> Coalescing"),
+      [](nb::object self, bool async_op, nb::handle stream) {
+        return new PyCoalescing(std::move(self), async_op, stream.is_none() ? nullptr : to_stream(stream));
+      },
+      nb::arg("async_op") = false, nb::arg("stream") = nb::none(),
+      nb::sig("def coalescing(self, async_op: bool = False, stream: typing.Any = None) -> Coalescing"),
       "Issues the calls of a block together: `with comm.coalescing() as c: ...`, then c.work.\n\n"
       "Each call of this thread in the block is checked and returns the work of all. split, finalize and "
       "abort\n"
       "are not kept; finalize forgets the calls. Blocks are not nested.\n"
       "async_op: the end of the block does not wait.\n"
+      "stream: on a GPU, the one that c.work.wait() makes wait; each call has a stream of its own.\n"
       "Owns: the tensors stay in memory until the work has ended.");
 }
 
@@ -158,8 +166,8 @@ void bind_persistent(nb::module_& module, CommClass& comm) {
       .def(
           "all_gather_p_exec",
           [](PyComm& self, const nb::object& handle, nb::handle input, bool async_op, const Hints& hints,
-             const TimeLimit& timeout) {
-            CommCall call(self, {async_op, hints, timeout});
+             const TimeLimit& timeout, nb::handle stream) {
+            CommCall call(self, {async_op, hints, timeout, stream});
             const auto from = call.reads(input, "input");
             call.keep(handle);
             const AllGatherHandle prepared = nb::cast<PyAllGather&>(handle).handle;
@@ -168,11 +176,11 @@ void bind_persistent(nb::module_& module, CommClass& comm) {
             });
           },
           nb::arg("handle"), nb::arg("input"), nb::arg("async_op") = false, nb::arg("hints") = nb::none(),
-          nb::arg("timeout") = nb::none(),
+          nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
           nb::sig("def all_gather_p_exec(self, handle: AllGatherHandle, input: typing.Any, async_op: bool = "
                   "False, "
                   "hints: dict[str, typing.Any] | None = None, timeout: float | datetime.timedelta | None = "
-                  "None) "
+                  "None, stream: typing.Any = None) "
                   "-> Work"),
           "all_gather_single into the output of the handle.\n\n"
           "Errors: InvalidArgument (another communicator's handle, or freed; another count or dtype).")

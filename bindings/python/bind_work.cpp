@@ -5,6 +5,7 @@
 #include "bindings/python/binding.hpp"
 #include "bindings/python/comm_handle.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/stream_input.hpp"
 #include "bindings/python/time_limit.hpp"
 
 #include <array>
@@ -76,13 +77,24 @@ void bind_work(nb::module_& module) {
       .def(
           "wait", [](const PyWork& self, const TimeLimit& timeout) { self.wait(timeout.or_else(forever)); },
           nb::arg("timeout") = nb::none(),
-          "Waits until it has ended.\n\n"
+          "Waits until it has ended. On a GPU, without a timeout, later work of the stream of the call waits "
+          "and\n"
+          "this returns at once.\n\n"
           "timeout: seconds or a timedelta; None: no limit but that of the operation.\n"
           "Errors: those of the operation; TimedOut (the timeout expired; the operation goes on).")
       .def(
           "wait_blocking",
-          [](const PyWork& self, const TimeLimit& timeout) { self.wait(timeout.or_else(forever)); },
-          nb::arg("timeout") = nb::none(), "The same as wait: operations on the host have no stream.")
+          [](const PyWork& self, const TimeLimit& timeout) { self.wait_blocking(timeout.or_else(forever)); },
+          nb::arg("timeout") = nb::none(),
+          "Waits until it has ended, on a GPU too.\n\n"
+          "Errors: as of wait.")
+      .def(
+          "wait_on", [](const PyWork& self, nb::handle stream) { self.wait_on(to_stream(stream)); },
+          nb::arg("stream"),
+          "Of a communicator on a GPU: makes later work of a stream wait for the operation, and returns at "
+          "once.\n\n"
+          "stream: a torch.cuda.Stream, or the number of a CUDA stream.\n"
+          "Errors: those of the operation, if it has failed by now; InvalidArgument (no GPU).")
       .def("exception", &PyWork::exception, nb::sig("def exception(self) -> headrace.errors.Error | None"),
            "Why it failed; None if it did not fail, or has not ended.")
       .def(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/python/comm_call.hpp"
 
+#include "bindings/python/stream_input.hpp"
+
 #include <string>
 #include <string_view>
 
@@ -29,18 +31,6 @@ bool requires_grad(nb::handle object) {
   return answer.ptr() == Py_True;
 }
 
-void check_place(const TensorView& view, const char* kind, const char* name) {
-  const auto what = [&] { return std::string(kind) + " " + name; };
-  if (view.device.kind != Device::Kind::cpu)
-    raise_invalid(what() + " is on " + device_text(view.device) +
-                  ": communicators move host memory; give a copy there, as tensor.cpu() makes");
-  if (!view.strides.empty())
-    raise_invalid(what() + " is not contiguous: its shape is " + shape_text(view.shape) +
-                  ", its strides are " + shape_text(view.strides) +
-                  " elements; give contiguous memory, as tensor.contiguous() or numpy.ascontiguousarray "
-                  "makes");
-}
-
 /// None has no entries.
 template <class Each>
 void for_each_entry(nb::handle list, const char* name, const Each& each) {
@@ -61,7 +51,8 @@ Timeout limit_of_call(const TimeLimit& limit) {
   return limit.or_else({}).value_or(std::chrono::nanoseconds::max());
 }
 
-CommCall::CommCall(PyComm& comm, const CallOptions& options) : comm_(comm) {
+CommCall::CommCall(PyComm& comm, const CallOptions& options)
+    : comm_(comm), device_(comm.comm().device()), on_gpu_(device_.kind != Device::Kind::cpu) {
   set_options(options);
   tensors_.reserve(2);
 }
@@ -73,6 +64,20 @@ void CommCall::set_options(const CallOptions& options) {
   keeps_ = options_.async || !ends_with_its_call(comm_.comm().backend());
   options_.timeout = limit_of_call(options.timeout);
   if (options.hints) options_.hints = to_options(options.hints);
+  if (options.stream.is_valid() && !options.stream.is_none()) options_.stream = to_stream(options.stream);
+}
+
+void CommCall::check_place(const TensorView& view, const char* kind, const char* name) const {
+  const auto what = [&] { return std::string(kind) + " " + name; };
+  if (view.device != device_)
+    raise_invalid(what() + " is on " + device_text(view.device) + ": this communicator moves memory of " +
+                  device_text(device_) + "; give a copy there, as tensor." + (on_gpu_ ? "cuda" : "cpu") +
+                  "() makes");
+  if (!view.strides.empty())
+    raise_invalid(what() + " is not contiguous: its shape is " + shape_text(view.shape) +
+                  ", its strides are " + shape_text(view.strides) +
+                  " elements; give contiguous memory, as tensor.contiguous() or numpy.ascontiguousarray "
+                  "makes");
 }
 
 const TensorInput& CommCall::add(nb::handle object, const char* name, const char* kind) {
@@ -82,17 +87,21 @@ const TensorInput& CommCall::add(nb::handle object, const char* name, const char
                   " is None: give a NumPy array, a torch tensor, or another object with the buffer protocol "
                   "or DLPack");
   try {
-    tensors_.emplace_back(object.ptr(), role, comm_.exchange);
+    tensors_.emplace_back(object.ptr(), role, comm_.exchange, producer_stream());
     // The caller's list may change while other threads run.
     if (keeps_ || kind == entry) objects_.push_back(nb::borrow(object));
   } catch (nb::python_error&) {
     // DLPack refuses such tensors, because what is written to them has no gradient. Collectives have none.
     if (!requires_grad(object)) throw;
     objects_.push_back(object.attr("detach")());
-    tensors_.emplace_back(objects_.back().ptr(), role, comm_.exchange);
+    tensors_.emplace_back(objects_.back().ptr(), role, comm_.exchange, producer_stream());
   }
   check_place(tensors_.back().view(), kind, name);
   return tensors_.back();
+}
+
+std::optional<void*> CommCall::producer_stream() const {
+  return on_gpu_ ? std::optional(options_.stream) : std::nullopt;
 }
 
 Elements CommCall::writable(const TensorInput& tensor, const char* name) const {
@@ -143,7 +152,7 @@ void CommCall::refuse_hints() const {
 }
 
 WorkObject CommCall::of(const Work& work) const {
-  return nb::borrow<WorkObject>(nb::cast(PyWork(comm_.home, work)));
+  return nb::borrow<WorkObject>(nb::cast(PyWork(comm_.home, work, options_.stream)));
 }
 
 WorkObject CommCall::done() const {

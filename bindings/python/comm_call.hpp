@@ -22,6 +22,7 @@ struct CallOptions {
   bool async_op = false;
   Hints hints;
   TimeLimit timeout;
+  nb::handle stream = {};  ///< None or null: the default stream
 };
 
 /// The limit of an operation; nullopt: the communicator's.
@@ -33,7 +34,7 @@ class CommCall {
   CommCall(PyComm& comm, const CallOptions& options);
 
   // The elements of an object. Raises InvalidArgument, with the argument's name, if it has none that
-  // collectives move: contiguous, on the host, and writable if the operation writes them.
+  // collectives move: contiguous, on the communicator's device, and writable if the operation writes them.
   Elements writes(nb::handle object, const char* name);
   ConstElements reads(nb::handle object, const char* name);
   /// `written`: whether the operation changes those of this rank.
@@ -51,17 +52,19 @@ class CommCall {
   WorkObject start(const Call& call) {
     options_.owner = owner();
     const Work work = comm_.ask([&](headrace::Comm& comm) { return call(comm, std::as_const(options_)); });
-    return options_.async ? of(work) : done();
+    return options_.async || on_gpu_ ? of(work) : done();
   }
   /// The same for call(Comm&, const MessageOptions&) of messages, which have no hints.
   template <class Call>
   WorkObject start_message(std::uint32_t tag, const Call& call) {
     refuse_hints();
-    const MessageOptions options{options_.async, options_.timeout, tag, owner()};
+    const MessageOptions options{options_.async, options_.timeout, tag, owner(), options_.stream};
     return of(comm_.ask([&](headrace::Comm& comm) { return call(comm, options); }));
   }
 
  private:
+  /// The stream on which DLPack's producers order their memory.
+  [[nodiscard]] std::optional<void*> producer_stream() const;
   const TensorInput& add(nb::handle object, const char* name, const char* kind);
   Elements writable(const TensorInput& tensor, const char* name) const;
   /// The tensors, if the operation may use them after the call: then no caller need keep them.
@@ -70,7 +73,11 @@ class CommCall {
   WorkObject of(const Work& work) const;
   WorkObject done() const;
 
+  void check_place(const TensorView& view, const char* kind, const char* name) const;
+
   PyComm& comm_;
+  const Device device_;
+  const bool on_gpu_;
   bool keeps_ = false;  ///< the tensors, until the operation has ended
   OpOptions options_;
   std::vector<TensorInput> tensors_;

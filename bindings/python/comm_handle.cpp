@@ -46,6 +46,16 @@ bool PyWork::completed() const {
 }
 
 void PyWork::wait(const Timeout& timeout) const {
+  const bool on_gpu = home_ && home_->comm().device().kind != Device::Kind::cpu;
+  on_gpu && !timeout ? wait_on(stream_) : wait_blocking(timeout);
+}
+
+void PyWork::wait_on(void* stream) const {
+  const headrace::Work& work = this->work();
+  take(without_gil([&] { return work.wait_on(stream); }));
+}
+
+void PyWork::wait_blocking(const Timeout& timeout) const {
   const auto ended = [this] { return work_.status() > WorkStatus::in_progress; };
   const auto wait = [this](std::chrono::nanoseconds time) {
     return without_gil([&] { return work_.wait(time); });

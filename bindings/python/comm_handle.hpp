@@ -36,19 +36,24 @@ class PyWork {
  public:
   /// An operation that is done.
   PyWork() = default;
-  PyWork(std::shared_ptr<CommHome> home, headrace::Work work)
-      : home_(std::move(home)), work_(std::move(work)) {}
+  /// `stream`: of the call.
+  PyWork(std::shared_ptr<CommHome> home, headrace::Work work, void* stream)
+      : home_(std::move(home)), work_(std::move(work)), stream_(stream) {}
 
   /// Raises if the communicator belongs to the parent of this process.
   const headrace::Work& work() const;
   [[nodiscard]] bool completed() const;
+  /// On a GPU without a limit the stream of the call waits, else this thread.
   void wait(const Timeout& timeout) const;
+  void wait_blocking(const Timeout& timeout) const;
+  void wait_on(void* stream) const;
   /// None, or why the operation failed.
   [[nodiscard]] nb::object exception() const;
 
  private:
   std::shared_ptr<CommHome> home_;  // the work, which refers to the communicator, goes before it
   headrace::Work work_;
+  void* stream_ = nullptr;
 };
 
 /// A PyWork, as a Python object.

@@ -37,6 +37,9 @@ struct CommOptions {
   /// none moves an element: for measuring, and for programs without other ranks), or one of
   /// list_comm_backends().
   std::string backend = "host";
+  /// Where the elements of every call lie: "cpu", "cuda:1", or "cuda": the current GPU of the thread that
+  /// opens it, which options() returns by its number. Ranks may have different GPUs.
+  std::string device = "cpu";
   /// The same on all ranks: 1 to 128 bytes. Communicators that share a meeting place have different names.
   std::string name = "world";
   /// Where the ranks meet: "tcp://host:port", at which rank 0 listens; "file:///folder"; "memory:NAME" for
@@ -89,8 +92,12 @@ struct OpOptions {
   Timeout timeout = {};  ///< from the call on; nullopt: the communicator's
   /// "algorithm": "one_shot" or "two_shot" for all_reduce, the same on every rank.
   std::map<std::string, std::string> hints = {};
-  /// Released when the operation has ended: an owner of the memory, if the operation is async.
+  /// Released when the operation has ended: an owner of the memory, if the operation is async or on a GPU.
   std::shared_ptr<const void> owner = {};
+  /// Of a communicator on a GPU: a CUstream of that GPU; null: its default stream. The operation sees what
+  /// was queued on it before the call. Not async: later work of the stream sees the result, and the call does
+  /// not wait for it. Async: the operation runs beside later work of the stream; Work::wait_on joins them.
+  void* stream = nullptr;
 };
 
 /// What goes with a message from rank to rank.
@@ -99,6 +106,7 @@ struct MessageOptions {
   Timeout timeout = {};
   std::uint32_t tag = 0;                   ///< a receive takes messages of its own tag alone
   std::shared_ptr<const void> owner = {};  ///< as in OpOptions
+  void* stream = nullptr;                  ///< as in OpOptions
 };
 
 /// What is new in a communicator that split, reconfigure or shrink makes.
@@ -130,6 +138,11 @@ class Work {
   /// Waits until it has ended. An operation that is late goes on.
   ///   errors  those of the operation; timed_out. They name rank, operation, number and the rank waited for
   HEADRACE_API Result<void> wait(Timeout timeout = forever) const;
+  /// Of a communicator on a GPU: makes later work of a stream wait for the operation, and returns at once.
+  ///   errors  those of the operation, if it has failed by now; invalid_argument (no GPU, coalesced calls
+  ///   that
+  ///           have not been issued)
+  HEADRACE_API Result<void> wait_on(void* stream) const;
   /// Why it failed; Code::ok and no text if it did not, or has not ended.
   [[nodiscard]] HEADRACE_API Error error() const;
   /// Of a receive that is completed: the rank that sent. Else -1.
@@ -168,6 +181,9 @@ class Window;
 /// An operation that fails or is late ends the communicator on all ranks: every later one returns the reason.
 /// Wrong arguments end nothing: no rank has been told of the operation, and the caller corrects the call. A
 /// send or receive that is late before its first byte has moved ends alone.
+///
+/// On a GPU (CommOptions::device) every operation is ordered by streams, and calls return once it is queued.
+/// Without `async` too the work ends later: Work::wait waits for it on the host.
 ///   threads  any
 ///   fork     a forked child opens its own communicators
 ///   errors   of every operation: invalid_argument (rank, root, counts, types, null memory: the values; or
@@ -193,6 +209,8 @@ class Comm {
   /// had.
   [[nodiscard]] HEADRACE_API std::vector<int> ranks() const;
   [[nodiscard]] HEADRACE_API std::string name() const;
+  /// Where the elements of its calls lie.
+  [[nodiscard]] HEADRACE_API Device device() const;
   /// With the values that were set since.
   [[nodiscard]] HEADRACE_API CommOptions options() const;
   /// CommOptions::backend, and the version that the backend gives. Both end with a zero.

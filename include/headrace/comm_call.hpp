@@ -41,8 +41,8 @@ inline constexpr std::optional<DType> dtype_of<std::uint32_t> = DType::uint32;
 template <>
 inline constexpr std::optional<DType> dtype_of<std::uint64_t> = DType::uint64;
 
-/// Contiguous elements of the caller that an operation writes. They stay the caller's, in place, until the
-/// operation has ended.
+/// Contiguous elements of the caller that an operation writes, in memory of the communicator's device. They
+/// stay the caller's, in place, until the operation has ended.
 struct Elements {
   void* data = nullptr;  ///< may be null if there are none
   std::size_t count = 0;
@@ -186,6 +186,7 @@ struct CommCall {
   bool wait_all_ranks = false;  ///< of monitored_barrier
   std::uint64_t seed = 0;       ///< of reduce_scatter_quantized
   CommCallId group = {};        ///< the batch or coalesced calls that it belongs to; number 0: none
+  void* stream = nullptr;       ///< of a communicator on a GPU, as in OpOptions
 };
 
 }  // namespace headrace

@@ -681,14 +681,27 @@ class Work:
 
     def wait(self, timeout: float | datetime.timedelta | None = None) -> None:
         """
-        Waits until it has ended.
+        Waits until it has ended. On a GPU, without a timeout, later work of the stream of the call waits and
+        this returns at once.
 
         timeout: seconds or a timedelta; None: no limit but that of the operation.
         Errors: those of the operation; TimedOut (the timeout expired; the operation goes on).
         """
 
     def wait_blocking(self, timeout: float | datetime.timedelta | None = None) -> None:
-        """The same as wait: operations on the host have no stream."""
+        """
+        Waits until it has ended, on a GPU too.
+
+        Errors: as of wait.
+        """
+
+    def wait_on(self, stream: object) -> None:
+        """
+        Of a communicator on a GPU: makes later work of a stream wait for the operation, and returns at once.
+
+        stream: a torch.cuda.Stream, or the number of a CUDA stream.
+        Errors: those of the operation, if it has failed by now; InvalidArgument (no GPU).
+        """
 
     def exception(self) -> headrace.errors.Error | None:
         """Why it failed; None if it did not fail, or has not ended."""
@@ -905,11 +918,14 @@ class Comm:
     One rank of a communicator, from new_comm or split.
 
     Every rank calls the same operations in the same order; sends and receives are apart from that order.
-    An operation takes NumPy arrays, torch tensors on the CPU and other objects with the buffer protocol
-    or DLPack, contiguous, of any shape.
+    An operation takes NumPy arrays, torch tensors and other objects with the buffer protocol or DLPack,
+    contiguous, of any shape, on the device of the communicator.
     async_op: return at once; the work waits. timeout: seconds or a timedelta, from the call on; None: the
     communicator's. An operation that fails or is late ends the communicator on all ranks. Ctrl-C in an
     operation that is not async ends it too, before KeyboardInterrupt is raised.
+    On a GPU no operation waits. stream: a torch.cuda.Stream or the number of a CUDA stream; None: the
+    default stream. The operation sees what was queued on it before; without async_op later work of it sees
+    the result, with async_op after Work.wait().
     Errors of every operation: InvalidArgument (rank, root, counts, dtypes, memory; another rank is in
     another operation), TimedOut, Canceled (aborted: by which rank, why), PeerLost (which rank).
     Threads: any. A forked child opens its own communicators.
@@ -933,7 +949,7 @@ class Comm:
         """The options, with the values that were set since."""
 
     def get_device(self) -> str:
-        """"cpu": where the tensors lie."""
+        """Where the tensors lie: "cpu", "cuda:1"."""
 
     def get_backend(self) -> str:
         """The name of the backend: "host"."""
@@ -1020,7 +1036,7 @@ class Comm:
 
     def __reduce__(self) -> NoReturn: ...
 
-    def all_reduce(self, tensor: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, *, output: object | None = None) -> Work:
+    def all_reduce(self, tensor: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None, *, output: object | None = None) -> Work:
         """
         Every rank gets the reduction of all ranks' elements, bit for bit the same.
 
@@ -1028,55 +1044,55 @@ class Comm:
         hints: "algorithm": "one_shot" or "two_shot", the same on every rank.
         """
 
-    def all_gather(self, tensor_list: object, tensor: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def all_gather(self, tensor_list: object, tensor: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """tensor_list[r] gets the tensor of rank r. All have the same count."""
 
-    def all_gather_v(self, tensor_list: object, tensor: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def all_gather_v(self, tensor_list: object, tensor: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         The same with counts that differ: tensor_list[r] has the count of rank r's tensor.
         """
 
-    def all_gather_single(self, output: object, input: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def all_gather_single(self, output: object, input: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """output gets the inputs of all ranks in a row."""
 
-    def reduce_scatter(self, output: object, input_list: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def reduce_scatter(self, output: object, input_list: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         Rank r gets the reduction of all ranks' input_list[r]. All have the same count.
         """
 
-    def reduce_scatter_v(self, output: object, input_list: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def reduce_scatter_v(self, output: object, input_list: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         The same with counts that differ: input_list[r] has the count of rank r's output.
         """
 
-    def reduce_scatter_single(self, output: object, input: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def reduce_scatter_single(self, output: object, input: object, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """The same with the inputs in a row, one for each rank."""
 
-    def reduce_scatter_quantized(self, output: object, input: object, op: ReduceOp, seed: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def reduce_scatter_quantized(self, output: object, input: object, op: ReduceOp, seed: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         reduce_scatter_single of float32, SUM or AVG, that sends bfloat16, rounded up or down by chance, so that
         the mean of the error is 0. Sums are float32. The same seed on all ranks gives the same elements.
         """
 
-    def all_to_all(self, output_tensor_list: object, input_tensor_list: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def all_to_all(self, output_tensor_list: object, input_tensor_list: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         output_tensor_list[r] gets input_tensor_list[this rank] of rank r. Counts may differ.
         """
 
-    def all_to_all_single(self, output: object, input: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def all_to_all_single(self, output: object, input: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """The same with the parts in a row, all of one count."""
 
-    def all_to_all_v_single(self, output: object, input: object, output_split_sizes: Sequence[int], input_split_sizes: Sequence[int], async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def all_to_all_v_single(self, output: object, input: object, output_split_sizes: Sequence[int], input_split_sizes: Sequence[int], async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """The same with counts for each rank, in elements."""
 
-    def device_all_to_all_v_single(self, output: object, input: object, output_split_sizes: object, input_split_sizes: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def device_all_to_all_v_single(self, output: object, input: object, output_split_sizes: object, input_split_sizes: object, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         The same with splits in tensors of int64, which are read when the operation begins: an asynchronous one
         may be called before they are known. Their sums are at most the sizes of output and input. Splits that do
         not fit end the communicator with InvalidArgument, and nothing is written.
         """
 
-    def barrier(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def barrier(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """Returns once every rank has called it."""
 
     def monitored_barrier(self, timeout: float | datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -1087,35 +1103,35 @@ class Comm:
         wait_all_ranks: a rank that is gone does not end the wait for the others, so that all are named.
         """
 
-    def broadcast(self, tensor: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def broadcast(self, tensor: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """Every rank gets the root's elements."""
 
-    def reduce(self, tensor: object, root: int, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def reduce(self, tensor: object, root: int, op: ReduceOp, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         The root gets the reduction of all ranks' elements; those of other ranks stay as they are.
         """
 
-    def gather(self, output_tensor_list: object | None, input_tensor: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def gather(self, output_tensor_list: object | None, input_tensor: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         output_tensor_list[r] of the root gets the input of rank r. On other ranks it is empty or None.
         """
 
-    def gather_single(self, output: object | None, input: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def gather_single(self, output: object | None, input: object, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         The same with the inputs of all ranks in a row. On other ranks the output may be None.
         """
 
-    def scatter(self, output_tensor: object, input_tensor_list: object | None, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def scatter(self, output_tensor: object, input_tensor_list: object | None, root: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         Rank r gets input_tensor_list[r] of the root. On other ranks the list is empty or None.
         """
 
-    def send(self, tensor: object, dst: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, *, tag: int = 0) -> Work:
+    def send(self, tensor: object, dst: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None, *, tag: int = 0) -> Work:
         """
         Sends a message. Done when the elements may be changed; the receiver may not have them yet.
         """
 
-    def recv(self, tensor: object, src: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, *, tag: int = 0) -> Work:
+    def recv(self, tensor: object, src: int, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None, *, tag: int = 0) -> Work:
         """
         Receives the next message of the tag from a rank, or from headrace.any_source: Work.source() tells
         which. The message has as many bytes as the tensor.
@@ -1154,13 +1170,14 @@ class Comm:
         Makes a batch: sends and receives that are issued together, so that none waits for another.
         """
 
-    def coalescing(self, async_op: bool = False) -> Coalescing:
+    def coalescing(self, async_op: bool = False, stream: Any = None) -> Coalescing:
         """
         Issues the calls of a block together: `with comm.coalescing() as c: ...`, then c.work.
 
         Each call of this thread in the block is checked and returns the work of all. split, finalize and abort
         are not kept; finalize forgets the calls. Blocks are not nested.
         async_op: the end of the block does not wait.
+        stream: on a GPU, the one that c.work.wait() makes wait; each call has a stream of its own.
         Owns: the tensors stay in memory until the work has ended.
         """
 
@@ -1170,7 +1187,7 @@ class Comm:
         part.
         """
 
-    def all_gather_p_exec(self, handle: AllGatherHandle, input: Any, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def all_gather_p_exec(self, handle: AllGatherHandle, input: Any, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: Any = None) -> Work:
         """
         all_gather_single into the output of the handle.
 
@@ -1193,7 +1210,7 @@ class BatchSendRecv:
     def recv(self, tensor: object, src: int, *, tag: int = 0) -> None:
         """Adds a receive from rank src, or from headrace.any_source."""
 
-    def issue(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None) -> Work:
+    def issue(self, async_op: bool = False, hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         Begins all messages in the order in which they were added, once. The work ends when all have ended,
         with the first error; an empty batch is done at once. There are no hints.
@@ -1233,6 +1250,7 @@ def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = N
     Opens a communicator: meets the other ranks and connects to each.
 
     backend: the same on all ranks; list_comm_backends() has the names. "fake" moves nothing.
+    device: where the tensors lie: "cpu", "cuda:1", or "cuda": the current GPU.
     rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,
     srun and others, or HEADRACE_RANK and HEADRACE_SIZE).
     meeting: where the ranks meet: "tcp://host:port", at which rank 0 listens; "file:///folder";
@@ -1249,8 +1267,8 @@ def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = N
     hints: for the backend; list_comm_hints() has the names for "host".
     Errors: InvalidArgument (rank, size, name, an unknown hint: the nearest; a rank that two callers
     have), NotFound (no such backend: which there are; no launcher has set rank and size: what was
-    looked for), NotSupported (another device), TimedOut (which ranks have not come), and those of the
-    store and of the backend.
+    looked for), NotSupported (the backend does not move memory of the device), TimedOut (which ranks have
+    not come), and those of the store and of the backend.
     """
 
 class FlightRecorder:

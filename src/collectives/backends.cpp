@@ -24,9 +24,12 @@ namespace {
 
 struct LinkedIn {
   std::string_view name;
+  std::uint32_t devices;  // headrace_comm_devices_v1
   Result<std::shared_ptr<Comm::Core>> (*open)(const CommOptions& options);
 };
-constexpr std::array linked_in{LinkedIn{"fake", FakeComm::open}, LinkedIn{"host", HostComm::open}};
+constexpr std::array linked_in{
+    LinkedIn{"fake", HEADRACE_COMM_MOVES_HOST_MEMORY | HEADRACE_COMM_MOVES_CUDA_MEMORY, FakeComm::open},
+    LinkedIn{"host", HEADRACE_COMM_MOVES_HOST_MEMORY, HostComm::open}};
 
 const LinkedIn* find_linked_in(std::string_view name) {
   for (const LinkedIn& one : linked_in)
@@ -50,9 +53,11 @@ class Registered {
     const auto at = tables_.find(name);
     return at == tables_.end() ? std::nullopt : std::optional(at->second);
   }
-  void names(std::set<std::string>& all) {
+  /// Adds the names of those that move such memory.
+  void names(std::set<std::string>& all, std::uint32_t devices = ~0U) {
     const std::scoped_lock lock(mutex_);
-    for (const auto& [name, table] : tables_) all.insert(name);
+    for (const auto& [name, table] : tables_)
+      if ((table.devices & devices) != 0) all.insert(name);
   }
 
  private:
@@ -77,15 +82,39 @@ Error unknown(const std::string& name) {
   return error;
 }
 
+/// Refuses a backend that does not move memory of the communicator's device.
+Result<void> check_device(const CommOptions& options, std::uint32_t devices) {
+  const bool gpu = device_of(options).kind != Device::Kind::cpu;
+  const std::uint32_t needed = gpu ? HEADRACE_COMM_MOVES_CUDA_MEMORY : HEADRACE_COMM_MOVES_HOST_MEMORY;
+  if ((devices & needed) != 0) return {};
+  std::set<std::string> able;
+  for (const LinkedIn& one : linked_in)
+    if ((one.devices & needed) != 0) able.emplace(one.name);
+  Registered::of_process().names(able, needed);
+  return make_error(Code::not_supported,
+                    "backend {} does not move memory of {}: use another backend ({}), or open it with device "
+                    "\"{}\"",
+                    options.backend, options.device, fmt::join(able, ", "), gpu ? "cpu" : "cuda");
+}
+
+Result<std::shared_ptr<Comm::Core>> open_table(const headrace_comm_backend_v1& table,
+                                               const CommOptions& options) {
+  HEADRACE_TRY_VOID(check_device(options, table.devices));
+  return TableComm::open(table, options);
+}
+
 }  // namespace
 
-Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& options) {
-  HEADRACE_TRY_VOID(check_options(options));
-  if (const LinkedIn* const found = find_linked_in(options.backend)) return found->open(options);
-  if (const auto table = Registered::of_process().find(options.backend))
-    return TableComm::open(*table, options);
+Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& given) {
+  HEADRACE_TRY_VOID(check_options(given));
+  HEADRACE_TRY(options, with_device_number(given));
+  if (const LinkedIn* const found = find_linked_in(options.backend)) {
+    HEADRACE_TRY_VOID(check_device(options, found->devices));
+    return found->open(options);
+  }
+  if (const auto table = Registered::of_process().find(options.backend)) return open_table(*table, options);
   HEADRACE_TRY(table, load_comm_library(options.backend));
-  if (table) return TableComm::open(*table, options);
+  if (table) return open_table(*table, options);
   return unknown(options.backend);
 }
 

@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 #include "base/names.hpp"
 #include "base/utf8.hpp"
+#include "gpu/device.hpp"
 
 #include <cstddef>
 #include <numeric>
@@ -31,6 +32,19 @@ Result<void> check_options(const CommOptions& options) {
   }
   return {};
 }
+
+Result<CommOptions> with_device_number(CommOptions options) {
+  HEADRACE_TRY(device, device_from_text(options.device));
+  if (device.kind == Device::Kind::cuda && options.device.find(':') == std::string::npos) {
+    HEADRACE_TRY(driver, cuda::load_driver());
+    HEADRACE_TRY(current, gpu::current_device(driver));
+    device.index = current;
+  }
+  options.device = device_text(device);
+  return options;
+}
+
+Device device_of(const CommOptions& options) { return device_from_text(options.device).value(); }
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));

@@ -26,6 +26,7 @@ CommCall call_of(CommOperation operation, const OpOptions& options) {
   call.async = options.async;
   call.timeout = options.timeout;
   call.hints = &options.hints;
+  call.stream = options.stream;
   return call;
 }
 CommCall call_of(CommOperation operation, const MessageOptions& options) {
@@ -34,6 +35,7 @@ CommCall call_of(CommOperation operation, const MessageOptions& options) {
   call.async = options.async;
   call.timeout = options.timeout;
   call.tag = options.tag;
+  call.stream = options.stream;
   return call;
 }
 
@@ -85,6 +87,7 @@ int Comm::rank() const { return core_->rank(); }
 int Comm::size() const { return core_->size(); }
 std::vector<int> Comm::ranks() const { return core_->ranks(); }
 std::string Comm::name() const { return core_->name(); }
+Device Comm::device() const { return core_->device(); }
 CommOptions Comm::options() const { return core_->options(); }
 std::string_view Comm::backend() const { return core_->backend(); }
 std::string_view Comm::backend_version() const { return core_->backend_version(); }
@@ -482,7 +485,10 @@ Result<Work> Batch::issue(const OpOptions& options) {
   HEADRACE_CHECK_ARGUMENTS(Arguments(*messages_->core, CommOperation::batch)
                                .that(options.hints.empty(), "a batch has no hints, and some are given"));
   messages_->issued = true;
-  for (collectives::KeptCall& call : messages_->calls) call.set_timeout(options.timeout);
+  for (collectives::KeptCall& call : messages_->calls) {
+    call.set_timeout(options.timeout);
+    call.set_stream(options.stream);
+  }
   return messages_->core->batch(messages_->calls, options);
 }
 
@@ -510,13 +516,40 @@ bool Work::is_completed() const {
   return state_->ended();
 }
 
+namespace {
+
+/// Refuses a wait that would have no end.
+Result<void> may_wait(const std::shared_ptr<Work::State>& work) {
+  Comm::Core& core = *work->core();
+  if (!work->ended() && core.forked()) return core.why_not_in_child();
+  if (core.coalesces() != work) return {};
+  return core.refused(
+      CommOperation::coalesced,
+      make_error(Code::invalid_argument, "its calls are kept by this thread: call end_coalescing first"));
+}
+
+}  // namespace
+
+Result<void> Work::wait_on(void* stream) const {
+  if (!state_) return {};
+  HEADRACE_TRY_VOID(may_wait(state_));
+  Comm::Core& core = *state_->core();
+  if (!core.on_gpu())
+    return core.refused(
+        state_->call().operation,
+        make_error(Code::invalid_argument,
+                   "wait_on is for communicators on a GPU, and this one moves host memory: use "
+                   "wait"));
+  const std::vector<Work> parts = state_->parts();
+  for (const Work& part : parts) HEADRACE_TRY_VOID(part.wait_on(stream));
+  if (parts.empty() && !state_->ended()) HEADRACE_TRY_VOID(core.wait_on(*state_, stream));
+  if (state_->ended() && state_->status() != WorkStatus::completed) return state_->error();
+  return {};
+}
+
 Result<void> Work::wait(Timeout timeout) const {
   if (!state_) return {};
-  if (!state_->ended() && state_->core()->forked()) return state_->core()->why_not_in_child();
-  if (state_->core()->coalesces() == state_)
-    return state_->core()->refused(
-        CommOperation::coalesced,
-        make_error(Code::invalid_argument, "its calls are kept by this thread: call end_coalescing first"));
+  HEADRACE_TRY_VOID(may_wait(state_));
   const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
   if (!state_->core()->wait(*state_, deadline)) {
     const int awaited = state_->awaited();

@@ -110,6 +110,9 @@ Result<headrace_comm_backend_v1> check_comm_table(const headrace_comm_backend_v1
     return make_error(Code::not_supported, "its table is called `{}` but its library `{}`: rename one",
                       table->name, expected_name);
   if (table->version == nullptr) return make_error(Code::not_supported, "its table has no version: name one");
+  if (table->devices == 0)
+    return make_error(Code::not_supported,
+                      "its table names no devices: set `devices` to the memory that it moves");
   HEADRACE_TRY_VOID(check_entries(*table));
   headrace_comm_backend_v1 known{};
   std::memcpy(&known, table, std::min(table->struct_size, sizeof known));

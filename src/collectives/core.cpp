@@ -75,12 +75,27 @@ std::vector<int> Comm::Core::first_ranks(std::span<const int> group) const {
 
 Result<Work> Comm::Core::call(CommCall& call, std::shared_ptr<const void> owner) {
   if (forked()) return why_not_in_child();
+  HEADRACE_TRY_VOID(check_stream(call.operation, call.stream));
   if (const auto work = coalesces()) return keep(call, std::move(owner), work);
   if (!hooks_->any()) return issue(call, std::move(owner));
   HEADRACE_TRY_VOID(hooks_->before(call));
   Result<Work> result = issue(call, std::move(owner));
   hooks_->after(call, result);
   return result;
+}
+
+Result<void> Comm::Core::check_stream(CommOperation operation, const void* stream) const {
+  if (stream == nullptr || on_gpu()) return {};
+  return refused(operation,
+                 make_error(Code::invalid_argument,
+                            "a stream is given, and the communicator moves host memory: give none, "
+                            "or open it with a GPU as its device"));
+}
+
+Result<void> Comm::Core::wait_on(Work::State& work, void* /*stream*/) {
+  static_cast<void>(wait(work, Deadline::never()));
+  if (work.status() == WorkStatus::completed) return {};
+  return work.error();
 }
 
 Error Comm::Core::not_in_backend(std::string_view what) const {
@@ -120,10 +135,12 @@ Result<Work> Comm::Core::keep_batch(std::span<const collectives::KeptCall> messa
 
 Result<Work> Comm::Core::batch(std::span<const collectives::KeptCall> messages, const OpOptions& options) {
   if (forked()) return why_not_in_child();
+  HEADRACE_TRY_VOID(check_stream(CommOperation::batch, options.stream));
   if (messages.empty()) return Work();
   if (const auto work = coalesces()) return keep_batch(messages, options.owner, work);
   GroupCall group(CommOperation::batch, messages, options.async);
   group.call().timeout = options.timeout;
+  group.call().stream = options.stream;
   HEADRACE_TRY_VOID(hooks_->before(group.call()));
   Result<Work> result = issue_group(group.call(), messages, make_group(CommOperation::batch, options.owner));
   hooks_->after(group.call(), result);
@@ -147,15 +164,15 @@ Result<Work> Comm::Core::issue_group(CommCall& call, std::span<const collectives
   const auto group = std::make_shared<collectives::Group>(work);
   issue_all(calls, call.async, *group);
   group->seal();
-  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
+  if (!call.async && !on_gpu()) HEADRACE_TRY_VOID(wait_in_call(work));
   return Work(work);
 }
 
-void Comm::Core::issue_all(std::span<const collectives::KeptCall> calls, bool /*async*/,
+void Comm::Core::issue_all(std::span<const collectives::KeptCall> calls, bool async,
                            collectives::Group& group) {
   for (const collectives::KeptCall& kept : calls) {
     CommCall call = kept.call();
-    call.async = true;
+    call.async = async || !on_gpu();  // none waits; on a GPU it says how streams are ordered
     call.group = group.id();
     const auto work = issue(call, kept.owner());
     work ? group.add(*work) : group.refuse(work.error());

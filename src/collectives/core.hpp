@@ -31,6 +31,7 @@ struct Identity {
   int rank = 0, size = 1;
   std::string name;
   std::vector<int> ranks;  ///< those of this communicator in the one that was opened first
+  Device device = {};      ///< where the elements of its calls lie
 };
 
 }  // namespace collectives
@@ -48,6 +49,8 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   [[nodiscard]] int size() const { return identity_.size; }
   [[nodiscard]] const std::vector<int>& ranks() const { return identity_.ranks; }
   [[nodiscard]] const std::string& name() const { return identity_.name; }
+  [[nodiscard]] Device device() const { return identity_.device; }
+  [[nodiscard]] bool on_gpu() const { return identity_.device.kind != Device::Kind::cpu; }
   [[nodiscard]] const std::shared_ptr<collectives::Hooks>& hooks() const { return hooks_; }
 
   /// Whether this is a forked child's copy: it has none of the threads, and the memory is its parent's.
@@ -98,6 +101,9 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   virtual void poll() {}
   /// Waits for a work of this communicator; false: it is late.
   virtual bool wait(Work::State& work, Deadline deadline) = 0;
+  /// Makes later work of a stream wait for a work of this communicator, which is on a GPU. Here: the host
+  /// waits.
+  virtual Result<void> wait_on(Work::State& work, void* stream);
 
  protected:
   /// The options of a communicator of the ranks `group`, in which this one is number `mine`.
@@ -115,12 +121,13 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   /// Begins calls that end as one, in this order, and adds each to the group. Without `async` the caller
   /// waits by wait_in_call. Here: one after another.
   virtual void issue_all(std::span<const collectives::KeptCall> calls, bool async, collectives::Group& group);
-  /// Waits for a work in the call that began it.
+  /// Waits for a work in the call that began it. On a GPU no call waits.
   virtual Result<void> wait_in_call(const std::shared_ptr<Work::State>& work);
 
  private:
   [[nodiscard]] std::shared_ptr<Work::State> make_group(CommOperation operation,
                                                         std::shared_ptr<const void> owner);
+  [[nodiscard]] Result<void> check_stream(CommOperation operation, const void* stream) const;
   Result<Work> keep(CommCall& call, std::shared_ptr<const void> owner,
                     const std::shared_ptr<Work::State>& work);
   Result<Work> keep_batch(std::span<const collectives::KeptCall> messages,

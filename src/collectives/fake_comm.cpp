@@ -17,7 +17,8 @@ Result<std::shared_ptr<Comm::Core>> FakeComm::open(const CommOptions& options) {
 }
 
 FakeComm::FakeComm(CommOptions options, std::vector<int> ranks)
-    : Core({options.rank, options.size, options.name, std::move(ranks)}, std::make_shared<Hooks>()),
+    : Core({options.rank, options.size, options.name, std::move(ranks), device_of(options)},
+           std::make_shared<Hooks>()),
       options_(std::move(options)) {}
 
 std::string_view FakeComm::backend_version() const { return HEADRACE_VERSION; }

@@ -10,6 +10,7 @@ void Group::add(const Work& member) {
     const std::scoped_lock lock(mutex_);
     ++left_;
   }
+  work_->add_part(member);
   member.on_end([group = shared_from_this(), member] {
     Error error = member.error();
     group->one_ended(error.code == Code::ok ? std::nullopt : std::optional(std::move(error)));

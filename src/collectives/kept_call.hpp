@@ -17,6 +17,7 @@ class KeptCall {
   /// The call; it points into this object.
   [[nodiscard]] CommCall call() const;
   void set_timeout(Timeout timeout) { call_.timeout = timeout; }
+  void set_stream(void* stream) { call_.stream = stream; }
   /// Keeps the elements; may be null.
   [[nodiscard]] const std::shared_ptr<const void>& owner() const { return owner_; }
 

@@ -73,6 +73,7 @@ bool reads_inputs(const CommCall& call, int rank) {
 
 CommHooks nan_check(const Comm& comm) {
   CommHooks hooks;
+  if (comm.device().kind != Device::Kind::cpu) return hooks;
   hooks.before = [rank = comm.rank(), name = comm.name()](const CommCall& call) -> Result<void> {
     if (!reads_inputs(call, rank)) return {};
     for (std::size_t index = 0; index < call.inputs.size(); ++index) {

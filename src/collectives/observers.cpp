@@ -2,6 +2,8 @@
 #include "collectives/observers.hpp"
 
 #include "agent/backend_set.hpp"
+#include "base/log.hpp"
+#include "base/names.hpp"
 #include "base/options.hpp"
 #include "collectives/call_log.hpp"
 #include "collectives/line_file.hpp"
@@ -119,7 +121,14 @@ Result<Observers> Observers::read() {
 }
 
 Result<void> Observers::add_to(Comm& comm, const std::shared_ptr<Comm::Core>& core) const {
-  if (nan_check) comm.add_hooks(headrace::nan_check(comm));
+  if (nan_check && core->on_gpu())
+    Log(Logger::process_default(), "collectives")
+        .warn(
+            "{}: its elements are on {}, and option comm.nan_check reads host memory alone: nothing is "
+            "checked",
+            name_text(comm.name()), device_text(comm.device()));
+  else if (nan_check)
+    comm.add_hooks(headrace::nan_check(comm));
   if (trace_entries != 0) HEADRACE_TRY_VOID(add_trace(comm, core, *this));
   if (log.empty()) return {};
   HEADRACE_TRY(file, LineFile::open(log));

@@ -8,6 +8,9 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/assembly.hpp"
 #include "collectives/host_comm.hpp"
+#include "collectives/split_card.hpp"
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -65,27 +68,14 @@ Result<std::shared_ptr<Comm::Core>> HostComm::reconfigure(const std::string& uui
 Result<std::shared_ptr<Comm::Core>> HostComm::shrink(std::span<const int> excluded,
                                                      const SplitOptions& changes) {
   if (forked()) return why_not_in_child();
+  HEADRACE_TRY(group, ranks_left(excluded, rank(), size()));
   std::vector<Seat> seats;
-  std::vector<int> first_ranks;
-  std::string left;  // numbers of those that stay
-  for (const int rank : excluded) {
-    if (rank < 0 || rank >= size() || rank == this->rank() || std::ranges::count(excluded, rank) > 1) {
-      return make_error(
-          Code::invalid_argument,
-          "shrink: rank {} cannot be left out: give other ranks, each once; there are {}, from 0", rank,
-          size());
-    }
-  }
-  for (int rank = 0; rank < size(); ++rank) {
-    if (std::ranges::count(excluded, rank) != 0) continue;
-    seats.push_back(rank == this->rank() ? own_seat({}) : members_->seat(rank));
-    first_ranks.push_back(ranks()[static_cast<std::size_t>(rank)]);
-    left.append(left.empty() ? "" : ", ").append(std::to_string(rank));
-  }
+  for (const int rank : group) seats.push_back(rank == this->rank() ? own_seat({}) : members_->seat(rank));
   HEADRACE_TRY_VOID(still_open());
+  const std::string left = fmt::format("{}", fmt::join(group, ", "));
   abort(fmt::format("it goes on with ranks {} alone", left));
   const std::string key = fmt::format("{:016x} shrinks to {}", members_->id(), left);
-  return assemble(hash_text(key), seats, std::move(first_ranks), changes);
+  return assemble(hash_text(key), seats, first_ranks(group), changes);
 }
 
 Result<std::shared_ptr<Comm::Core>> HostComm::assemble(std::uint64_t key, const std::vector<Seat>& seats,

@@ -31,6 +31,19 @@ Result<int> index_in_group(std::span<const int> group, int rank, int size) {
   return mine;
 }
 
+Result<std::vector<int>> ranks_left(std::span<const int> excluded, int rank, int size) {
+  for (const int one : excluded) {
+    if (one < 0 || one >= size || one == rank || std::ranges::count(excluded, one) > 1)
+      return make_error(
+          Code::invalid_argument,
+          "shrink: rank {} cannot be left out: give other ranks, each once; there are {}, from 0", one, size);
+  }
+  std::vector<int> left;
+  for (int one = 0; one < size; ++one)
+    if (std::ranges::count(excluded, one) == 0) left.push_back(one);
+  return left;
+}
+
 Result<void> gather_texts(Exchange& exchange, const std::string& mine, std::vector<std::string>& all) {
   const auto size = static_cast<std::size_t>(exchange.size());
   std::vector<std::uint64_t> lengths(size);

@@ -15,6 +15,10 @@ namespace headrace::collectives {
 ///   errors  invalid_argument (it is not in the group; a rank twice, or out of range)
 [[nodiscard]] Result<int> index_in_group(std::span<const int> group, int rank, int size);
 
+/// The ranks that are not excluded.
+///   errors  invalid_argument (a rank twice, out of range, or this one)
+[[nodiscard]] Result<std::vector<int>> ranks_left(std::span<const int> excluded, int rank, int size);
+
 /// Every rank gets the texts of all, which may differ in length.
 [[nodiscard]] Result<void> gather_texts(Exchange& exchange, const std::string& mine,
                                         std::vector<std::string>& all);

@@ -56,6 +56,7 @@ TableCall::TableCall(const CommCall& call, Timeout timeout)
   call_.timeout_ns = table_timeout(timeout);
   call_.hints = hints_.data();
   call_.hint_count = static_cast<std::uint32_t>(hints_.size());
+  call_.stream = call.stream;
 }
 
 Error table_error(std::string_view backend, std::int32_t code, std::string_view message) {

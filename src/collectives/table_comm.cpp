@@ -12,6 +12,8 @@
 #include "collectives/table_call.hpp"
 #include "collectives/waiter.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -151,7 +153,8 @@ void keep_for_ever(std::shared_ptr<TableHost> host) {
 }  // namespace
 
 TableComm::TableComm(const headrace_comm_backend_v1& table, CommOptions options, std::vector<int> ranks)
-    : Core({options.rank, options.size, options.name, std::move(ranks)}, std::make_shared<Hooks>()),
+    : Core({options.rank, options.size, options.name, std::move(ranks), device_of(options)},
+           std::make_shared<Hooks>()),
       table_(table),
       interrupted_(options.interrupted),
       host_(host_of(table)),
@@ -188,6 +191,7 @@ Result<void> TableComm::start(const Open& open) {
   setup.host = &host_->table;
   setup.rank = rank();
   setup.size = size();
+  setup.device = on_gpu() ? device().index : HEADRACE_COMM_CPU;
   setup.name = name().c_str();
   setup.ranks = ranks().data();
   setup.meeting_timeout_ns = table_timeout(options_.meeting_timeout);
@@ -231,20 +235,48 @@ Result<std::shared_ptr<Comm::Core>> TableComm::split(std::span<const int> ranks,
     const std::int32_t code = table_.split(comm_, nullptr, 0, nullptr, &none, why.out());
     if (code != HEADRACE_OK) done = why.error(table_.name, code);
   } else {
-    part =
-        std::make_shared<TableComm>(table_, options_of_split(ranks, mine, name, changes), first_ranks(ranks));
-    part->host_->store.emplace(
-        host_->store->place(), fmt::format("{}#{}/{}/{}", this->name(), table_.name, call.number, name), mine,
-        static_cast<int>(ranks.size()), part->options_.meeting_timeout, part->interrupted_);
-    done = part->start([&](const headrace_comm_setup_v1& setup, void** comm, headrace_text_v1* why) {
-      return table_.split(comm_, ranks.data(), ranks.size(), &setup, comm, why);
-    });
+    auto made = make_part(ranks, mine, name, fmt::format("{}/{}", call.number, name), changes,
+                          [&](const headrace_comm_setup_v1& setup, void** comm, headrace_text_v1* why) {
+                            return table_.split(comm_, ranks.data(), ranks.size(), &setup, comm, why);
+                          });
+    made ? void(part = std::move(*made)) : void(done = std::move(made).error());
   }
   Error error{Code::ok, {}};
   if (!done) error = described(*this, running, std::move(done).error());
   hooks()->completed(running.id(), error);
   if (error.code != Code::ok) return error;
   return std::shared_ptr<Core>(std::move(part));
+}
+
+template <class Open>
+Result<std::shared_ptr<TableComm>> TableComm::make_part(std::span<const int> group, int mine,
+                                                        const std::string& name, std::string key,
+                                                        const SplitOptions& changes, const Open& open) {
+  auto part =
+      std::make_shared<TableComm>(table_, options_of_split(group, mine, name, changes), first_ranks(group));
+  part->host_->store.emplace(
+      host_->store->place(), fmt::format("{}#{}/{}", this->name(), table_.name, std::move(key)), mine,
+      static_cast<int>(group.size()), part->options_.meeting_timeout, part->interrupted_);
+  HEADRACE_TRY_VOID(part->start(open));
+  return part;
+}
+
+Result<std::shared_ptr<Comm::Core>> TableComm::shrink(std::span<const int> excluded,
+                                                      const SplitOptions& changes) {
+  if (forked()) return why_not_in_child();
+  if (table_.shrink == nullptr) return not_in_backend("shrink");
+  HEADRACE_TRY(left, ranks_left(excluded, rank(), size()));
+  const std::scoped_lock order(order_);
+  HEADRACE_TRY_VOID(usable());
+  const auto mine = static_cast<int>(std::ranges::find(left, rank()) - left.begin());
+  const std::string stay = fmt::format("it goes on with ranks {} alone", fmt::join(left, ", "));
+  auto part = make_part(left, mine, name(), stay, changes,
+                        [&](const headrace_comm_setup_v1& setup, void** comm, headrace_text_v1* why) {
+                          return table_.shrink(comm_, excluded.data(), excluded.size(), &setup, comm, why);
+                        });
+  abort(stay);
+  if (!part) return std::move(part).error();
+  return std::shared_ptr<Core>(std::move(*part));
 }
 
 // --- values
@@ -289,23 +321,55 @@ Call TableComm::begin(CommCall& call, std::uint64_t& last) {
   Call running;
   running.operation = call.operation;
   running.number = call.number;
+  running.group = call.group;
   running.timeout = call.timeout ? call.timeout : options().timeout;
   running.deadline = deadline_of(running.timeout);
+  running.table_work = ++last_work_;
   hooks()->scheduled(call);
   hooks()->started(running.id());
   return running;
 }
 
 Result<Work> TableComm::issue(CommCall& call, std::shared_ptr<const void> owner) {
-  const bool message = is_message(call.operation);
-  std::unique_lock order(message ? message_order_ : order_);
+  std::unique_lock order(is_message(call.operation) ? message_order_ : order_);
+  HEADRACE_TRY(work, begin_call(call, std::move(owner)));
+  order.unlock();
+  if (!call.async && !on_gpu()) HEADRACE_TRY_VOID(wait_in_call(work));
+  return Work(std::move(work));
+}
+
+void TableComm::issue_all(std::span<const KeptCall> calls, bool async, Group& group) {
+  if (table_.group_start == nullptr) return Core::issue_all(calls, async, group);
+  const std::scoped_lock order(order_, message_order_);
+  Result<void> open = usable();
+  if (open && ended()) open = why_ended();
+  if (!open) return group.refuse(open.error());
+  std::vector<std::shared_ptr<Work::State>> begun;
+  table_.group_start(comm_);
+  for (const KeptCall& kept : calls) {
+    CommCall call = kept.call();
+    call.async = async || !on_gpu();
+    call.group = group.id();
+    auto work = begin_call(call, kept.owner());
+    work ? begun.push_back(*work) : group.refuse(work.error());
+  }
+  TableText why;
+  const std::int32_t code = table_.group_end(comm_, why.out());
+  for (const auto& work : begun) {
+    group.add(Work(work));
+    if (code != HEADRACE_OK) work_ended(work->call().table_work, why.error(table_.name, code), -1);
+  }
+}
+
+Result<std::shared_ptr<Work::State>> TableComm::begin_call(CommCall& call,
+                                                           std::shared_ptr<const void> owner) {
   HEADRACE_TRY_VOID(usable());
-  std::uint64_t& last = message ? message_number_ : number_;
+  std::uint64_t& last = is_message(call.operation) ? message_number_ : number_;
   const Call running = begin(call, last);
   auto work = std::make_shared<Work::State>(shared_from_this(), running, nullptr);
   work->begin();
-  const std::uint64_t id = ended() ? 0 : add(work, std::move(owner));
-  if (id == 0) {
+  const std::uint64_t id = running.table_work;
+  if (ended() || !add(id, work, std::move(owner))) {
     --last;
     work->end(ended() ? why_ended() : why_closed());
     return work->error();
@@ -314,7 +378,6 @@ Result<Work> TableComm::issue(CommCall& call, std::shared_ptr<const void> owner)
   TableText why;
   const std::int32_t answer = table_.issue(comm_, table_call.get(), id, why.out());
   if (answer > 0) --last;  // the next call may be this one, corrected: the other ranks know it by the number
-  order.unlock();
   if (answer == HEADRACE_COMM_DONE) {
     work_ended(id, {}, call.peer);
   } else if (answer != HEADRACE_COMM_BEGUN) {
@@ -322,8 +385,7 @@ Result<Work> TableComm::issue(CommCall& call, std::shared_ptr<const void> owner)
     if (const auto mine = take(id)) end_taken(id, *mine, refused);
     return described(*this, running, std::move(refused));
   }
-  if (!call.async) HEADRACE_TRY_VOID(wait_in_call(work));
-  return Work(std::move(work));
+  return work;
 }
 
 Result<void> TableComm::wait_in_call(const std::shared_ptr<Work::State>& work) {
@@ -334,15 +396,14 @@ Result<void> TableComm::wait_in_call(const std::shared_ptr<Work::State>& work) {
   return work->error();
 }
 
-std::uint64_t TableComm::add(std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner) {
+bool TableComm::add(std::uint64_t id, std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner) {
   const std::scoped_lock lock(mutex_);
-  if (closing_) return 0;
-  const std::uint64_t id = ++last_work_;
+  if (closing_) return false;
   Deadline deadline = work->call().deadline;
   if (cause_) deadline = Deadline::earliest(deadline, Deadline::after(grace));
   works_.emplace(id, Begun{std::move(work), std::move(owner), deadline});
-  if (deadline < next_look_ || table_.progress != nullptr) changed_.notify_all();
-  return id;
+  if (deadline < next_look_ || (table_.progress != nullptr && next_look_.is_never())) changed_.notify_all();
+  return true;
 }
 
 std::shared_ptr<Work::State> TableComm::take(std::uint64_t id) {
@@ -407,6 +468,16 @@ bool TableComm::wait(Work::State& work, Deadline deadline) {
     }
   }
   return true;
+}
+
+Result<void> TableComm::wait_on(Work::State& work, void* stream) {
+  if (table_.wait_on == nullptr) return Core::wait_on(work, stream);
+  const std::scoped_lock lock(progress_);
+  if (closed_) return {};
+  TableText why;
+  const std::int32_t code = table_.wait_on(comm_, work.call().table_work, stream, why.out());
+  if (code != HEADRACE_OK) return described(*this, work.call(), why.error(table_.name, code));
+  return {};
 }
 
 bool TableComm::any_works() const {
@@ -518,7 +589,9 @@ Result<void> TableComm::finalize() {
 }
 
 void TableComm::close() {
-  if (forked() || !leave()) return;
+  if (forked()) return;
+  drive();  // what has ended on a GPU is not under way
+  if (!leave()) return;
   const std::scoped_lock calls(order_, message_order_, progress_);  // no thread is inside the backend
   closed_ = true;
   table_.close(comm_);

@@ -41,12 +41,14 @@ class TableComm final : public Comm::Core {
   Result<void> set_hints(const std::map<std::string, std::string>& hints) override;
   Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
                                       const SplitOptions& changes) override;
+  Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes) override;
   void abort(std::string_view reason) override;
   [[nodiscard]] bool ended() const override { return ended_.load(std::memory_order_acquire); }
   Result<void> finalize() override;
   void close() override;
   void poll() override;
   bool wait(Work::State& work, Deadline deadline) override;
+  Result<void> wait_on(Work::State& work, void* stream) override;
 
   // What the backend tells.
   void work_ended(std::uint64_t id, Result<void> result, int source);
@@ -54,6 +56,7 @@ class TableComm final : public Comm::Core {
 
  protected:
   Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
+  void issue_all(std::span<const KeptCall> calls, bool async, Group& group) override;
 
  private:
   /// A work that the backend has not ended.
@@ -69,8 +72,16 @@ class TableComm final : public Comm::Core {
   [[nodiscard]] Result<void> start(const Open& open);
   [[nodiscard]] Call begin(CommCall& call, std::uint64_t& last);
   [[nodiscard]] Result<void> usable() const;
-  /// The id of a work that is begun now; 0: the communicator is being closed.
-  std::uint64_t add(std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner);
+  /// Gives a call to the backend. With the lock of its order.
+  Result<std::shared_ptr<Work::State>> begin_call(CommCall& call, std::shared_ptr<const void> owner);
+  /// Makes a communicator of some ranks, by `open(host, setup, &comm, why)` of the table.
+  /// `key`: of its store.
+  template <class Open>
+  [[nodiscard]] Result<std::shared_ptr<TableComm>> make_part(std::span<const int> group, int mine,
+                                                             const std::string& name, std::string key,
+                                                             const SplitOptions& changes, const Open& open);
+  /// Whether a work that is begun now has been added; false: the communicator is being closed.
+  bool add(std::uint64_t id, std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner);
   /// The work with this id, which is then the caller's to end; null: there is none, or it has ended.
   /// It stays among those that finalize waits for until end_taken.
   [[nodiscard]] std::shared_ptr<Work::State> take(std::uint64_t id);
@@ -97,13 +108,13 @@ class TableComm final : public Comm::Core {
 
   std::mutex order_, message_order_;  // held while a collective, or a message, is begun
   std::uint64_t number_ = 0, message_number_ = 0;
+  std::atomic<std::uint64_t> last_work_{0};
   std::mutex progress_;  // held while the backend makes progress
   bool closed_ = false;  // with progress_: the handle is gone
 
   mutable std::mutex mutex_;  // held for what follows; never while the backend or a hook is called
   CommOptions options_;
   std::map<std::uint64_t, Begun> works_;
-  std::uint64_t last_work_ = 0;
   std::optional<Error> cause_;
   bool backend_knows_ = false;              // of the cause
   bool closing_ = false;                    // no call begins

@@ -29,19 +29,31 @@ void Work::State::end_described(Error error) {
   status_.store(word(status), std::memory_order_release);
   futex_wake(status_, futex_all);
   std::vector<std::function<void()>> callbacks;
+  std::vector<Work> parts;  // let go of after the lock
   {
-    const std::scoped_lock lock(callbacks_mutex_);
+    const std::scoped_lock lock(mutex_);
     callbacks = std::exchange(callbacks_, {});
+    parts = std::exchange(parts_, {});
   }
   for (const auto& callback : callbacks) callback();
 }
 
 void Work::State::on_end(std::function<void()> callback) {
   {
-    const std::scoped_lock lock(callbacks_mutex_);
+    const std::scoped_lock lock(mutex_);
     if (!ended()) return callbacks_.push_back(std::move(callback));
   }
   callback();
+}
+
+void Work::State::add_part(const Work& part) {
+  const std::scoped_lock lock(mutex_);
+  parts_.push_back(part);
+}
+
+std::vector<Work> Work::State::parts() const {
+  const std::scoped_lock lock(mutex_);
+  return parts_;
 }
 
 }  // namespace headrace

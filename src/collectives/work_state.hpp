@@ -32,6 +32,7 @@ struct Call {
   /// Whether it goes on without a rank that is gone, until all others have come or are late.
   bool waits_for_all = false;
   mutable Interrupt interrupt = {};  ///< set while the caller's own thread runs the operation
+  std::uint64_t table_work = 0;      ///< the number by which a backend that is a table knows its work
 
   [[nodiscard]] CommCallId id() const { return {operation, number}; }
 };
@@ -67,6 +68,10 @@ class Work::State {
   /// With an error that names an operation already; Code::ok: it ended well.
   void end_described(Error error);
   void on_end(std::function<void()> callback);
+  /// A work that this one ends with. It is kept until this one ends.
+  void add_part(const Work& part);
+  /// None: it has no parts, or has ended.
+  [[nodiscard]] std::vector<Work> parts() const;
   void set_source(int rank) { source_ = rank; }  // before the end
 
   [[nodiscard]] WorkStatus status() const {
@@ -92,8 +97,9 @@ class Work::State {
   Error error_{Code::ok, {}};
   int source_ = -1;
   std::shared_ptr<const void> owner_;
-  std::mutex callbacks_mutex_;
+  mutable std::mutex mutex_;  // for what follows
   std::vector<std::function<void()>> callbacks_;
+  std::vector<Work> parts_;
 };
 
 }  // namespace headrace

@@ -63,6 +63,15 @@ Result<std::vector<DeviceInfo>> list_devices(const cuda::DriverTable& driver) {
   return devices;
 }
 
+Result<int> current_device(const cuda::DriverTable& driver) {
+  cuda::Context context = nullptr;
+  HEADRACE_CUDA_TRY(driver, driver.ctx_get_current(&context), "find the current GPU");
+  if (context == nullptr) return 0;
+  cuda::Device device = 0;
+  HEADRACE_CUDA_TRY(driver, driver.ctx_get_device(&device), "find the current GPU");
+  return device;
+}
+
 Result<std::shared_ptr<const Device>> Device::open(const cuda::DriverTable& driver, int ordinal) {
   HEADRACE_TRY(count, device_count(driver));
   if (ordinal < 0 || ordinal >= count)

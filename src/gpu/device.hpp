@@ -28,6 +28,9 @@ struct DeviceInfo {
 /// The GPUs of this process; makes no context on any of them.
 [[nodiscard]] Result<std::vector<DeviceInfo>> list_devices(const cuda::DriverTable& driver);
 
+/// The ordinal of the GPU that is current on this thread; without one it is 0, as for the CUDA runtime.
+[[nodiscard]] Result<int> current_device(const cuda::DriverTable& driver);
+
 /// Keeps the primary context retained. Every object on a device holds its Device.
 class Device {
  public:

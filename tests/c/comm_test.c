@@ -529,11 +529,17 @@ static void a_program_brings_its_own_backend(void) {
                                     HEADRACE_COMM_ABI_MINOR,
                                     "own",
                                     "1",
+                                    HEADRACE_COMM_MOVES_HOST_MEMORY,
+                                    0,
                                     &calls,
                                     own_open,
                                     own_close,
                                     own_issue,
                                     own_abort,
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    NULL,
                                     NULL,
                                     NULL,
                                     NULL,
@@ -552,6 +558,32 @@ static void a_program_brings_its_own_backend(void) {
   table.abi_major = 9;
   CHECK(headrace_register_comm_backend(&table, fresh()) != 0);
   CHECK(strstr(text(), "version 9.0") != NULL);
+}
+
+static void a_communicator_on_a_gpu_takes_streams(void) {
+  headrace_comm_options options = HEADRACE_COMM_OPTIONS_INIT;
+  options.device = "cuda:1";
+  headrace_comm* comm = NULL;
+  CHECK(headrace_comm_open(&options, &comm, fresh()) != 0);
+  CHECK(strstr(text(), "backend host does not move memory of cuda:1") != NULL);
+  options.backend = "fake";
+  CHECK(headrace_comm_open(&options, &comm, fresh()) == 0);
+  headrace_bytes* json = NULL;
+  CHECK(headrace_comm_get_options(comm, &json, fresh()) == 0);
+  CHECK(strstr(headrace_bytes_data(json), "\"device\":\"cuda:1\"") != NULL);
+  headrace_bytes_free(json);
+  char stream = 0; /* the backend does not use it */
+  headrace_op_options how = HEADRACE_OP_OPTIONS_INIT;
+  how.stream = &stream;
+  headrace_work* work = NULL;
+  CHECK(headrace_comm_barrier(comm, &how, &work, fresh()) == 0);
+  CHECK(headrace_work_wait_on(work, &stream, fresh()) == 0);
+  headrace_work_free(work);
+  headrace_comm_close(comm);
+  CHECK(headrace_comm_open(NULL, &comm, fresh()) == 0);
+  CHECK(headrace_comm_barrier(comm, &how, NULL, fresh()) != 0);
+  CHECK(strstr(text(), "a stream is given") != NULL);
+  headrace_comm_close(comm);
 }
 
 static void rank_size_and_meeting_come_from_the_environment(void) {
@@ -594,6 +626,7 @@ int main(void) {
   one_rank_needs_no_options();
   the_backend_is_the_one_that_was_named();
   a_program_brings_its_own_backend();
+  a_communicator_on_a_gpu_takes_streams();
   rank_size_and_meeting_come_from_the_environment();
   (void)fresh();
   puts("collectives in C do what they say");

@@ -120,8 +120,26 @@ class OnGpu:
 
 
 def test_memory_of_a_gpu_is_refused(comm):
-    with refuses("argument tensor is on cuda:3: communicators move host memory; give a copy there"):
+    with refuses("argument tensor is on cuda:3: this communicator moves memory of cpu; give a copy there"):
         comm.all_reduce(OnGpu(), ReduceOp.SUM)
+
+
+def test_a_communicator_on_a_gpu_takes_memory_of_that_gpu_alone():
+    with headrace.new_comm("fake", "cuda:3", rank=0, size=2) as comm:
+        assert comm.get_device() == "cuda:3"
+        work = comm.all_reduce(OnGpu(), ReduceOp.SUM, stream=7)
+        work.wait()
+        work.wait_on(7)
+        work.wait_blocking(1)
+        with refuses(r"argument tensor is on cpu: this communicator moves memory of cuda:3; give .*cuda\(\)"):
+            comm.all_reduce(bytearray(4), ReduceOp.SUM)
+        with refuses("stream: give a torch.cuda.Stream, or the number of a CUDA stream"):
+            comm.barrier(stream="first")
+
+
+def test_streams_of_a_communicator_on_the_host_are_refused(comm):
+    with refuses("a stream is given, and the communicator moves host memory"):
+        comm.barrier(stream=7)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +307,7 @@ print("ends", flush=True)
             'there is no backend "hosts": did you mean host?',
             headrace.NotFound,
         ),
-        ({"device": "cuda:1"}, 'device is cuda:1, give "cpu"', headrace.NotSupported),
+        ({"device": "cuda:1"}, "backend host does not move memory of cuda:1: use", headrace.NotSupported),
         ({"rank": 0}, "rank is given and size is not: give both", headrace.InvalidArgument),
         ({"rank": 2, "size": 2}, "rank 2 of size 2: ", headrace.InvalidArgument),
         (

@@ -54,6 +54,8 @@ typedef struct headrace_comm_options {
   int32_t enable_reconfigure; /* ranks of other hosts may join it by headrace_comm_reconfigure, though its
                                  meeting is of this host alone, or it has one rank */
   const char* backend;        /* what moves the elements, the same on all ranks; NULL: "host" */
+  const char* device; /* where the elements of every call lie: "cpu", "cuda:1", or "cuda": the current GPU of
+                         this thread; NULL: "cpu" */
 } headrace_comm_options;
 
 /* Fills rank, size and meeting from the environment that a launcher has set: torchrun's, Open MPI's, PALS's,
@@ -80,7 +82,8 @@ HEADRACE_C_API const char* headrace_comm_name(const headrace_comm* comm);
 HEADRACE_C_API const char* headrace_comm_backend(const headrace_comm* comm);
 HEADRACE_C_API const char* headrace_comm_backend_version(const headrace_comm* comm);
 /* The options with the values that were set since, as a JSON object: rank, size, name, meeting,
- * meeting_timeout_ns and timeout_ns (null: none), abort_on_error, backend, hints (those that were given).
+ * meeting_timeout_ns and timeout_ns (null: none), abort_on_error, backend, device, hints (those that were
+ * given).
  * Free with headrace_bytes_free. */
 HEADRACE_C_API int32_t headrace_comm_get_options(const headrace_comm* comm, headrace_bytes** json,
                                                  headrace_error** error);
@@ -174,11 +177,14 @@ typedef struct headrace_op_options {
   int64_t timeout_ns;       /* from the call on; negative: the communicator's */
   double factor;            /* of HEADRACE_REDUCE_PREMUL_SUM, the same on every rank; else not read */
   const char* const* hints; /* "algorithm", "one_shot" or "two_shot", NULL; or NULL */
+  void* stream; /* of a communicator on a GPU: a CUstream; NULL: the default stream. The operation sees what
+                   was queued on it before. Without `async`, later work of it sees the result, and the call
+                   does not wait; with it, headrace_work_wait_on joins them */
 } headrace_op_options;
 
 /* In all operations
  *   op       headrace_reduce_op
- *   options  may be NULL: the call waits, for as long as the communicator's timeout
+ *   options  may be NULL: the call waits, for as long as the communicator's timeout. On a GPU no call waits
  *   work     NULL: the caller wants none. Else *work becomes a work, to be freed with headrace_work_free, or
  *            NULL if the call fails */
 
@@ -307,6 +313,7 @@ typedef struct headrace_message_options {
   int32_t async;
   uint32_t tag;       /* a receive takes messages of its own tag alone */
   int64_t timeout_ns; /* from the call on; negative: the communicator's */
+  void* stream;       /* as in headrace_op_options */
 } headrace_message_options;
 
 /* As the source: the first message with the tag, from any rank. */
@@ -374,6 +381,9 @@ HEADRACE_C_API int32_t headrace_work_is_completed(const headrace_work* work);
 /* Waits until it has ended: 0, the operation's error, or timed_out while it goes on. */
 HEADRACE_C_API int32_t headrace_work_wait(const headrace_work* work, int64_t timeout_ns,
                                           headrace_error** error);
+/* Of a communicator on a GPU: makes later work of the CUstream wait for the operation, and returns at once.
+ */
+HEADRACE_C_API int32_t headrace_work_wait_on(const headrace_work* work, void* stream, headrace_error** error);
 /* Returns the code of the operation, 0 if it did not fail or has not ended, and its error. */
 HEADRACE_C_API int32_t headrace_work_error(const headrace_work* work, headrace_error** error);
 /* Of a receive that is completed: the rank that sent. Else -1. */

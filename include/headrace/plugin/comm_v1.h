@@ -15,7 +15,7 @@
  *   borders   no C++ type, exception or allocator crosses. The side that made memory frees it. A pointer
  *             argument is valid during the call unless its sentence says longer
  *   threads   any entry may be called from any thread. Of one communicator the host begins one collective
- *             (issue, split) at a time, and one message (issue of send or recv) at a time. These two,
+ *             (issue, split, shrink) at a time, and one message (issue of send or recv) at a time. These two,
  *             `abort`, `progress` and the setters may be called beside each other. `progress` is never called
  *             twice at once. `close` comes last, beside no other entry
  *   locks     while the host is in an entry it holds no lock that one of its functions takes, so a backend
@@ -25,7 +25,10 @@
  *   re-entry  inside a host function the host calls no entry of the communicator
  *   errors    an entry that can fail returns a value of headrace_code_v1 and may write a sentence into `why`:
  *             what was tried, with its values. The host puts rank, operation and communicator before it
- *   unload    a backend is never unloaded
+ *   devices   elements are in memory of the communicator's device. On a GPU an operation is ordered by
+ * streams: it sees what was queued on the call's stream before `issue`. A call that is not async makes later
+ * work of that stream wait for it; for one that is async, `wait_on` does. No entry waits for a stream. A work
+ * ends when its elements are no longer used unload    a backend is never unloaded
  */
 #ifndef HEADRACE_PLUGIN_COMM_V1_H
 #define HEADRACE_PLUGIN_COMM_V1_H
@@ -84,8 +87,8 @@ typedef enum headrace_comm_reduction_v1 {
   HEADRACE_COMM_PREMUL_SUM = 8 /* the sum of each rank's elements times `factor` */
 } headrace_comm_reduction_v1;
 
-/* Contiguous elements of the caller, in host memory. They stay in place until the work has ended. A backend
- * does not write to inputs. Frozen. */
+/* Contiguous elements of the caller, in memory of the communicator's device. They stay in place until the
+ * work has ended. A backend does not write to inputs. Frozen. */
 typedef struct headrace_comm_elements_v1 {
   void* data; /* may be NULL if there are none */
   uint64_t count;
@@ -118,6 +121,7 @@ typedef struct headrace_comm_call_v1 {
   uint32_t tag;       /* of messages: a recv takes those of its tag alone */
   uint32_t hint_count;
   const headrace_setting_v1* hints; /* of this call; refuse those that you do not know */
+  void* stream;                     /* on a GPU: a CUstream, NULL: its default stream; else NULL */
 } headrace_comm_call_v1;
 
 /* ------------------------------------------------------------------ functions of the host */
@@ -152,12 +156,22 @@ typedef struct headrace_comm_host_v1 {
 
 /* ------------------------------------------------------------------ functions of the backend */
 
+#define HEADRACE_COMM_CPU (-1)
+
+/* Bits of headrace_comm_backend_v1::devices. */
+typedef enum headrace_comm_devices_v1 {
+  HEADRACE_COMM_MOVES_HOST_MEMORY = 1,
+  HEADRACE_COMM_MOVES_CUDA_MEMORY = 2
+} headrace_comm_devices_v1;
+
 /* What a communicator is made of. */
 typedef struct headrace_comm_setup_v1 {
   size_t struct_size;
   const headrace_comm_host_v1* host; /* until `close` returns */
   int32_t rank;                      /* 0 to size - 1 */
   int32_t size;
+  int32_t device; /* the ordinal of the GPU whose memory it moves; HEADRACE_COMM_CPU: host memory */
+  int32_t reserved;
   const char* name;     /* the same on all ranks */
   const int32_t* ranks; /* `size` numbers: the ranks of this one in the communicator that was opened first */
   int64_t meeting_timeout_ns;       /* until all ranks have come; negative: none */
@@ -178,7 +192,9 @@ typedef struct headrace_comm_backend_v1 {
   uint32_t abi_minor;
   const char* name;    /* [a-z0-9_]+, at most 64; that of its library */
   const char* version; /* for the reader */
-  void* context;       /* first argument of open; the backend's own */
+  uint32_t devices;    /* whose memory it moves: headrace_comm_devices_v1, at least one */
+  uint32_t reserved;
+  void* context; /* first argument of open; the backend's own */
 
   /* Makes this rank's part of a communicator and connects it to the others. *comm becomes a handle, not NULL,
    * for the entries below. */
@@ -206,6 +222,11 @@ typedef struct headrace_comm_backend_v1 {
    * *part stays NULL. Else as `open`. NULL: split returns not_supported. */
   int32_t (*split)(void* comm, const int32_t* ranks, uint64_t rank_count, const headrace_comm_setup_v1* setup,
                    void** part, headrace_text_v1* why);
+  /* Makes a communicator of the ranks of this one but `excluded`, which died or are to go, in the same order.
+   * Works that are under way end. This one may have been aborted, and is used no more. Else as `open`. NULL:
+   * shrink returns not_supported. */
+  int32_t (*shrink)(void* comm, const int32_t* excluded, uint64_t excluded_count,
+                    const headrace_comm_setup_v1* setup, void** part, headrace_text_v1* why);
   /* Changes hints for later calls: those that were given, not all. NULL: set_hints returns not_supported. */
   int32_t (*set_hints)(void* comm, const headrace_setting_v1* hints, uint64_t count, headrace_text_v1* why);
   /* Changes the timeout for later calls; negative: none. NULL: each call has its own anyway. */
@@ -213,11 +234,20 @@ typedef struct headrace_comm_backend_v1 {
   /* Makes progress with works under way and returns whether something moved. Called again and again by
    * threads that wait, and by one of the host's while works are under way. NULL: the backend has threads. */
   int32_t (*progress)(void* comm);
+  /* On a GPU: makes later work of `stream` wait for a work. One that has ended is nothing to wait for. Beside
+   * any entry but `close` and `progress`. NULL: the host waits itself. */
+  int32_t (*wait_on)(void* comm, uint64_t work, void* stream, headrace_text_v1* why);
+  /* Calls that belong together, so that none waits for another: `issue` between these two checks a call,
+   * takes it and returns HEADRACE_COMM_BEGUN; group_end begins all in their order. The host begins no other
+   * call between them. If group_end returns an error, the calls and the communicator end with it. Both NULL:
+   * such calls are issued one after another. */
+  void (*group_start)(void* comm);
+  int32_t (*group_end)(void* comm, headrace_text_v1* why);
 } headrace_comm_backend_v1;
 
 /* The size of the table in version 1.0. */
 #define HEADRACE_COMM_BACKEND_V1_SIZE \
-  (offsetof(headrace_comm_backend_v1, progress) + sizeof(((headrace_comm_backend_v1*)0)->progress))
+  (offsetof(headrace_comm_backend_v1, group_end) + sizeof(((headrace_comm_backend_v1*)0)->group_end))
 
 /* The one function of a library. NULL: it cannot be used on this machine. */
 typedef const headrace_comm_backend_v1* (*headrace_comm_v1_function)(void);

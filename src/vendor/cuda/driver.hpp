@@ -32,6 +32,7 @@
   FUNCTION(device_primary_ctx_retain, "cuDevicePrimaryCtxRetain", Context* context, Device device)           \
   FUNCTION(device_primary_ctx_release, "cuDevicePrimaryCtxRelease", Device device)                           \
   FUNCTION(ctx_get_current, "cuCtxGetCurrent", Context* context)                                             \
+  FUNCTION(ctx_get_device, "cuCtxGetDevice", Device* device)                                                 \
   FUNCTION(ctx_set_current, "cuCtxSetCurrent", Context context)                                              \
   FUNCTION(ctx_push_current, "cuCtxPushCurrent", Context context)                                            \
   FUNCTION(ctx_pop_current, "cuCtxPopCurrent", Context* context)                                             \

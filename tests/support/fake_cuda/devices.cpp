@@ -126,6 +126,11 @@ Outcome FakeDriver::device_primary_ctx_release(Device device) {
   if (--context.retained == 0) context.broken = Outcome::success;
   return Outcome::success;
 }
+Outcome FakeDriver::ctx_get_device(Device* device) {
+  if (contexts.top() == nullptr) return Outcome::invalid_context;
+  *device = contexts.top()->device;
+  return Outcome::success;
+}
 Outcome FakeDriver::ctx_get_current(Context* context) {
   *context = contexts.top();
   return Outcome::success;

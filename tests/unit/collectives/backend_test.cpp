@@ -24,6 +24,21 @@ CommOptions on_backend(const std::string& backend, int rank = 0, int size = 1) {
   return options;
 }
 
+/// A table that is right, for tests that spoil it. Nothing of it is called.
+headrace_comm_backend_v1 sound_table(const char* name) {
+  headrace_comm_backend_v1 table{};
+  table.struct_size = sizeof table;
+  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
+  table.name = name;
+  table.version = "1";
+  table.devices = HEADRACE_COMM_MOVES_HOST_MEMORY;
+  table.open = [](void*, const headrace_comm_setup_v1*, void**, headrace_text_v1*) { return 0; };
+  table.close = [](void*) {};
+  table.issue = [](void*, const headrace_comm_call_v1*, std::uint64_t, headrace_text_v1*) { return 0; };
+  table.abort = [](void*, const char*, std::size_t) {};
+  return table;
+}
+
 TEST(CommOptions, have_defaults) {
   const CommOptions options;
   EXPECT_EQ(options.backend, "host");
@@ -61,6 +76,36 @@ TEST(CommOptions, of_a_rank_that_cannot_be_are_refused_by_every_backend) {
   }
 }
 
+TEST(CommOptions, device_is_the_host_unless_it_is_given) {
+  EXPECT_EQ(CommOptions().device, "cpu");
+  EXPECT_EQ(must(Comm::open({})).device(), Device{});
+  CommOptions options = on_backend("fake");
+  options.device = "CUDA:3";
+  Comm comm = must(Comm::open(options));
+  EXPECT_EQ(comm.options().device, "cuda:3");
+  EXPECT_EQ(comm.device(), (Device{Device::Kind::cuda, 3}));
+  EXPECT_EQ(must(comm.split(std::array{0}, "part"))->device(), comm.device());
+  options.device = "gpu";
+  EXPECT_THAT(Comm::open(options).error().message, HasSubstr("there is no device \"gpu\": write cpu, cuda"));
+}
+
+TEST(CommOptions, device_of_another_kind_than_the_backend_moves_is_refused) {
+  headrace_comm_backend_v1 table = sound_table("moves_gpu_memory");
+  table.devices = HEADRACE_COMM_MOVES_CUDA_MEMORY;
+  must(register_comm_backend(&table));
+  CommOptions options = on_backend("host");
+  options.device = "cuda:0";
+  const auto host = Comm::open(options);
+  EXPECT_EQ(host.code(), Code::not_supported);
+  EXPECT_THAT(host.error().message, HasSubstr("backend host does not move memory of cuda:0: use another"));
+  EXPECT_THAT(host.error().message, HasSubstr("moves_gpu_memory"));
+  options.backend = "moves_gpu_memory";
+  options.device = "cpu";
+  const auto gpu = Comm::open(options);
+  EXPECT_EQ(gpu.code(), Code::not_supported);
+  EXPECT_THAT(gpu.error().message, HasSubstr("does not move memory of cpu: use another backend (fake, host"));
+}
+
 TEST(CommFactory, refuses_an_unknown_backend_and_names_the_nearest) {
   const auto opened = Comm::open(on_backend("hosts"));
   EXPECT_EQ(opened.code(), Code::not_found);
@@ -88,20 +133,6 @@ const std::string plugins = HEADRACE_TEST_BIN_DIR "/plugins";
 
 std::string library(const std::string& name) { return plugins + "/libheadrace_comm_" + name + ".so"; }
 
-/// A table that is right, for tests that spoil it. Nothing of it is called.
-headrace_comm_backend_v1 sound_table(const char* name) {
-  headrace_comm_backend_v1 table{};
-  table.struct_size = sizeof table;
-  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
-  table.name = name;
-  table.version = "1";
-  table.open = [](void*, const headrace_comm_setup_v1*, void**, headrace_text_v1*) { return 0; };
-  table.close = [](void*) {};
-  table.issue = [](void*, const headrace_comm_call_v1*, std::uint64_t, headrace_text_v1*) { return 0; };
-  table.abort = [](void*, const char*, std::size_t) {};
-  return table;
-}
-
 TEST(CommFactory, registers_a_name_once) {
   headrace_comm_backend_v1 table = sound_table("only_once");
   must(register_comm_backend(&table));
@@ -121,6 +152,7 @@ TEST(CommFactory, refuses_a_table_that_is_not_right) {
       {[](auto& table) { table.name = nullptr; }, "no valid name"},
       {[](auto& table) { table.name = "Not/Valid"; }, "no valid name"},
       {[](auto& table) { table.version = nullptr; }, "no version"},
+      {[](auto& table) { table.devices = 0; }, "names no devices"},
       {[](auto& table) { table.open = nullptr; }, "no entry `open`"},
       {[](auto& table) { table.close = nullptr; }, "no entry `close`"},
       {[](auto& table) { table.issue = nullptr; }, "no entry `issue`"},

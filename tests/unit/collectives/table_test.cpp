@@ -4,6 +4,7 @@
 #include "ranks.hpp"
 
 #include <headrace/comm_backend.hpp>
+#include <headrace/nan_check.hpp>
 
 #include <gmock/gmock.h>
 
@@ -30,13 +31,29 @@ class Script {
  public:
   /// Registered under a name of its own.
   explicit Script(std::int32_t (*progress)(void* comm)) : name_("script_" + std::to_string(number())) {
+    table_.struct_size = sizeof table_;
+    table_.abi_major = HEADRACE_COMM_ABI_MAJOR;
+    table_.abi_minor = HEADRACE_COMM_ABI_MINOR;
+    table_.name = name_.c_str();
+    table_.version = "7";
+    table_.devices = HEADRACE_COMM_MOVES_HOST_MEMORY | HEADRACE_COMM_MOVES_CUDA_MEMORY;
+    table_.context = this;
+    table_.open = open_it;
+    table_.close = close_it;
+    table_.issue = issue_it;
+    table_.abort = abort_it;
     table_.progress = progress;
+    table_.wait_on = wait_on_it;
+    table_.group_start = group_start_it;
+    table_.group_end = group_end_it;
+    table_.shrink = shrink_it;
     must(register_comm_backend(&table_));
   }
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  Result<Comm> open(Timeout timeout = std::chrono::seconds(60)) {
+  Result<Comm> open(Timeout timeout = std::chrono::seconds(60), const std::string& device = "cpu") {
     CommOptions options;
+    options.device = device;
     options.backend = name_;
     options.rank = 1;
     options.size = 3;
@@ -70,6 +87,12 @@ class Script {
       [](const auto&, auto, auto*) { return HEADRACE_COMM_BEGUN; };
   std::function<void()> on_abort = [] {}, on_close = [] {};
   std::function<std::int32_t()> on_progress = [] { return 0; };
+  std::function<std::int32_t(std::uint64_t, void*, headrace_text_v1*)> on_wait_on = [](auto, auto, auto*) {
+    return HEADRACE_OK;
+  };
+  std::function<void()> on_group_start = [] {};
+  std::function<std::int32_t(headrace_text_v1*)> on_group_end = [](auto*) { return HEADRACE_OK; };
+  std::function<std::int32_t(std::vector<int>, const headrace_comm_setup_v1&)> on_shrink;
 
  private:
   static int number() {
@@ -106,21 +129,19 @@ class Script {
     self(comm).on_abort();
   }
 
+  static std::int32_t wait_on_it(void* comm, std::uint64_t work, void* stream, headrace_text_v1* why) {
+    return self(comm).on_wait_on(work, stream, why);
+  }
+  static void group_start_it(void* comm) { self(comm).on_group_start(); }
+  static std::int32_t group_end_it(void* comm, headrace_text_v1* why) { return self(comm).on_group_end(why); }
+  static std::int32_t shrink_it(void* comm, const std::int32_t* excluded, std::uint64_t count,
+                                const headrace_comm_setup_v1* setup, void** part, headrace_text_v1*) {
+    *part = comm;
+    return self(comm).on_shrink({excluded, excluded + count}, *setup);
+  }
+
   const std::string name_;
-  headrace_comm_backend_v1 table_{sizeof(headrace_comm_backend_v1),
-                                  HEADRACE_COMM_ABI_MAJOR,
-                                  HEADRACE_COMM_ABI_MINOR,
-                                  name_.c_str(),
-                                  "7",
-                                  this,
-                                  open_it,
-                                  close_it,
-                                  issue_it,
-                                  abort_it,
-                                  nullptr,
-                                  nullptr,
-                                  nullptr,
-                                  nullptr};
+  headrace_comm_backend_v1 table_{};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::uint64_t> works_;
@@ -155,6 +176,7 @@ TEST(TableComm, opens_with_what_the_caller_gave) {
     EXPECT_EQ(setup.struct_size, sizeof setup);
     EXPECT_EQ(setup.rank, 1);
     EXPECT_EQ(setup.size, 3);
+    EXPECT_EQ(setup.device, HEADRACE_COMM_CPU);
     EXPECT_STREQ(setup.name, "world");
     EXPECT_EQ(setup.ranks[2], 2);
     EXPECT_EQ(setup.timeout_ns, 60'000'000'000);
@@ -257,6 +279,163 @@ TEST(TableComm, ends_a_work_when_the_backend_does_and_releases_its_owner) {
   must(work.wait());
   EXPECT_EQ(owner.use_count(), 1);
   EXPECT_THAT(told, ElementsAre("scheduled 1", "started 1", "completed 1 ok"));
+}
+
+/// Streams of a GPU, of which nothing is used but the addresses.
+char stream_memory[3];
+void* const stream_a = &stream_memory[0];
+void* const stream_b = &stream_memory[1];
+
+TEST(TableCommOnGpu, gives_the_backend_the_device_and_the_stream_of_each_call) {
+  Script& script = new_script();
+  script.on_open = [](const headrace_comm_setup_v1& setup, void**, headrace_text_v1*) {
+    EXPECT_EQ(setup.device, 2);
+    return HEADRACE_OK;
+  };
+  Comm comm = must(script.open({}, "cuda:2"));
+  std::vector<std::pair<int, void*>> seen;
+  script.on_issue = [&](const headrace_comm_call_v1& call, auto, auto*) {
+    seen.emplace_back(call.operation, call.stream);
+    return HEADRACE_COMM_DONE;
+  };
+  OpOptions on_a;
+  on_a.stream = stream_a;
+  ok(comm.barrier(on_a));
+  ok(comm.barrier());
+  MessageOptions on_b;
+  on_b.stream = stream_b;
+  std::vector<int> numbers{1};
+  ok(comm.send(numbers, 0, on_b));
+  Batch batch = comm.batch();
+  must(batch.send(numbers, 2));
+  ok(batch.issue(on_a));
+  EXPECT_THAT(
+      seen, ElementsAre(std::pair(HEADRACE_COMM_BARRIER, stream_a), std::pair(HEADRACE_COMM_BARRIER, nullptr),
+                        std::pair(HEADRACE_COMM_SEND, stream_b), std::pair(HEADRACE_COMM_SEND, stream_a)));
+}
+
+TEST(TableCommOnGpu, returns_from_calls_once_they_are_queued_and_waits_on_the_host_when_asked) {
+  Script& script = new_script();
+  Comm comm = must(script.open({}, "cuda:2"));
+  const Work work = must(comm.barrier());  // not asynchronous
+  EXPECT_EQ(work.status(), WorkStatus::in_progress);
+  EXPECT_EQ(work.wait(milliseconds(1)).code(), Code::timed_out);
+  script.end(script.last_work());
+  must(work.wait());
+}
+
+TEST(TableCommOnGpu, lets_a_stream_wait_for_a_work) {
+  Script& script = new_script();
+  Comm comm = must(script.open({}, "cuda:2"));
+  std::vector<std::pair<std::uint64_t, void*>> waits;
+  script.on_wait_on = [&](std::uint64_t work, void* stream, headrace_text_v1*) {
+    waits.emplace_back(work, stream);
+    return HEADRACE_OK;
+  };
+  const Work work = must(comm.barrier(asynchronous()));
+  must(work.wait_on(stream_b));
+  EXPECT_THAT(waits, ElementsAre(std::pair(script.last_work(), stream_b)));
+  script.end(script.last_work());
+  must(work.wait_on(stream_b));
+  EXPECT_EQ(waits.size(), 1U);  // it has ended
+  script.on_wait_on = [](auto, auto, headrace_text_v1* why) {
+    return write(why, HEADRACE_INVALID_ARGUMENT, "a stream of another GPU");
+  };
+  const auto refused = must(comm.barrier(asynchronous())).wait_on(stream_a);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_THAT(refused.error().message, HasSubstr("barrier number 2 of \"world\": backend"));
+  const Work failed = must(comm.barrier(asynchronous()));
+  script.end(script.last_work(), HEADRACE_PEER_LOST, "rank 2 is gone");
+  EXPECT_EQ(failed.wait_on(stream_a).code(), Code::peer_lost);
+}
+
+TEST(TableCommOnGpu, lets_a_stream_wait_for_every_call_of_a_group) {
+  Script& script = new_script();
+  Comm comm = must(script.open({}, "cuda:2"));
+  std::vector<std::string> told;
+  script.on_group_start = [&] { told.emplace_back("start"); };
+  script.on_issue = [&](const headrace_comm_call_v1& call, auto, auto*) {
+    told.emplace_back(call.async != 0 ? "async" : "issue");
+    return HEADRACE_COMM_BEGUN;
+  };
+  script.on_group_end = [&](headrace_text_v1*) {
+    told.emplace_back("end");
+    return HEADRACE_OK;
+  };
+  std::vector<std::uint64_t> waits;
+  script.on_wait_on = [&](std::uint64_t work, void*, headrace_text_v1*) {
+    waits.push_back(work);
+    return HEADRACE_OK;
+  };
+  std::vector<int> numbers{1}, others{1};
+  Batch batch = comm.batch();
+  must(batch.send(numbers, 2));
+  must(batch.recv(others, 2));
+  const Work work = must(batch.issue());
+  EXPECT_THAT(told, ElementsAre("start", "issue", "issue", "end"));
+  EXPECT_EQ(work.status(), WorkStatus::in_progress);
+  must(work.wait_on(stream_a));
+  EXPECT_THAT(waits, ElementsAre(script.last_work() - 1, script.last_work()));
+  script.end(script.last_work() - 1);
+  script.end(script.last_work());
+  must(work.wait());
+}
+
+TEST(TableComm, ends_a_group_with_the_error_of_its_end) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  script.on_group_end = [](headrace_text_v1* why) {
+    return write(why, HEADRACE_BACKEND_FAILED, "the network is down");
+  };
+  std::vector<int> numbers{1};
+  Batch batch = comm.batch();
+  must(batch.send(numbers, 2));
+  const auto ended = batch.issue();
+  EXPECT_EQ(ended.code(), Code::backend_failed);
+  EXPECT_THAT(ended.error().message, HasSubstr("send number 1 of batch number 1 of \"world\""));
+  EXPECT_TRUE(comm.is_aborted());
+}
+
+TEST(TableComm, refuses_streams_of_a_communicator_on_the_host) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  OpOptions options = asynchronous();
+  const Work work = must(comm.barrier(options));
+  EXPECT_EQ(work.wait_on(stream_a).code(), Code::invalid_argument);
+  options.stream = stream_a;
+  const auto refused = comm.barrier(options);
+  EXPECT_EQ(refused.code(), Code::invalid_argument);
+  EXPECT_THAT(refused.error().message, HasSubstr("the communicator moves host memory: give none"));
+  EXPECT_EQ(comm.batch().issue(options).code(), Code::invalid_argument);
+}
+
+TEST(TableCommOnGpu, has_no_nan_check) {
+  Script& script = new_script();
+  Comm comm = must(script.open({}, "cuda:2"));
+  comm.add_hooks(nan_check(comm));
+  script.on_issue = [](const auto&, auto, auto*) { return HEADRACE_COMM_DONE; };
+  const Elements gpu_memory(stream_a, 1'000'000, DType::float32);  // reading it would end the process
+  ok(comm.all_reduce(gpu_memory, ReduceOp::sum));
+}
+
+TEST(TableComm, shrinks_by_the_backend_and_ends) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  const Work work = must(comm.barrier(asynchronous()));
+  std::vector<int> excluded;
+  script.on_shrink = [&](std::vector<int> ranks, const headrace_comm_setup_v1& setup) {
+    excluded = std::move(ranks);
+    EXPECT_EQ(setup.rank, 0);
+    EXPECT_EQ(setup.size, 2);
+    EXPECT_EQ(setup.ranks[0], 1);
+    return HEADRACE_OK;
+  };
+  Comm left = must(comm.shrink(std::array{0}));
+  EXPECT_THAT(excluded, ElementsAre(0));
+  EXPECT_THAT(left.ranks(), ElementsAre(1, 2));
+  EXPECT_EQ(work.wait().code(), Code::canceled);
+  EXPECT_THAT(comm.barrier().error().message, HasSubstr("it goes on with ranks 1, 2 alone"));
+  EXPECT_THAT(left.shrink(std::array{0}).error().message, HasSubstr("rank 0 cannot be left out"));
 }
 
 TEST(TableComm, ignores_ends_of_works_that_are_not_under_way) {

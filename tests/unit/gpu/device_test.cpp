@@ -38,6 +38,13 @@ TEST_F(DeviceTest, a_device_keeps_its_primary_context_until_its_last_owner_is_go
   EXPECT_EQ(fake.live().contexts, 0);
 }
 
+TEST_F(DeviceTest, the_current_device_is_that_of_the_context_and_without_one_the_first) {
+  EXPECT_EQ(current_device(driver).value(), 0);
+  const auto second = open(1);
+  const ContextGuard guard(*second);
+  EXPECT_EQ(current_device(driver).value(), 1);
+}
+
 TEST_F(DeviceTest, a_missing_device_is_refused_with_the_number_of_present_ones) {
   const auto device = Device::open(driver, 2);
   ASSERT_FALSE(device);
