@@ -255,10 +255,8 @@ void PyRequest::wait(const Timeout& timeout) {
     status = request_->wait(std::chrono::nanoseconds(0));
     if (status.ok()) return;
   } else if (late) {
-    Error error = error_of({});
-    error.code = Code::timed_out;
-    error.message += ": still in flight when the timeout of wait expired: wait again, or cancel it";
-    raise(error);
+    raise(error_of({Code::timed_out},
+                   "still in flight when the timeout of wait expired: wait again, or cancel it"));
   }
   if (request_->state() == RequestState::prepared)
     raise(Error{Code::invalid_argument, "the request has not been posted: there is nothing to wait for"});
