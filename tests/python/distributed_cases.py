@@ -82,6 +82,9 @@ def all_give_and_all_receive(rank, size):
         outputs = [torch.zeros(3, 5).double() for _ in range(size)]
         dist.all_gather(outputs, of(rank))
         same(torch.cat(outputs), everything)
+        same_memory = [torch.zeros(3, 5).double()] * size
+        dist.all_gather(same_memory, of(rank))
+        same(same_memory[0], of(size - 1))
         uneven = [torch.zeros(other + 1).double() for other in range(size)]
         dist.all_gather(uneven, torch.full((rank + 1,), float(rank)).double())
         assert [part.tolist() for part in uneven] == [[float(r)] * (r + 1) for r in range(size)]

@@ -19,7 +19,7 @@ from .errors import as_torch_error
 from .monitored_barrier import monitored_barrier
 from .reductions import reduction_of
 from .sparse import all_reduce_sparse
-from .tensors import Staged, as_input, as_output, only, split_elements
+from .tensors import Staged, as_input, as_output, as_outputs, only, split_elements
 from .work import GroupWork
 
 # An operation of the communicator, and what it takes before async_op.
@@ -251,7 +251,7 @@ class HeadraceProcessGroup(ProcessGroup):
 
     def _gather_call(self, outputs: Sequence[Tensor], tensor: Tensor, staged: list[Staged]) -> Call:
         gather = self._comm.all_gather if _of_one_length(outputs) else self._comm.all_gather_v
-        return gather, ([as_output(output, staged) for output in outputs], as_input(tensor))
+        return gather, (as_outputs(outputs, staged), as_input(tensor))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         return self.all_gather_single_coalesced([output], [input], opts)

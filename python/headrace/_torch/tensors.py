@@ -35,6 +35,20 @@ def as_output(tensor: Tensor, staged: list[Staged]) -> Tensor:
     return memory
 
 
+def as_outputs(tensors: Sequence[Tensor], staged: list[Staged]) -> list[Tensor]:
+    """The same for a list. Where several are the same memory, as in `[tensor] * size`, the last one wins."""
+    memories: list[Tensor] = []
+    seen: set[int] = set()
+    for tensor in tensors:
+        memory = as_output(tensor, staged)
+        if tensor.data_ptr() in seen and memory is tensor and tensor.numel():
+            memory = tensor.detach().clone()
+            staged.append((tensor, memory))
+        seen.add(tensor.data_ptr())
+        memories.append(memory)
+    return memories
+
+
 def check(tensor: Tensor) -> None:
     """
     Errors: RuntimeError (not on the CPU, not dense: what to do instead).

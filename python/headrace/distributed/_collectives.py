@@ -20,7 +20,7 @@ import headrace
 from headrace._torch import profiling
 from headrace._torch.errors import as_torch_error
 from headrace._torch.reductions import reduction_of
-from headrace._torch.tensors import Staged, as_input, as_output, split_elements
+from headrace._torch.tensors import Staged, as_input, as_output, as_outputs, split_elements
 
 from ._calls import comm_for, comm_for_all, start
 from ._groups import comm_of, rank_in, root_in
@@ -76,7 +76,7 @@ def all_gather(tensor_list: list[Tensor], tensor: Tensor, group: Group = None, a
         return dist.all_gather(tensor_list, tensor, group, async_op)
     staged: list[Staged] = []
     gather = comm.all_gather if _of_one_length(tensor_list) else comm.all_gather_v
-    arguments = [as_output(output, staged) for output in tensor_list], as_input(tensor)
+    arguments = as_outputs(tensor_list, staged), as_input(tensor)
     return start(gather, arguments, async_op, [tensor_list], staged)
 
 
