@@ -26,16 +26,14 @@ def register() -> None:
 def _make_group(options: Any, group_options: Any) -> HeadraceProcessGroup:
     from headrace._torch.group import HeadraceProcessGroup
 
-    if hasattr(group_options, "make_group"):  # headrace.distributed has the communicator already
-        group: HeadraceProcessGroup = group_options.make_group(options)
-    else:
-        group = HeadraceProcessGroup(
-            options.store,
-            options.group_rank,
-            options.group_size,
-            timeout=options.timeout,
-            name=options.group_id,
-            hints=group_options,
-        )
+    group = HeadraceProcessGroup(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timeout=options.timeout,
+        name=options.group_id,
+        hints=getattr(group_options, "hints", group_options),
+        comm=getattr(group_options, "comm", None),  # headrace.distributed has made it already
+    )
     group.options.global_ranks_in_group = list(options.global_ranks_in_group)
     return group

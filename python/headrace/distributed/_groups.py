@@ -14,7 +14,6 @@ from torch.distributed import GroupMember, ProcessGroup
 
 import headrace
 from headrace._torch.errors import as_torch_error
-from headrace._torch.group import HeadraceProcessGroup
 from headrace_torch import NAME
 
 _CPU = torch.device("cpu")
@@ -62,19 +61,10 @@ def root_in(group: ProcessGroup | None, rank: int | None, group_rank: int | None
 
 @dataclass
 class Ready:
-    """Options of a group whose communicator is there: headrace_torch asks them for the group."""
+    """Options of a group whose communicator is there."""
 
     comm: headrace.Comm
-
-    def make_group(self, options: Any) -> HeadraceProcessGroup:
-        return HeadraceProcessGroup(
-            options.store,
-            options.group_rank,
-            options.group_size,
-            timeout=options.timeout,
-            name=options.group_id,
-            comm=self.comm,
-        )
+    hints: None = None
 
 
 def init_process_group(
