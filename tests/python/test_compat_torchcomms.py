@@ -343,6 +343,9 @@ def test_the_flight_recorder_hook_keeps_calls(fake, tmp_path, monkeypatch):
     assert json.loads(recorder.dump_json(include_completed=False))["entries"] == []
     recorder.dump_file(3)
     assert len(pickle.loads((tmp_path / "deep" / "trace_3").read_bytes())["entries"]) == 2
+    monkeypatch.setenv("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", "1")
+    recorder.dump_file(3)
+    assert (tmp_path / "deep" / "trace_").exists()
     recorder.reset()
     assert recorder.size() == 0
     fake.barrier(False)
@@ -351,6 +354,18 @@ def test_the_flight_recorder_hook_keeps_calls(fake, tmp_path, monkeypatch):
     shared.register_with_comm(fake)
     fake.barrier(False)
     assert FlightRecorderHook().size() == shared.size() > 0
+
+
+def test_the_flight_recorder_hook_follows_splits():
+    def body(comm):
+        recorder = FlightRecorderHook(isolated=True)
+        recorder.register_with_comm(comm)
+        part = comm.split([0, 1], "part").split([0, 1], "inner")
+        part.all_reduce(of(0), SUM, False)
+        names = [entry["operation"] for entry in json.loads(recorder.dump_json())["entries"]]
+        assert names == ["split", "split", "all_reduce"]
+
+    on_ranks(2, body)
 
 
 def test_the_nan_check_hook_refuses(fake):
@@ -621,7 +636,7 @@ def test_an_unknown_backend_names_those_that_there_are(launched):
     with pytest.raises(
         ModuleNotFoundError, match="failed to find backend xccl: Headrace has fake, gloo, host"
     ):
-        torchcomms.new_comm("xccl", CPU, "mine")
+        torchcomms.new_comm("xccl", torch.device("cuda"), "mine")
     assert torchcomms.is_backend_built("gloo") and not torchcomms.is_backend_built("xccl")
 
 
@@ -752,11 +767,40 @@ def test_the_package_takes_the_name():
             ("_comms", "_BackendWrapper"),
             ("hooks.fr", "FlightRecorderHook"),
             ("device_mesh", "init_device_mesh"),
+            ("distwrap", "all_reduce"),
         ]:
             assert hasattr(importlib.import_module(f"torchcomms.{module}"), name)
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "torchcomms"]:
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo"])
+def test_distwrap_is_headrace_distributed(launched, backend):
+    dist = importlib.import_module("headrace.compat.torchcomms.distwrap")
+    launched.setenv("TORCHCOMM_RANK", "0")
+    launched.setenv("TORCHCOMM_SIZE", "1")
+    dist.init_process_group(backend, store=dist.HashStore(), use_torchcomms=True)
+    assert dist.is_enabled() and dist.get_world_size() == 1
+    mine = torch.ones(2)
+    dist.all_reduce(mine, dist._make_nccl_premul_sum(3.0))
+    assert mine.tolist() == [3, 3]
+    group = dist.split_group(backend=backend)
+    assert dist.is_enabled() and dist.get_world_size(group) == 1
+    output = torch.zeros(2)
+    dist.reduce_scatter_quantized(output, mine, dist.ReduceOp.SUM, torch.tensor([7])).wait()
+    assert output.tolist() == [3, 3]
+    dist.register_mem_pool(group, CPU, None)
+    with pytest.raises(RuntimeError, match="allocator"):
+        dist.get_mem_allocator(group, CPU)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert not dist.is_enabled()
+    with pytest.raises(AssertionError, match="use_torchcomms=True"):
+        dist.new_window()
+    dist.destroy_process_group()
+    with pytest.raises(ValueError, match="give gloo"):
+        dist.init_process_group()
 
 
 MESH = """

@@ -67,6 +67,7 @@ class TorchComm:
         self._pre: list[Callback] = []
         self._post: list[Callback] = []
         self._abort_hooks: list[_AbortHook] = []
+        self._followers: list[Callable[[Any], object]] = []
         self._numbers = count()
 
     def __copy__(self) -> TorchComm:
@@ -167,7 +168,10 @@ class TorchComm:
         options.abort_process_on_timeout_or_error = self._options.abort_process_on_timeout_or_error
         options.timeout = timeout or self._options.timeout
         options.hints = hints if hints is not None else self._options.hints
-        return TorchComm(comm, self._backend, name, options)
+        part = TorchComm(comm, self._backend, name, options)
+        for follower in self._followers:
+            part.follow(follower)
+        return part
 
     def get_init_handle(self) -> str:
         """This rank as reconfigure takes it, for the program to bring to all ranks."""
@@ -196,7 +200,9 @@ class TorchComm:
         self._comm = comm
         for hook in self._abort_hooks:
             hook.renew(comm)
-        former.abort("reconfigure has replaced it")
+        for follower in self._followers:
+            follower(comm)
+        _leave(former)
         return DONE
 
     # --- hooks
@@ -219,6 +225,12 @@ class TorchComm:
             hook.remove()
 
         return RemovableHandle(remove)
+
+    def follow(self, follower: Callable[[Any], object]) -> None:
+        """Calls it with the headrace.Comm, and with that of every communicator that this one makes. For hooks
+        of Headrace."""
+        follower(self._member)
+        self._followers.append(follower)
 
     # --- operations
 
@@ -586,6 +598,16 @@ class _AbortHook:
         hook, self._hook = getattr(self, "_hook", None), None
         if hook is not None:
             hook.remove()
+
+
+def _leave(comm: Any) -> None:
+    """Of a communicator that another one replaces. An abort would be told to ranks that still use it."""
+    if comm.is_aborted():
+        return
+    try:
+        comm.finalize()
+    except headrace.Error:
+        pass  # that of an operation, whose work has it
 
 
 def no_allocator(backend: str) -> NoReturn:

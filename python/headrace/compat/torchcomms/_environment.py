@@ -39,8 +39,8 @@ VARIABLES = [
     Variable(
         "TORCHCOMM_FR_DUMP_TEMP_FILE", True, "FlightRecorderHook.dump_file writes to it, the rank appended"
     ),
+    Variable("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", True, "1: no rank is appended"),
     Variable("TORCHCOMMS_SERIALIZATION", True, "pickle: objcol pickles objects instead of torch.save"),
-    Variable("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", False, "the name of the file is read at each dump"),
     Variable("TORCHCOMM_FR_CPP_STACK", False, "the recorder keeps no stacks"),
     Variable(
         "TORCHCOMM_HEALTH_CHECK_WAIT_MS", False, "there is no health check: a rank that dies is found at once"
@@ -130,9 +130,12 @@ def recorder_entries() -> int:
     return _whole("TORCHCOMM_FR_BUFFER_SIZE") or 2048
 
 
-def recorder_file() -> str:
-    """The name of a recorder's file, without the rank."""
-    return os.environ.get("TORCHCOMM_FR_DUMP_TEMP_FILE") or os.path.expanduser("~/.cache/torchcomm_fr_trace_")
+def recorder_file(rank: int) -> str:
+    """The name of a recorder's file."""
+    given = _text("TORCHCOMM_FR_DUMP_TEMP_FILE")
+    if given and is_on("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME"):
+        return given
+    return f"{given or os.path.expanduser('~/.cache/torchcomm_fr_trace_')}{rank}"
 
 
 def pickles_objects() -> bool:

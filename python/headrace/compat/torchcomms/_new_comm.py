@@ -66,9 +66,9 @@ def new_comm(
             hints=known(hints),
             enable_reconfigure=enable_reconfigure,
         )
-    except headrace.NotFound:
-        _no_backend(backend)
     except headrace.Error as error:
+        if isinstance(error, headrace.NotFound) or not is_backend_built(backend):
+            _no_backend(backend, error)
         raise as_torch_error(error) from None
     return TorchComm(comm, backend, name, options, is_ready=not enable_reconfigure)
 
@@ -89,10 +89,10 @@ def _options(
     return options
 
 
-def _no_backend(name: str) -> NoReturn:
+def _no_backend(name: str, reason: headrace.Error | None = None) -> NoReturn:
     raise ModuleNotFoundError(
-        f"failed to find backend {name}: Headrace has {', '.join(built_backends())}. "
-        "gloo and host are the same one, for tensors on the CPU"
+        f"failed to find backend {name}: Headrace has {', '.join(built_backends())}, of which gloo and host "
+        f"are the same one, for tensors on the CPU{f' ({reason})' if reason else ''}"
     )
 
 

@@ -11,6 +11,7 @@ from .._names import provide
 MODULES = (
     "_comms",
     "device_mesh",
+    "distwrap",
     "functional",
     "hooks",
     "hooks.clog",

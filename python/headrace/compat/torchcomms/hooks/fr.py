@@ -57,7 +57,8 @@ class FlightRecorderHook:
         self._recording = _shared
 
     def register_with_comm(self, comm: TorchComm) -> None:
-        self._recording.add(comm.get_backend_impl())
+        """Keeps the calls of a communicator, and of those that split and reconfigure make of it."""
+        comm.follow(self._recording.add)
         self._registered += 1
 
     def dump_json(self, include_completed: bool = True) -> str:
@@ -65,8 +66,8 @@ class FlightRecorderHook:
         return json.dumps(self._dump(json.loads(self._recording.recorder.dump()), include_completed))
 
     def dump_file(self, rank: int, include_completed: bool = True) -> None:
-        """Writes the pickle that torch's analyzer reads to TORCHCOMM_FR_DUMP_TEMP_FILE and the rank."""
-        file = Path(f"{environment.recorder_file()}{rank}")
+        """Writes the pickle that torch's analyzer reads to TORCHCOMM_FR_DUMP_TEMP_FILE, the rank appended."""
+        file = Path(environment.recorder_file(rank))
         file.parent.mkdir(parents=True, exist_ok=True)
         dump = self._dump(pickle.loads(self._recording.recorder.dump_pickle()), include_completed)
         file.write_bytes(pickle.dumps(dump))
