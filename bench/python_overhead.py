@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What Python costs on top: import, first agent, preparing pages and making requests from each kind of
-argument, small calls.
+argument, small calls, calls of communicators.
 
 One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). No data is
 compared: the rows are not `checked`. Rows go to bench/results.
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,29 @@ def small_calls(agent: headrace.Agent, memory: headrace.Memory) -> dict[str, Cal
     }
 
 
+def operations() -> dict[str, Callable[[], Any]]:
+    """Calls of communicators on the backend "fake", which moves nothing: what a call costs."""
+    comm = headrace.new_comm("fake", rank=0, size=1)
+    array, total = np.ones(8, np.float32), headrace.ReduceOp.SUM
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce, NumPy": lambda: comm.all_reduce(array, total),
+        "all_reduce and wait, NumPy": lambda: comm.all_reduce(array, total, True).wait(),
+    }
+    if find_spec("torch"):
+        import torch
+
+        import headrace.compat.torchcomms as torchcomms
+
+        tensor, theirs = torch.ones(8), torchcomms.new_comm("fake", "cpu", "overhead")
+        calls |= {
+            "all_reduce, torch": lambda: comm.all_reduce(tensor, total),
+            "all_reduce, torchcomms' names": lambda: theirs.all_reduce(
+                tensor, torchcomms.ReduceOp.SUM, False
+            ),
+        }
+    return calls
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -148,6 +172,8 @@ def main() -> None:
             )
         for name, call in small_calls(agent, memory).items():
             show(name, timed(call, options.rounds, 2000), f"{PYTHON}{name}", "us", "us", 1e6)
+        for name, call in operations().items():
+            show(name, timed(call, options.rounds, 2000), f"{PYTHON}comm/fake/{name}", "us", "us", 1e6)
     print("\n" + table(["what", "median", "least"], shown))
     if not options.no_rows:
         print(f"\nrows: {rows.write().relative_to(ROOT)}")
