@@ -9,9 +9,11 @@
 #include "collectives/fake_comm.hpp"
 #include "collectives/host_comm.hpp"
 #include "collectives/table_comm.hpp"
+#include "nccl/backend.hpp"
 
 #include <headrace/comm_backend.hpp>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -35,6 +37,11 @@ const LinkedIn* find_linked_in(std::string_view name) {
   for (const LinkedIn& one : linked_in)
     if (one.name == name) return &one;
   return nullptr;
+}
+
+bool is_over_nccl(std::string_view name) {
+  const auto names = nccl::backend_names();
+  return std::ranges::find(names, name) != names.end();
 }
 
 /// The backends that this process has registered. They stay to its end.
@@ -68,6 +75,7 @@ class Registered {
 std::set<std::string> all_names() {
   std::set<std::string> names;
   for (const LinkedIn& one : linked_in) names.emplace(one.name);
+  for (const std::string_view name : nccl::backend_names()) names.emplace(name);
   Registered::of_process().names(names);
   names.merge(comm_libraries());
   return names;
@@ -90,6 +98,8 @@ Result<void> check_device(const CommOptions& options, std::uint32_t devices) {
   std::set<std::string> able;
   for (const LinkedIn& one : linked_in)
     if ((one.devices & needed) != 0) able.emplace(one.name);
+  if (gpu)
+    for (const std::string_view name : nccl::backend_names()) able.emplace(name);
   Registered::of_process().names(able, needed);
   return make_error(Code::not_supported,
                     "backend {} does not move memory of {}: use another backend ({}), or open it with device "
@@ -112,6 +122,11 @@ Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& given) {
     HEADRACE_TRY_VOID(check_device(options, found->devices));
     return found->open(options);
   }
+  if (is_over_nccl(options.backend)) {
+    HEADRACE_TRY_VOID(check_device(options, HEADRACE_COMM_MOVES_CUDA_MEMORY));
+    HEADRACE_TRY(table, nccl::table_of(options.backend));
+    return TableComm::open(table, options);
+  }
   if (const auto table = Registered::of_process().find(options.backend)) return open_table(*table, options);
   HEADRACE_TRY(table, load_comm_library(options.backend));
   if (table) return open_table(*table, options);
@@ -129,7 +144,7 @@ std::vector<std::string> list_comm_backends() {
 
 Result<void> register_comm_backend(const headrace_comm_backend_v1* table) {
   HEADRACE_TRY(checked, collectives::check_comm_table(table, {}));
-  if (collectives::find_linked_in(checked.name) == nullptr &&
+  if (collectives::find_linked_in(checked.name) == nullptr && !collectives::is_over_nccl(checked.name) &&
       collectives::Registered::of_process().add(checked))
     return {};
   return make_error(Code::invalid_argument,

@@ -8,6 +8,7 @@
 #include "collectives/call_log.hpp"
 #include "collectives/line_file.hpp"
 #include "collectives/trace_file.hpp"
+#include "nccl/backend.hpp"
 
 #include <headrace/flight_recorder.hpp>
 #include <headrace/nan_check.hpp>
@@ -147,7 +148,13 @@ namespace headrace {
 
 Result<std::vector<OptionInfo>> list_comm_options() {
   HEADRACE_TRY(options, collectives::resolve_options());
-  return option_infos(options, "comm.", {});
+  std::vector<OptionInfo> all = option_infos(options, "comm.", {});
+  for (const std::string_view backend : nccl::backend_names()) {
+    HEADRACE_TRY(of_backend, nccl::backend_options(backend));
+    const std::vector<OptionInfo> more = option_infos(of_backend, fmt::format("{}.", backend), {});
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
 }
 
 std::optional<FlightRecorder> FlightRecorder::of_environment(int rank) {

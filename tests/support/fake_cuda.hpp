@@ -65,6 +65,8 @@ class FakeCuda {
   void release();
   /// The next `count` pieces of work run, those of the oldest stream first.
   void step(int count);
+  /// Queues work of the test on a stream. It runs inside the driver, again and again until it returns true.
+  void queue(Stream stream, std::function<bool()> work);
   /// The function that a launch of the kernel `name` runs, with the kernel's argument of `bytes` bytes. An
   /// outcome other than success breaks the context, as a kernel's fault does.
   void add_kernel(const std::string& name, std::size_t bytes,

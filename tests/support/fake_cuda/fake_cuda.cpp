@@ -50,6 +50,10 @@ void FakeCuda::step(int count) {
   const std::scoped_lock lock(driver_->mutex);
   driver_->streams.step(count);
 }
+void FakeCuda::queue(Stream stream, std::function<bool()> work) {
+  const std::scoped_lock lock(driver_->mutex);
+  static_cast<void>(driver_->enqueue(stream, std::move(work)));
+}
 void FakeCuda::add_kernel(const std::string& name, std::size_t bytes,
                           std::function<Outcome(const void*)> run) {
   add_staying_kernel(name, bytes, [run = std::move(run)](const void* argument) -> Staying {

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/backend.hpp"
+
+#include "base/options.hpp"
+#include "nccl/communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace headrace::nccl {
+namespace {
+
+constexpr std::array option_rows{OptionRow{
+    "library", "", "text",
+    "Path of the library; empty: the one that the process has loaded, else that of the pip package, "
+    "else the one that the loader finds"}};
+
+std::int32_t answer(const Error& error, headrace_text_v1* why) {
+  if (why != nullptr) why->length = error.message.copy(why->data, why->capacity);
+  return static_cast<std::int32_t>(error.code);
+}
+
+/// The code of what `body` returns; no exception crosses the border.
+template <class Body>
+std::int32_t guarded(headrace_text_v1* why, const Body& body) noexcept {
+  try {
+    const auto result = body();
+    return result ? HEADRACE_OK : answer(result.error(), why);
+  } catch (const std::exception& thrown) {
+    return answer({Code::internal, thrown.what()}, why);
+  }
+}
+
+Communicator& communicator(void* comm) { return *static_cast<Communicator*>(comm); }
+
+Result<void> open_comm(Backend& backend, const headrace_comm_setup_v1& setup, void** comm) {
+  HEADRACE_TRY(library, backend.library());
+  HEADRACE_TRY(driver, backend.driver());
+  HEADRACE_TRY(opened, Communicator::open({driver, std::move(library)}, setup));
+  *comm = opened.release();
+  return {};
+}
+
+std::int32_t open(void* context, const headrace_comm_setup_v1* setup, void** comm, headrace_text_v1* why) {
+  return guarded(why, [&] { return open_comm(*static_cast<Backend*>(context), *setup, comm); });
+}
+
+void close(void* comm) { delete &communicator(comm); }
+
+std::int32_t issue(void* comm, const headrace_comm_call_v1* call, std::uint64_t work, headrace_text_v1* why) {
+  bool done = false;
+  const std::int32_t code = guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(ended, communicator(comm).issue(*call, work));
+    done = ended;
+    return {};
+  });
+  if (code != HEADRACE_OK) return code;
+  return done ? HEADRACE_COMM_DONE : HEADRACE_COMM_BEGUN;
+}
+
+void abort(void* comm, const char*, std::size_t) {
+  guarded(nullptr, [&]() -> Result<void> {
+    communicator(comm).abort();
+    return {};
+  });
+}
+
+/// Gives a part to the host.
+Result<void> give(Result<std::unique_ptr<Communicator>> made, void** part) {
+  if (!made) return std::move(made).error();
+  *part = made->release();
+  return {};
+}
+
+std::int32_t split(void* comm, const std::int32_t* ranks, std::uint64_t count,
+                   const headrace_comm_setup_v1* setup, void** part, headrace_text_v1* why) {
+  return guarded(why, [&] {
+    return give(communicator(comm).split({ranks, static_cast<std::size_t>(count)}, setup), part);
+  });
+}
+
+std::int32_t shrink(void* comm, const std::int32_t* excluded, std::uint64_t count,
+                    const headrace_comm_setup_v1* setup, void** part, headrace_text_v1* why) {
+  return guarded(why, [&] {
+    return give(communicator(comm).shrink({excluded, static_cast<std::size_t>(count)}, *setup), part);
+  });
+}
+
+std::int32_t progress(void* comm) {
+  bool moved = false;
+  guarded(nullptr, [&]() -> Result<void> {
+    moved = communicator(comm).progress();
+    return {};
+  });
+  return moved ? 1 : 0;
+}
+
+std::int32_t wait_on(void* comm, std::uint64_t work, void* stream, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).wait_on(work, static_cast<cuda::Stream>(stream)); });
+}
+
+void group_start(void* comm) {
+  guarded(nullptr, [&]() -> Result<void> {
+    communicator(comm).group_start();
+    return {};
+  });
+}
+
+std::int32_t group_end(void* comm, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).group_end(); });
+}
+
+/// The backends over installed libraries, each made at its first use. They stay.
+class Installed {
+ public:
+  static Installed& of_process() {
+    static auto& the = *new Installed;
+    return the;
+  }
+  Backend& of(const Flavour& flavour) {
+    const std::scoped_lock lock(mutex_);
+    auto& backend = backends_[flavour.name];
+    if (!backend)
+      backend = std::make_unique<Backend>(
+          flavour.name, Source{[] { return cuda::load_driver(); }, [&flavour] { return load(flavour); }});
+    return *backend;
+  }
+
+ private:
+  static Result<Library> load(const Flavour& flavour) {
+    HEADRACE_TRY(options, backend_options(flavour.name));
+    HEADRACE_TRY(path, options.text("library"));
+    return load_library(flavour, path);
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<Backend>> backends_;
+};
+
+/// RCCL's streams are HIP's, for which there is no driver table.
+constexpr std::array names{std::string_view("nccl"), std::string_view("ncclx")};
+
+}  // namespace
+
+Result<Library> Backend::library() {
+  const std::scoped_lock lock(mutex_);
+  if (!library_) {
+    library_.emplace(source_.library());
+    if (*library_) version_ = version_text((*library_)->version);
+  }
+  return *library_;
+}
+
+Result<cuda::DriverTable> Backend::driver() {
+  const std::scoped_lock lock(mutex_);
+  if (!driver_) driver_.emplace(source_.driver());
+  return *driver_;
+}
+
+Result<headrace_comm_backend_v1> Backend::table() {
+  HEADRACE_TRY_VOID(library());
+  headrace_comm_backend_v1 table{};
+  table.struct_size = sizeof table;
+  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
+  table.abi_minor = HEADRACE_COMM_ABI_MINOR;
+  table.name = name_.c_str();
+  table.version = version_.c_str();
+  table.devices = HEADRACE_COMM_MOVES_CUDA_MEMORY;
+  table.context = this;
+  table.open = open;
+  table.close = close;
+  table.issue = issue;
+  table.abort = abort;
+  table.split = split;
+  table.shrink = shrink;
+  table.progress = progress;
+  table.wait_on = wait_on;
+  table.group_start = group_start;
+  table.group_end = group_end;
+  return table;
+}
+
+std::vector<std::string_view> backend_names() { return {names.begin(), names.end()}; }
+
+Result<headrace_comm_backend_v1> table_of(std::string_view name) {
+  return Installed::of_process().of(*find_flavour(name)).table();
+}
+
+Result<Options> backend_options(std::string_view name) {
+  OptionSources sources;
+  sources.scope = name;
+  return Options::resolve(option_rows, sources);
+}
+
+}  // namespace headrace::nccl

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backends of communicators whose library has NCCL's interface, as tables of comm_v1.h.
+#pragma once
+
+#include "vendor/cuda/driver.hpp"
+#include "vendor/nccl/library.hpp"
+
+#include <headrace/plugin/comm_v1.h>
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace {
+class Options;
+}  // namespace headrace
+
+namespace headrace::nccl {
+
+/// Loads driver and library, each once; tests supply their own.
+struct Source {
+  std::function<Result<cuda::DriverTable>()> driver;
+  std::function<Result<Library>()> library;
+};
+
+/// One backend. Lives to the end of the process, as its table does.
+class Backend {
+ public:
+  Backend(std::string name, Source source) : name_(std::move(name)), source_(std::move(source)) {}
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  /// Loads the library. A failure is kept.
+  ///   errors  those of load_library
+  [[nodiscard]] Result<headrace_comm_backend_v1> table();
+  /// Loads the driver.
+  ///   errors  those of cuda::load_driver
+  [[nodiscard]] Result<cuda::DriverTable> driver();
+  [[nodiscard]] Result<Library> library();
+
+ private:
+  const std::string name_;
+  const Source source_;
+  std::mutex mutex_;
+  std::optional<Result<Library>> library_;
+  std::optional<Result<cuda::DriverTable>> driver_;
+  std::string version_;
+};
+
+/// The names of the backends over installed libraries.
+[[nodiscard]] std::vector<std::string_view> backend_names();
+/// The table of one of them.
+///   errors  those of load_library
+[[nodiscard]] Result<headrace_comm_backend_v1> table_of(std::string_view name);
+
+/// The options of one of them: `library`, its path.
+[[nodiscard]] Result<Options> backend_options(std::string_view name);
+
+}  // namespace headrace::nccl

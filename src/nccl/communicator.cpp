@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <utility>
+
+namespace headrace::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* id_key = "unique_id";
+constexpr auto longest_leave = 2s;          // until a rank that closes aborts instead
+constexpr auto between_error_looks = 10ms;  // at errors that the library finds by itself
+
+const std::atomic<bool> never_stops{false};
+
+Deadline deadline_of(std::int64_t timeout_ns) {
+  return timeout_ns < 0 ? Deadline::never() : Deadline::after(std::chrono::nanoseconds(timeout_ns));
+}
+
+/// The buffer into which a function of the host writes why it fails.
+class Why {
+ public:
+  headrace_text_v1* out() { return &text_; }
+  [[nodiscard]] Error error(std::int32_t code) const {
+    return {static_cast<Code>(code), {buffer_.data(), std::min(text_.length, buffer_.size())}};
+  }
+
+ private:
+  std::array<char, 1024> buffer_{};
+  headrace_text_v1 text_{sizeof(headrace_text_v1), buffer_.data(), buffer_.size(), 0};
+};
+
+void append(void* text, const void* bytes, std::size_t length) {
+  static_cast<std::string*>(text)->append(static_cast<const char*>(bytes), length);
+}
+
+Result<UniqueId> id_in(const std::string& bytes) {
+  UniqueId id{};
+  if (bytes.size() != sizeof id)
+    return make_error(Code::corrupt, "rank 0 gave an id of {} bytes, and {} are expected", bytes.size(),
+                      sizeof id);
+  std::memcpy(&id, bytes.data(), sizeof id);
+  return id;
+}
+
+Result<bool> boolean_in(const std::string& name, const std::string& text) {
+  if (text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  return make_error(Code::invalid_argument, "hint {} is \"{}\": give true or false", name, text);
+}
+
+}  // namespace
+
+// --- opening
+
+Result<Communicator::Wishes> Communicator::wishes_of(const Library& library, const Setup& setup) {
+  std::map<std::string, std::string> hints;
+  for (std::uint64_t i = 0; i < setup.hint_count; ++i) hints[setup.hints[i].name] = setup.hints[i].value;
+  bool high = false;
+  if (const auto at = hints.find("is_high_priority_stream"); at != hints.end()) {
+    HEADRACE_TRY(wish, boolean_in(at->first, at->second));
+    high = wish;
+    hints.erase(at);
+  }
+  HEADRACE_TRY(config, CommConfig::make(library, std::move(hints)));
+  return Wishes{std::move(config), high ? gpu::Priority::high : gpu::Priority::normal};
+}
+
+Communicator::Communicator(const Parts& parts, const Setup& setup, std::shared_ptr<const gpu::Device> device,
+                           gpu::Stream stream, gpu::DeviceMemory scratch)
+    : parts_(parts),
+      table_(parts_.library.table),
+      host_(setup.host),
+      rank_(setup.rank),
+      size_(setup.size),
+      device_(std::move(device)),
+      stream_(std::move(stream)),
+      scratch_(std::move(scratch)) {}
+
+Result<std::unique_ptr<Communicator>> Communicator::make(const Parts& parts, const Setup& setup,
+                                                         gpu::Priority priority) {
+  HEADRACE_TRY(device, gpu::Device::open(parts.driver, setup.device));
+  HEADRACE_TRY(stream, gpu::Stream::make(device, priority));
+  HEADRACE_TRY(scratch, gpu::DeviceMemory::allocate(device, 1));
+  return std::unique_ptr<Communicator>(
+      new Communicator(parts, setup, std::move(device), std::move(stream), std::move(scratch)));
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::open(const Parts& parts, const Setup& setup) {
+  HEADRACE_TRY(wishes, wishes_of(parts.library, setup));
+  HEADRACE_TRY(made, make(parts, setup, wishes.priority));
+  HEADRACE_TRY_VOID(made->connect(setup, wishes));
+  return made;
+}
+
+Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
+  UniqueId id{};
+  Why why;
+  if (rank_ == 0) {
+    if (const Outcome outcome = table_.get_unique_id(&id); outcome != Outcome::success)
+      return failed(outcome, "make the id of the communicator");
+    if (size_ == 1) return id;
+    const std::int32_t code = host_->set(host_->context, id_key, &id, sizeof id, why.out());
+    if (code != HEADRACE_OK) return why.error(code);
+    return id;
+  }
+  while (true) {
+    std::string bytes;
+    const headrace_sink_v1 sink{sizeof sink, &bytes, append};
+    const std::int32_t code = host_->get(host_->context, id_key, &sink, why.out());
+    if (code == HEADRACE_OK) return id_in(bytes);
+    if (code != HEADRACE_NOT_FOUND) return why.error(code);
+    if (deadline.expired())
+      return make_error(Code::timed_out, "rank 0 has not given the id of the communicator");
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+Result<void> Communicator::connect(const Setup& setup, const Wishes& wishes) {
+  const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
+  HEADRACE_TRY(id, meet(deadline));
+  const std::scoped_lock calls(calls_);
+  const gpu::ContextGuard current(*device_);
+  Config config = wishes.config.get();
+  const Outcome begun = table_.comm_init_rank_config(&comm_, size_, id, rank_, &config);
+  const Outcome outcome = settle(comm_, begun, deadline);
+  if (outcome == Outcome::success) return check_ranks(setup);
+  stopping_ = true;
+  return failed(outcome, "connect the ranks");
+}
+
+Result<void> Communicator::check_ranks(const Setup& setup) const {
+  int size = 0, rank = -1;
+  for (const Outcome outcome : {table_.comm_count(comm_, &size), table_.comm_user_rank(comm_, &rank)})
+    if (outcome != Outcome::success) return failed(outcome, "ask for rank and size");
+  if (size == setup.size && rank == setup.rank) return {};
+  return make_error(
+      Code::invalid_argument,
+      "NCCL made rank {} of {}, and rank {} of {} was asked for: another rank gave another group", rank, size,
+      setup.rank, setup.size);
+}
+
+Outcome Communicator::settle(Comm comm, Outcome outcome, const Deadline& deadline,
+                             const std::atomic<bool>& stop) const {
+  while (outcome == Outcome::in_progress && !stop && !deadline.expired()) {
+    const Outcome asked = table_.comm_get_async_error(comm, &outcome);
+    if (asked != Outcome::success) return asked;
+    if (outcome == Outcome::in_progress) std::this_thread::sleep_for(20us);
+  }
+  return outcome;
+}
+
+Error Communicator::failed(Outcome outcome, std::string_view what) const {
+  if (outcome != Outcome::in_progress) return library_error(parts_.library, comm_, outcome, what);
+  if (stopping_) return make_error(Code::canceled, "{}: the communicator has ended", what);
+  return make_error(Code::timed_out, "{}: another rank has not come in time", what);
+}
+
+// --- calls
+
+Result<bool> Communicator::issue(const Call& call, std::uint64_t work) {
+  std::unique_lock<std::mutex> calls;
+  if (!group_) calls = std::unique_lock(calls_);
+  HEADRACE_TRY(reduction, check_call(parts_.library, call));
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  const gpu::ContextGuard current(*device_);
+  HEADRACE_TRY(taken, take(call, work));
+  if (reduction.multiplies) {
+    HEADRACE_TRY(op, make_op(reduction, call.factor));
+    reduction.op = op;
+    taken.own_op = op;
+  }
+  const Place place{parts_.library, comm_, taken.stream,
+                    rank_,          size_, reinterpret_cast<void*>(scratch_.address())};
+  Outcome outcome = run_call(place, call, reduction);
+  if (group_) {
+    if (is_fine(group_->failure)) group_->failure = outcome;
+    group_->taken.push_back(taken);
+    return false;
+  }
+  outcome = settle(comm_, outcome, Deadline::never());
+  if (taken.own_op) table_.red_op_destroy(*taken.own_op, comm_);
+  if (outcome == Outcome::success) return watch(taken);
+  Error error = failed(outcome, "queue it");
+  if (error.code == Code::invalid_argument) return error;  // the library has looked at it and done nothing
+  end(work, std::move(error));
+  return false;
+}
+
+Result<Communicator::Taken> Communicator::take(const Call& call, std::uint64_t work) {
+  const auto caller = static_cast<cuda::Stream>(call.stream);
+  cuda::CaptureStatus capture{};
+  if (caller != nullptr)
+    HEADRACE_CUDA_TRY(parts_.driver, parts_.driver.stream_is_capturing(caller, &capture),
+                      "look at the stream of a call");
+  Taken taken{work, call.operation == HEADRACE_COMM_RECV ? call.peer : -1, caller,
+              capture != cuda::CaptureStatus::none, std::nullopt};
+  // In a capture nothing tells when a replay ends, and no stream joins later: the call is part of its stream.
+  if (call.async == 0 || taken.captured) return taken;
+  HEADRACE_TRY_VOID(follow(caller));
+  taken.stream = stream_.handle();
+  return taken;
+}
+
+Result<ReduceOp> Communicator::make_op(const Reduction& reduction, double factor) {
+  auto scalar = scalar_of(reduction.type, factor);
+  ReduceOp op{};
+  const Outcome outcome = table_.red_op_create_pre_mul_sum(&op, scalar.data(), reduction.type,
+                                                           ScalarResidence::host_immediate, comm_);
+  if (outcome != Outcome::success) return failed(outcome, "make the reduction premul_sum");
+  return op;
+}
+
+Result<void> Communicator::follow(cuda::Stream caller) {
+  HEADRACE_TRY(event, take_event());
+  HEADRACE_TRY_VOID(event.record(caller));
+  HEADRACE_TRY_VOID(event.hold_back(stream_.handle()));
+  const std::scoped_lock lock(works_);
+  spare_events_.push_back(std::move(event));  // the stream keeps the mark, not the event
+  return {};
+}
+
+Result<gpu::Event> Communicator::take_event() {
+  {
+    const std::scoped_lock lock(works_);
+    if (!spare_events_.empty()) {
+      gpu::Event event = std::move(spare_events_.back());
+      spare_events_.pop_back();
+      return event;
+    }
+  }
+  return gpu::Event::make(device_);
+}
+
+Result<bool> Communicator::watch(const Taken& taken) {
+  if (taken.captured) return true;
+  auto event = take_event();
+  Result<void> recorded;
+  event ? void(recorded = event->record(taken.stream)) : void(recorded = event.error());
+  if (!recorded) {
+    end(taken.work, recorded);
+    return false;
+  }
+  const std::scoped_lock lock(works_);
+  running_.push_back({taken.work, taken.source, taken.stream, std::move(*event)});
+  return false;
+}
+
+void Communicator::group_start() {
+  std::unique_lock calls(calls_);
+  const Outcome started = table_.group_start();
+  group_.emplace(Group{std::move(calls), {}, started});
+}
+
+Result<void> Communicator::group_end() {
+  Group group = std::move(*group_);
+  group_.reset();
+  const gpu::ContextGuard current(*device_);
+  Outcome outcome = table_.group_end();
+  if (!is_fine(group.failure)) outcome = group.failure;
+  if (comm_ == nullptr) return make_error(Code::canceled, "the communicator has ended");
+  outcome = settle(comm_, outcome, Deadline::never());
+  for (const Taken& taken : group.taken)
+    if (taken.own_op) table_.red_op_destroy(*taken.own_op, comm_);
+  if (outcome != Outcome::success) return failed(outcome, "queue the calls of a group");
+  for (const Taken& taken : group.taken) {
+    HEADRACE_TRY(ended, watch(taken));
+    if (ended) end(taken.work, {}, taken.source);
+  }
+  return {};
+}
+
+Result<void> Communicator::wait_on(std::uint64_t work, cuda::Stream stream) {
+  const std::scoped_lock lock(works_);
+  const auto found = std::ranges::find(running_, work, &Running::work);
+  if (found == running_.end()) return {};
+  return found->event.hold_back(stream);
+}
+
+// --- ends
+
+void Communicator::end(std::uint64_t work, const Result<void>& result, int source) const {
+  const Error error = result ? Error{Code::ok, {}} : result.error();
+  host_->end(host_->context, work, static_cast<std::int32_t>(error.code), error.message.data(),
+             error.message.size(), source);
+}
+
+bool Communicator::progress() {
+  struct Ended {
+    std::uint64_t work;
+    int source;
+    Result<void> result;
+  };
+  std::vector<Ended> ended;
+  {
+    const std::scoped_lock lock(works_);
+    std::vector<cuda::Stream> busy;  // what was queued later on these has not ended either
+    std::erase_if(running_, [&](Running& running) {
+      if (std::ranges::find(busy, running.stream) != busy.end()) return false;
+      auto reached = running.event.poll_reached();
+      if (reached && !*reached) {
+        busy.push_back(running.stream);
+        return false;
+      }
+      Result<void> result;
+      if (!reached)
+        result = std::move(reached).error();
+      else if (stopping_)
+        result = make_error(Code::canceled, "the communicator has ended");
+      ended.push_back({running.work, running.source, std::move(result)});
+      spare_events_.push_back(std::move(running.event));
+      return true;
+    });
+  }
+  for (const Ended& one : ended) end(one.work, one.result, one.source);
+  look_for_error();
+  return !ended.empty();
+}
+
+void Communicator::look_for_error() {
+  if (!next_look_.expired()) return;
+  next_look_ = Deadline::after(between_error_looks);
+  std::unique_lock calls(calls_, std::try_to_lock);
+  if (!calls.owns_lock() || comm_ == nullptr || stopping_) return;
+  Outcome state = Outcome::success;
+  const Outcome asked = table_.comm_get_async_error(comm_, &state);
+  if (is_fine(asked) && is_fine(state)) return;
+  const Error error = failed(is_fine(asked) ? state : asked, "an operation under way");
+  calls.unlock();
+  host_->ended(host_->context, static_cast<std::int32_t>(error.code), error.message.data(),
+               error.message.size());
+}
+
+void Communicator::abort() {
+  stopping_ = true;  // a call that waits for the library returns
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr) return;
+  const gpu::ContextGuard current(*device_);
+  if (table_.comm_revoke != nullptr)  // for shrink the communicator must still be there
+    table_.comm_revoke(comm_, 0);
+  else
+    table_.comm_abort(std::exchange(comm_, nullptr));
+}
+
+Communicator::~Communicator() { leave(); }
+
+void Communicator::leave() {
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr) return;
+  const gpu::ContextGuard current(*device_);
+  const bool quiet = !stopping_ && settle(comm_, table_.comm_finalize(comm_),
+                                          Deadline::after(longest_leave)) == Outcome::success;
+  quiet ? table_.comm_destroy(comm_) : table_.comm_abort(comm_);
+  comm_ = nullptr;
+}
+
+// --- other ranks
+
+template <class Begin>
+Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup, const Begin& begin) {
+  HEADRACE_TRY(wishes, wishes_of(parts_.library, setup));
+  HEADRACE_TRY(part, make(parts_, setup, wishes.priority));
+  const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
+  const gpu::ContextGuard current(*device_);
+  Config config = wishes.config.get();
+  auto made = std::make_unique<Comm>(nullptr);
+  Outcome outcome = settle(comm_, begin(made.get(), &config), deadline, never_stops);
+  if (outcome == Outcome::in_progress) static_cast<void>(made.release());  // the library may still write it
+  if (outcome == Outcome::success) {
+    part->comm_ = *made;
+    outcome = settle(part->comm_, Outcome::in_progress, deadline, never_stops);
+  }
+  if (outcome == Outcome::success) {
+    HEADRACE_TRY_VOID(part->check_ranks(setup));
+    return part;
+  }
+  part->stopping_ = true;
+  if (outcome == Outcome::in_progress)
+    return make_error(Code::timed_out, "another rank has not come in time");
+  return failed(outcome, "make the communicator");
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::split(std::span<const int> ranks, const Setup* setup) {
+  using Part = std::unique_ptr<Communicator>;
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  // Groups have no rank in common, so their smallest rank tells them apart.
+  const int color = ranks.empty() ? no_color : *std::ranges::min_element(ranks);
+  if (setup != nullptr)
+    return make_part(*setup, [&](Comm* made, Config* config) {
+      return table_.comm_split(comm_, color, setup->rank, made, config);
+    });
+  const gpu::ContextGuard current(*device_);
+  auto none = std::make_unique<Comm>(nullptr);
+  const Outcome outcome =
+      settle(comm_, table_.comm_split(comm_, color, 0, none.get(), nullptr), Deadline::never());
+  if (outcome == Outcome::success) return Part();
+  static_cast<void>(none.release());
+  return failed(outcome, "split the communicator");
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const int> excluded,
+                                                           const Setup& setup) {
+  if (table_.comm_shrink == nullptr) return needs_version(parts_.library, "shrink", 22703);
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr)
+    return make_error(
+        Code::not_supported,
+        "the communicator has ended, and {} (NCCL {}) has freed it: shrink before it ends, or use "
+        "a version with ncclCommRevoke",
+        parts_.library.path, version_text(parts_.library.version));
+  if (stopping_) settle(comm_, Outcome::in_progress, deadline_of(setup.meeting_timeout_ns), never_stops);
+  std::vector<int> ranks(excluded.begin(), excluded.end());
+  std::ranges::sort(ranks);
+  const int flags = stopping_ ? shrink_default : shrink_abort;
+  return make_part(setup, [&](Comm* made, Config* config) {
+    return table_.comm_shrink(comm_, ranks.data(), static_cast<int>(ranks.size()), made, config, flags);
+  });
+}
+
+}  // namespace headrace::nccl

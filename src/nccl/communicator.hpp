@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of a communicator of NCCL: queues its calls on streams, and tells the host when they have ended.
+#pragma once
+
+#include "base/clock.hpp"
+#include "gpu/device_memory.hpp"
+#include "gpu/event.hpp"
+#include "gpu/stream.hpp"
+#include "nccl/operation.hpp"
+#include "vendor/nccl/config.hpp"
+
+#include <headrace/plugin/comm_v1.h>
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headrace::nccl {
+
+/// What a communicator is made of besides its setup.
+struct Parts {
+  cuda::DriverTable driver;
+  Library library;
+};
+
+/// The library never blocks (its configuration says so): what it goes on with by itself, `settle` waits for.
+///   threads  as comm_v1.h has them
+class Communicator {
+ public:
+  using Setup = headrace_comm_setup_v1;
+  using Call = headrace_comm_call_v1;
+
+  ///   errors  those of the driver and the library, timed_out (another rank has not come)
+  static Result<std::unique_ptr<Communicator>> open(const Parts& parts, const Setup& setup);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// Whether the work has ended already.
+  Result<bool> issue(const Call& call, std::uint64_t work);
+  void group_start();
+  Result<void> group_end();
+  Result<void> wait_on(std::uint64_t work, cuda::Stream stream);
+  bool progress();
+  void abort();
+  /// Null: this rank is in no group.
+  Result<std::unique_ptr<Communicator>> split(std::span<const int> ranks, const Setup* setup);
+  Result<std::unique_ptr<Communicator>> shrink(std::span<const int> excluded, const Setup& setup);
+
+ private:
+  /// A work that has been queued, and the event behind it.
+  struct Running {
+    std::uint64_t work;
+    int source;
+    cuda::Stream stream;
+    gpu::Event event;
+  };
+  /// A call that the library has taken.
+  struct Taken {
+    std::uint64_t work;
+    int source;
+    cuda::Stream stream;
+    bool captured;
+    std::optional<ReduceOp> own_op;  // made for this call
+  };
+  /// The calls between group_start and group_end, with calls_ held.
+  struct Group {
+    std::unique_lock<std::mutex> calls;
+    std::vector<Taken> taken = {};
+    Outcome failure = Outcome::success;
+  };
+  /// The hints of a setup.
+  struct Wishes {
+    CommConfig config;
+    gpu::Priority priority;
+  };
+
+  Communicator(const Parts& parts, const Setup& setup, std::shared_ptr<const gpu::Device> device,
+               gpu::Stream stream, gpu::DeviceMemory scratch);
+  [[nodiscard]] static Result<Wishes> wishes_of(const Library& library, const Setup& setup);
+  /// A rank that is not connected.
+  [[nodiscard]] static Result<std::unique_ptr<Communicator>> make(const Parts& parts, const Setup& setup,
+                                                                  gpu::Priority priority);
+  [[nodiscard]] Result<UniqueId> meet(const Deadline& deadline) const;
+  [[nodiscard]] Result<void> connect(const Setup& setup, const Wishes& wishes);
+  /// Checks that the library has made what was asked for.
+  [[nodiscard]] Result<void> check_ranks(const Setup& setup) const;
+
+  [[nodiscard]] Result<Taken> take(const Call& call, std::uint64_t work);
+  [[nodiscard]] Result<void> queue(const Call& call, const Reduction& reduction, Taken& taken);
+  [[nodiscard]] Result<ReduceOp> make_op(const Reduction& reduction, double factor);
+  /// Lets the work of a call follow what its caller has queued.
+  [[nodiscard]] Result<void> follow(cuda::Stream caller);
+  /// Puts an event behind a call; whether its work has ended already.
+  [[nodiscard]] Result<bool> watch(const Taken& taken);
+  [[nodiscard]] Result<gpu::Event> take_event();
+  /// Waits while the library goes on by itself; in_progress: it is late, or the communicator ends.
+  Outcome settle(Comm comm, Outcome outcome, const Deadline& deadline) const {
+    return settle(comm, outcome, deadline, stopping_);
+  }
+  Outcome settle(Comm comm, Outcome outcome, const Deadline& deadline, const std::atomic<bool>& stop) const;
+  /// Makes a part by `begin(&made, config)`, which calls the library.
+  template <class Begin>
+  [[nodiscard]] Result<std::unique_ptr<Communicator>> make_part(const Setup& setup, const Begin& begin);
+  [[nodiscard]] Error failed(Outcome outcome, std::string_view what) const;
+  void end(std::uint64_t work, const Result<void>& result, int source = -1) const;
+  void look_for_error();
+  void leave();
+
+  const Parts parts_;
+  const Table& table_;
+  const headrace_comm_host_v1* const host_;
+  const int rank_, size_;
+  const std::shared_ptr<const gpu::Device> device_;
+  const gpu::Stream stream_;  // of asynchronous calls
+  const gpu::DeviceMemory scratch_;
+
+  std::mutex calls_;  // held while the library is called with comm_
+  Comm comm_ = nullptr;
+  std::optional<Group> group_;
+  std::atomic<bool> stopping_{false};
+  Deadline next_look_ = Deadline::at_ns(0);
+
+  std::mutex works_;  // for what follows
+  std::list<Running> running_;
+  std::vector<gpu::Event> spare_events_;
+};
+
+}  // namespace headrace::nccl

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hints of a communicator as the configuration that NCCL takes.
+#pragma once
+
+#include "vendor/nccl/library.hpp"
+
+#include <map>
+#include <string>
+
+namespace headrace::nccl {
+
+/// Hints have the names of ncclConfig_t's fields: "minCTAs", "netName".
+class CommConfig {
+ public:
+  /// Calls never block: `blocking` is 0.
+  ///   errors  invalid_argument (unknown: the nearest; not a number), not_supported (a field of a later
+  ///           version: both versions)
+  [[nodiscard]] static Result<CommConfig> make(const Library& library,
+                                               std::map<std::string, std::string> hints);
+  /// Valid as long as this object.
+  [[nodiscard]] Config get() const;
+
+ private:
+  CommConfig(int version, std::map<std::string, std::string> hints)
+      : version_(version), hints_(std::move(hints)) {}
+
+  int version_;
+  std::map<std::string, std::string> hints_;
+};
+
+}  // namespace headrace::nccl
