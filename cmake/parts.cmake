@@ -308,6 +308,7 @@ function(headrace_add_python)
                INSTALL_RPATH "$ORIGIN/lib"
                LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
   headrace_add_compat_nixl()
+  headrace_add_torch_group()
 endfunction()
 
 # examples/*.cpp, *.c -> one program each, on the installed surface alone, and a test that runs it. x.c beside x.cpp is x_c.
@@ -386,7 +387,8 @@ endfunction()
 # The target headrace_package: what the Python package holds.
 function(headrace_add_package)
   get_property(backends GLOBAL PROPERTY HEADRACE_BACKENDS)
-  headrace_existing(targets headrace headrace_command headrace_probe_plugin headrace_torch headrace_kernels _headrace _compiled)
+  headrace_existing(targets headrace headrace_command headrace_probe_plugin headrace_torch headrace_kernels _headrace _compiled
+                    headrace_torch_group)
   add_custom_target(headrace_package)
   if(targets OR backends)
     add_dependencies(headrace_package ${targets} ${backends})

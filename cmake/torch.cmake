@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# libheadrace_torch.so: the one shared object that links libtorch, built where a torch is installed. Everything else builds
-# and runs without.
+# What links libtorch, built where a torch is installed: libheadrace_torch.so, and in the Python package the compiled process
+# group of torch.distributed. Everything else builds and runs without.
 #
 # torch is the package of a Python: HEADRACE_TORCH_PYTHON, or the one that the Python module is built for, or .venv's, or
 # python3. Its own CMake files are not used: they ask for the CUDA toolkit, of which nothing is needed here.
@@ -139,6 +139,9 @@ function(headrace_add_torch)
        "{\"torch\": \"@torch_version@\", \"accelerator\": \"@torch_accelerator@\", \"folder\": \"@torch_root@\"}\n")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${torch_root}/version.py)
   set(headrace_torch_python ${torch_python} PARENT_SCOPE)
+  foreach(name torch_python torch_root torch_version)
+    set(${name} ${${name}} PARENT_SCOPE)
+  endforeach()
 
   # bench/torch/*.cpp -> bench_<name>: what is compared with, on libtorch alone.
   headrace_glob(programs bench/torch/*.cpp)
@@ -150,4 +153,44 @@ function(headrace_add_torch)
       set_target_properties(bench_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
     endif()
   endforeach()
+endfunction()
+
+# The versions of torch whose c10d::Backend the compiled process group has been built and tested with.
+set(headrace_group_torches 2.13)
+
+# headrace_add_torch_group(): bindings/torch/c10d/*.cpp -> the extension module headrace._torch._c10d_torch2_13. It is for this
+# version of torch and of Python; with others a group written in Python serves (headrace._torch.compiled).
+function(headrace_add_torch_group)
+  headrace_glob(sources bindings/torch/c10d/*.cpp)
+  if(NOT sources OR NOT TARGET headrace_torch OR HEADRACE_SANITIZE)
+    return()
+  endif()
+  cmake_path(GET torch_python PARENT_PATH folder_of_torch)
+  cmake_path(GET Python_EXECUTABLE PARENT_PATH folder_of_package)
+  if(NOT folder_of_torch STREQUAL folder_of_package)
+    message(STATUS "the compiled process group is not built: torch is that of ${torch_python}, and the package is for ${Python_EXECUTABLE}")
+    return()
+  endif()
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" version "${torch_version}")
+  if(NOT version IN_LIST headrace_group_torches)
+    message(STATUS "the compiled process group is not built: it is for torch ${headrace_group_torches}, and this is ${torch_version}")
+    return()
+  endif()
+  string(REPLACE . _ name "_c10d_torch${version}")
+  add_library(headrace_torch_group MODULE ${sources})
+  headrace_link_torch(headrace_torch_group)
+  target_include_directories(headrace_torch_group PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(headrace_torch_group PRIVATE HEADRACE_C10D_MODULE=${name})
+  target_link_libraries(headrace_torch_group PRIVATE headrace Python::Module ${torch_root}/lib/libtorch_python.so)
+  target_link_options(headrace_torch_group PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
+  nanobind_extension(headrace_torch_group)  # the suffix
+  if(NOT DEFINED CMAKE_UNITY_BUILD)  # torch's headers take nine tenths of the time
+    set_target_properties(headrace_torch_group PROPERTIES UNITY_BUILD ON)
+  endif()
+  set_target_properties(
+    headrace_torch_group
+    PROPERTIES OUTPUT_NAME ${name}
+               LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python/_torch
+               INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../../torch/lib;${torch_root}/lib"
+               LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/python_exports.map)
 endfunction()

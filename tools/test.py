@@ -635,9 +635,11 @@ def connectors(runner: Runner, stage: Stage) -> None:
 def torch_suite(runner: Runner, stage: Stage) -> None:
     """Runs torch's own tests of torch.distributed on Headrace, with two and three ranks."""
     if stage.check(runner.venv_ready or install_wheel(runner, stage), "pip install ."):
-        for options in ("--ranks 2", "--ranks 3", "--ranks 2 --own-name"):
-            command = [str(VENV_PYTHON), str(ROOT / "tests" / "torch_suite.py"), *options.split()]
-            stage.check(runner.command(stage, command), f"torch's tests, {options}")
+        for binding in ("compiled", "python"):
+            for ranks in ("--ranks 2", "--ranks 3", "--ranks 2 --own-name"):
+                options = f"{ranks} --binding {binding}"
+                command = [str(VENV_PYTHON), str(ROOT / "tests" / "torch_suite.py"), *options.split()]
+                stage.check(runner.command(stage, command), f"torch's tests, {options}")
 
 
 def rocm(runner: Runner, stage: Stage) -> None:

@@ -44,6 +44,11 @@ nb::object shrink(const PyComm& self, const std::vector<int>& excluded, const Hi
 
 void bind_comm_groups(nb::class_<PyComm>& comm) {
   comm.def(
+          "_capsule", [](const PyComm& self) { return nb::capsule(&self.comm(), "headrace.Comm"); },
+          nb::sig("def _capsule(self) -> object"),
+          "The headrace::Comm, for extension modules that are built with this one. It lives as long as this\n"
+          "object.")
+      .def(
           "get_init_handle",
           [](const PyComm& self) {
             const std::string handle = self.ask([](headrace::Comm& comm) { return comm.init_handle(); });

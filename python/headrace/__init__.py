@@ -76,6 +76,7 @@ from ._headrace import (
     set_log_level,
     set_log_sink,
 )
+from ._torch.compiled import compiled_torch_binding
 from .errors import (
     BackendFailed,
     Canceled,
@@ -147,6 +148,7 @@ __all__ = [
     "Work",
     "WouldBlock",
     "any_source",
+    "compiled_torch_binding",
     "list_backends",
     "list_comm_backends",
     "list_comm_hints",

@@ -1137,6 +1137,12 @@ class Comm:
         which. The message has as many bytes as the tensor.
         """
 
+    def _capsule(self) -> object:
+        """
+        The headrace::Comm, for extension modules that are built with this one. It lives as long as this
+        object.
+        """
+
     def get_init_handle(self) -> bytes:
         """
         This rank as reconfigure takes it, for the caller to bring to all ranks.

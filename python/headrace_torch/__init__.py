@@ -7,33 +7,51 @@ package lies beside `headrace`, so that nothing of Headrace is loaded before the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from headrace._torch.group import HeadraceProcessGroup
+from typing import Any
 
 NAME = "headrace"
+BINDINGS = ("compiled", "python")
+
+_binding: str | None = None
 
 
-def register() -> None:
-    """Makes `init_process_group("headrace")` known to torch. May be called again."""
+def register(binding: str | None = None) -> None:
+    """Makes `init_process_group("headrace")` known to torch. May be called again.
+
+    binding: "compiled" or "python", for groups that are made later; None: compiled, if it was built for this
+    Python and for torch's version.
+    Errors: ValueError (another binding).
+    """
+    global _binding
     import torch.distributed as dist
 
+    if binding not in (None, *BINDINGS):
+        raise ValueError(f"there is no binding {binding!r}: give one of {', '.join(BINDINGS)}, or None")
+    _binding = binding
     if dist.is_available():
         dist.Backend.register_backend(NAME, _make_group, extended_api=True, devices=["cpu"])
 
 
-def _make_group(options: Any, group_options: Any) -> HeadraceProcessGroup:
-    from headrace._torch.group import HeadraceProcessGroup
+def _make_group(options: Any, group_options: Any) -> Any:
+    """A Backend, or the group written in Python."""
+    from headrace._torch import compiled
 
-    group = HeadraceProcessGroup(
+    serves = _binding or ("compiled" if compiled.is_for_this_torch() else "python")
+    make = compiled.new_backend if serves == "compiled" else _new_python_group
+    group = make(
         options.store,
         options.group_rank,
         options.group_size,
-        timeout=options.timeout,
+        options.timeout,
         name=options.group_id,
         hints=getattr(group_options, "hints", group_options),
         comm=getattr(group_options, "comm", None),  # headrace.distributed has made it already
     )
     group.options.global_ranks_in_group = list(options.global_ranks_in_group)
     return group
+
+
+def _new_python_group(*arguments: Any, **keywords: Any) -> Any:
+    from headrace._torch.group import HeadraceProcessGroup
+
+    return HeadraceProcessGroup(*arguments, **keywords)

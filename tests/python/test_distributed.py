@@ -36,7 +36,7 @@ OWN = {"comm_of", "is_enabled", "register"}
 def ranks(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     folder.chmod(0o700)
-    ranks = Ranks(request.param, folder, "distributed_cases")
+    ranks = Ranks(request.param, None, folder, "distributed_cases")
     yield ranks
     ranks.end()
 

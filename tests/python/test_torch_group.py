@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # backends: shm, tcp
 """torch.distributed.init_process_group("headrace"): every operation, works, groups, training, errors, on two
-and three ranks. The cases are in torch_cases.py; processes that stay run them."""
+and three ranks, with the compiled group and with the one in Python. The cases are in torch_cases.py;
+processes that stay run them."""
 
 import ast
 import importlib.metadata
@@ -14,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+import headrace
+import headrace_torch
+from headrace._torch import compiled
 from torch_ranks import Ended, Ranks
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -25,6 +29,13 @@ CASES = [
     for node in SOURCE.body
     if isinstance(node, ast.FunctionDef) and [a.arg for a in node.args.args] == ["rank", "size"]
 ]
+BINDINGS = ["compiled", "python"]
+
+
+def cases_of(binding):
+    """Cases of one binding begin with its name."""
+    others = tuple(f"{other}_" for other in BINDINGS if other != binding)
+    return [case for case in CASES if case != ENDS_A_RANK and not case.startswith(others)]
 
 
 def folder_for(factory):
@@ -33,25 +44,45 @@ def folder_for(factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["two", "three"])
-def ranks(request, tmp_path_factory):
-    ranks = Ranks(request.param, folder_for(tmp_path_factory))
-    yield ranks
-    ranks.end()
+@pytest.fixture(scope="module")
+def ranks_of(tmp_path_factory):
+    """Processes that stay, made for the first case that needs them."""
+    made = {}
+
+    def get(size, binding):
+        if (size, binding) not in made:
+            for ranks in made.values():
+                ranks.end()
+            made.clear()
+            made[size, binding] = Ranks(size, binding, folder_for(tmp_path_factory))
+        return made[size, binding]
+
+    yield get
+    for ranks in made.values():
+        ranks.end()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != ENDS_A_RANK])
-def test_of_all_ranks(ranks, case):
-    answers = ranks.run(case)
+@pytest.mark.parametrize(
+    "size, binding, case",
+    [(size, binding, case) for size in (2, 3) for binding in BINDINGS for case in cases_of(binding)],
+)
+def test_of_all_ranks(ranks_of, size, binding, case):
+    answers = ranks_of(size, binding).run(case)
     assert not [answer for answer in answers if isinstance(answer, Ended)], answers
 
 
-def test_the_others_hear_of_a_killed_rank_and_go_on_without_it(tmp_path_factory):
-    ranks = Ranks(3, folder_for(tmp_path_factory))
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_the_others_hear_of_a_killed_rank_and_go_on_without_it(tmp_path_factory, binding):
+    ranks = Ranks(3, binding, folder_for(tmp_path_factory))
     first, second, last = ranks.run(ENDS_A_RANK)
     assert "rank 2 is gone" in first and "rank 2 is gone" in second
     assert last == -signal.SIGKILL
     ranks.end()
+
+
+def test_the_compiled_group_is_there_for_the_torch_that_is_installed():
+    version = ".".join(importlib.metadata.version("torch").split(".")[:2])
+    assert headrace.compiled_torch_binding() == version
 
 
 def python(*lines, **environment):
@@ -96,3 +127,52 @@ def test_a_device_may_be_named():
         "dist.destroy_process_group()",
     )
     assert python(*lines) == ["cpu:headrace", "2.0"]
+
+
+def test_the_compiled_group_serves_unless_the_other_one_is_asked_for():
+    made = "print(type(dist.group.WORLD._get_backend(torch.device('cpu'))).__name__)"
+    join = "dist.init_process_group('headrace', store=dist.HashStore(), rank=0, world_size=1)"
+    lines = ["import torch, torch.distributed as dist", "import headrace.distributed as hd"]
+    for binding in (None, "python", "compiled"):
+        lines += [f"hd.register({binding!r})", join, made, "dist.destroy_process_group()"]
+    assert python(*lines) == ["Backend", "HeadraceProcessGroup", "Backend"]
+
+
+def test_an_unknown_binding_is_refused():
+    with pytest.raises(ValueError, match="no binding 'rust': give one of compiled, python"):
+        headrace_torch.register("rust")
+
+
+def test_a_group_that_was_not_built_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(compiled, "compiled_torch_binding", lambda: None)
+    with pytest.raises(ImportError, match="without a compiled process group for this Python"):
+        compiled.load()
+    monkeypatch.setattr(compiled, "compiled_torch_binding", lambda: "1.0")
+    with pytest.raises(ImportError, match="is for torch 1.0, and this is torch"):
+        compiled.load()
+
+
+@pytest.mark.parametrize(
+    "binding, make",
+    [
+        ("compiled", "from headrace._torch.compiled import new_backend as make"),
+        ("python", "from headrace._torch.group import HeadraceProcessGroup as make"),
+    ],
+)
+def test_ctrl_c_ends_a_wait_and_not_the_operation(binding, make):
+    lines = (
+        "import datetime, signal, threading, torch, torch.distributed as dist, headrace",
+        "from concurrent.futures import ThreadPoolExecutor",
+        make,
+        "meet = lambda rank: headrace.new_comm(rank=rank, size=2, meeting='memory:ctrl_c')",
+        "with ThreadPoolExecutor() as pool: here, there = pool.map(meet, range(2))",
+        "group = make(dist.HashStore(), 0, 2, datetime.timedelta(seconds=30), comm=here)",
+        "received = torch.zeros(1)",
+        "work = group.recv([received], 1, 5)",
+        "threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()",
+        "try: work.wait()",
+        "except KeyboardInterrupt: print('interrupted')",
+        "there.send(torch.ones(1), 0, tag=5)",
+        "work.wait(); print(received.item())",
+    )
+    assert python(*lines) == ["interrupted", "1.0"]

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of test_torch_group.py do: each function runs on all of them, in the default group."""
+"""What the ranks of test_torch_group.py do: each function runs on all of them, in the default group. Those
+whose name begins with that of a binding run with it alone."""
 
+import gc
 import os
 import signal
 import time
+import unittest.mock
 from datetime import timedelta
 
+import numpy
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import ErrorType, WorkResult
 from torch.distributed import _functional_collectives as functional
 
 import headrace
@@ -31,6 +36,15 @@ def with_gaps(tensor):
     other.copy_(tensor)
     assert not other.is_contiguous()
     return other
+
+
+def backend_of(group):
+    """What has the operations of a group: itself, if it is the one in Python."""
+    return group._get_backend(torch.device("cpu"))
+
+
+def is_compiled():
+    return backend_of(dist.group.WORLD) is not dist.group.WORLD
 
 
 def same(got, expected):
@@ -188,6 +202,18 @@ def tensors_with_gaps_are_taken(rank, size):
     same(received, of((rank - 1) % size))
 
 
+def conjugated_tensors_are_taken(rank, size):
+    mine = torch.tensor([1 + 2j * (rank + 1), 3j], dtype=torch.complex64)
+    parts = [torch.empty_like(mine) for _ in range(size)]
+    group = backend_of(dist.group.WORLD)  # the functions of torch.distributed refuse them
+    group.allgather([parts], [mine.conj()]).wait()
+    assert [part[0].item() for part in parts] == [1 - 2j * (other + 1) for other in range(size)]
+    received = torch.zeros(2, dtype=torch.complex64).conj()
+    group.broadcast([mine.conj() if rank == 0 else received], _options(0)).wait()
+    if rank != 0:
+        assert received.tolist() == [1 - 2j, -3j]
+
+
 def coalesced_operations_are_one_work(rank, size):
     group = dist.group.WORLD
     tensors = [of(rank), of(rank, (7,)), of(rank, (0,))]
@@ -269,7 +295,9 @@ def sparse_tensors_are_added(rank, size):
         dense[other, other] += 10.0 * (other + 1)
     dist.all_reduce(mine)
     assert torch.equal(mine.to_dense(), dense)
-    assert "all_reduce alone" in raised(RuntimeError, lambda: dist.broadcast(mine, 0))
+    assert "all_reduce alone" in raised(
+        RuntimeError, lambda: backend_of(dist.group.WORLD).broadcast([mine], _options(0))
+    )
 
 
 # --- works
@@ -281,7 +309,7 @@ def works_tell_how_it_goes(rank, size):
     assert work.get_future().wait() == [mine]
     assert work.is_completed() and work.is_success() and work.exception() is None
     assert work.result() == [mine]
-    assert work.get_future_result().wait().name == "SUCCESS"
+    assert work.get_future_result().wait() == WorkResult.SUCCESS.value
     work.synchronize()
     same(mine, sum_of(size))
     doubled = dist.all_reduce(of(rank), async_op=True).get_future().then(lambda f: f.value()[0] * 2)
@@ -301,6 +329,32 @@ def works_tell_how_it_goes(rank, size):
         assert work.source_rank() == 1
 
 
+def a_failed_work_tells_why(rank, size):
+    group = dist.new_group(list(range(size)), timeout=timedelta(seconds=0.2))
+    if rank == 0:
+        work = dist.all_reduce(of(rank), group=group, async_op=True)
+        assert "not come within 200 ms" in raised(headrace.TimedOut, lambda: work.get_future().wait())
+        assert work.is_completed() and not work.is_success()
+        assert isinstance(work.exception(), (headrace.TimedOut, dist.DistBackendError))
+        assert "not come within 200 ms" in str(work.exception())
+        assert work.get_future_result().wait() == WorkResult.TIMEOUT.value
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+def tensors_live_until_their_operation_has_ended(rank, size):
+    """Though nobody keeps the work; they may be those of NumPy."""
+    if rank == 0:
+        dist.irecv(torch.from_numpy(numpy.zeros(1000)), 1)
+        gc.collect()
+    dist.barrier()
+    if rank == 1:
+        dist.send(torch.ones(1000, dtype=torch.float64), 0)
+    for _ in range(20):
+        dist.all_reduce(torch.from_numpy(numpy.zeros(1000)), async_op=True)
+    dist.barrier()
+
+
 def profilers_show_ranges(rank, size):
     for _ in range(2):
         with torch.profiler.profile(record_shapes=True) as profile:
@@ -308,6 +362,8 @@ def profilers_show_ranges(rank, size):
             dist.barrier()
         (event,) = [event for event in profile.events() if event.name == "headrace:all_reduce"]
         assert event.cpu_time > 0
+        if is_compiled():
+            assert event.input_shapes == [[3, 5]]
 
 
 def functional_collectives_come_through_c10d(rank, size):
@@ -326,16 +382,34 @@ def functional_collectives_come_through_c10d(rank, size):
 
 def a_group_tells_what_it_is(rank, size):
     group = dist.group.WORLD
-    assert (group.rank(), group.size(), group.name()) == (rank, size, "headrace")
-    assert dist.get_backend() == "headrace"
-    assert group.group_name == group.options.group_name == group.comm.get_name()
+    backend = backend_of(group)
+    assert (group.rank(), group.size(), dist.get_backend()) == (rank, size, "headrace")
+    assert (backend.rank(), backend.size(), backend.name()) == (rank, size, "headrace")
+    assert group.group_name == backend.options.group_name == backend.comm.get_name()
     assert group.group_desc == "default_pg"
-    assert repr(group) == f"HeadraceProcessGroup({group.group_name!r}, rank={rank}, size={size})"
-    before = group._get_sequence_number_for_group()
+    assert isinstance(backend.comm, headrace.Comm)
+    assert backend.comm.get_ranks() == list(range(size))
+    before = backend._get_sequence_number_for_group()
     dist.all_reduce(of(rank))
-    assert group._get_sequence_number_for_group() == before + 1
+    assert backend._get_sequence_number_for_group() == before + 1
+
+
+def python_a_group_is_its_own_backend(rank, size):
+    group = dist.group.WORLD
+    assert repr(group) == f"HeadraceProcessGroup({group.group_name!r}, rank={rank}, size={size})"
     assert group._get_backend(torch.device("cpu")) is group
     assert "tensors on the CPU" in raised(RuntimeError, lambda: group._get_backend(torch.device("cuda")))
+
+
+def hints_and_timeout_reach_the_communicator(rank, size):
+    group = dist.new_group(
+        list(range(size)), timeout=timedelta(seconds=7), pg_options={"chunk_bytes": "64KiB"}
+    )
+    options = backend_of(group).comm.get_options()
+    assert (options.hints["chunk_bytes"], options.timeout) == ("64KiB", 7)
+    backend_of(group).set_timeout(timedelta(seconds=8))
+    assert backend_of(group).comm.get_options().timeout == 8
+    dist.destroy_process_group(group)
 
 
 def groups_of_some_ranks(rank, size):
@@ -351,7 +425,7 @@ def groups_of_some_ranks(rank, size):
         split.allreduce([mine]).wait()
         same(mine, of(0) + of(size - 1))
         assert (split.size(), split.group_name, split.group_desc) == (2, f"ends of {size}", "ends")
-        assert split.options.global_ranks_in_group == [0, size - 1]
+        assert backend_of(split).options.global_ranks_in_group == [0, size - 1]
         split.shutdown()
     else:
         assert split is None
@@ -368,7 +442,7 @@ def a_mesh_has_a_group_for_each_dimension(rank, size):
 def a_group_goes_on_without_a_rank(rank, size):
     group = dist.new_group(list(range(size)))
     if rank != 1:
-        left = group.shrink([1])
+        left = backend_of(group).shrink([1])
         mine = of(rank)
         left.allreduce([mine]).wait()
         same(mine, sum_of(size) - of(1))
@@ -381,15 +455,114 @@ def a_store_serves_a_second_group(rank, size):
     """The same keys, one group after the other."""
     store = dist.distributed_c10d._get_default_store()
     prefix = dist.PrefixStore("again", store)
-    from headrace._torch.group import HeadraceProcessGroup
+    if is_compiled():
+        from headrace._torch.compiled import new_backend as make
+    else:
+        from headrace._torch.group import HeadraceProcessGroup as make
 
     for _ in range(3):
-        group = HeadraceProcessGroup(prefix, rank, size)
+        group = make(prefix, rank, size, timedelta(seconds=20))
         mine = of(rank)
         group.allreduce([mine]).wait()
         same(mine, sum_of(size))
         group.shutdown()
         dist.barrier()
+
+
+def compiled_torch_splits_a_group(rank, size):
+    """torch.distributed.split_group asks for an accelerator, and for a device of the group."""
+    world, here = dist.group.WORLD, torch.device("cpu", 0)
+    with unittest.mock.patch.multiple(
+        torch.accelerator, is_available=lambda: True, current_accelerator=lambda: torch.device("cpu")
+    ):
+        world.bound_device_id = here
+        try:
+            split = dist.split_group(split_ranks=[[0, size - 1]], timeout=timedelta(seconds=9))
+        finally:
+            world.bound_device_id = None
+    if rank in (0, size - 1):
+        mine = of(rank)
+        dist.all_reduce(mine, group=split)
+        same(mine, of(0) + of(size - 1))
+        assert dist.get_process_group_ranks(split) == [0, size - 1]
+        assert backend_of(split).comm.get_options().timeout == 9
+        dist.destroy_process_group(split)
+    else:
+        assert split is None
+    assert backend_of(world).options.group_name == world.group_name
+
+
+def compiled_one_group_has_a_backend_for_each_device(rank, size):
+    group = dist.new_group(list(range(size)), backend="cpu:headrace,cuda:gloo")
+    mine = of(rank)
+    dist.all_reduce(mine, group=group)
+    same(mine, sum_of(size))
+    assert type(backend_of(group)).__module__.startswith("headrace.")
+    assert group._get_backend(torch.device("cuda")).name() == "gloo"
+    dist.destroy_process_group(group)
+
+
+def compiled_groups_merge_at_a_store(rank, size):
+    store = dist.PrefixStore("merging", dist.distributed_c10d._get_default_store())
+    merged = dist.group.WORLD.merge_remote_group(store, size, timedelta(seconds=20), group_name="merged")
+    mine = of(merged.rank())
+    merged.allreduce([mine]).wait()
+    same(mine, sum_of(size))
+    assert backend_of(merged).comm.get_name() == "merged"
+    merged.shutdown()
+
+
+def compiled_debug_mode_compares_the_calls(rank, size):
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = dist.new_group(list(range(size)))
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    mine = of(rank)
+    dist.all_reduce(mine, group=group)
+    same(mine, sum_of(size))
+    differ = dist.barrier if rank == 0 else lambda group: dist.all_reduce(of(rank), group=group)
+    assert "Detected mismatch between collectives" in raised(RuntimeError, lambda: differ(group))
+    dist.destroy_process_group(group)
+
+
+def compiled_what_it_does_not_have_is_said(rank, size):
+    backend = backend_of(dist.group.WORLD)
+    assert backend.supports_splitting and backend.supports_coalescing and backend.supports_shrinking
+    assert not backend.supports_tensor_alloc(torch.device("cpu"))
+    assert "no allocator of its own" in raised(RuntimeError, lambda: backend.mem_allocator)
+    allocate = lambda: backend.allocate_tensor(  # noqa: E731
+        4, dtype=torch.float32, device=torch.device("cpu")
+    )
+    assert "torch.empty makes" in raised(RuntimeError, allocate)
+    assert "cannot be suspended" in raised(RuntimeError, backend.suspend)
+    assert "never suspended" in raised(RuntimeError, backend.resume)
+    assert "counts no memory" in raised(RuntimeError, backend.memory_stats)
+    assert backend.get_error() == ErrorType.SUCCESS
+
+
+def compiled_the_error_of_a_group_is_told(rank, size):
+    group = dist.new_group(list(range(size)), timeout=timedelta(seconds=0.2))
+    if rank == 0:
+        raised(headrace.TimedOut, lambda: dist.barrier(group))
+        assert backend_of(group).get_error() == ErrorType.TIMEOUT
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+def compiled_torch_shrinks_a_group(rank, size):
+    """Rank 1 takes no part: from here on torch makes other names on it for groups that are split."""
+    group = dist.new_group(list(range(size)))
+    if rank != 1:
+        left = dist.shrink_group([1], group)
+        mine = of(rank)
+        dist.all_reduce(mine, group=left)
+        same(mine, sum_of(size) - of(1))
+        # torch takes the backend of such a group for gloo's.
+        model = torch.nn.parallel.DistributedDataParallel(_model(), process_group=left)
+        model(_inputs(rank)).sum().backward()
+        log = model._get_ddp_logging_data()
+        assert (log["backend_name"], log["gloo_num_threads"]) == ("gloo", 0)
+        dist.destroy_process_group(left)
+    dist.barrier()
 
 
 # --- training
@@ -421,6 +594,17 @@ def a_step_of_ddp(rank, size):
         torch.testing.assert_close(got, expected)
 
 
+def a_step_of_ddp_with_sparse_gradients(rank, size):
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    model = torch.nn.parallel.DistributedDataParallel(table)
+    model(torch.tensor([rank, 3])).sum().backward()
+    expected = torch.zeros(4, 2)
+    for other in range(size):
+        expected[[other, 3]] += 1 / size
+    torch.testing.assert_close(table.weight.grad.to_dense(), expected)
+
+
 def a_step_of_fsdp2(rank, size):
     from torch.distributed.fsdp import fully_shard
 
@@ -444,7 +628,8 @@ def wrong_arguments_end_nothing(rank, size):
     assert f"rank {rank}" in text and "broadcast" in text
     raised(headrace.InvalidArgument, lambda: group.broadcast([of(rank)], _options(size)))
     raised(ValueError, lambda: group.allreduce([of(rank), of(rank)]))
-    text = raised(RuntimeError, lambda: dist.all_reduce(torch.empty(3, device="meta")))
+    meta = torch.empty(3, device="meta")
+    text = raised(RuntimeError, lambda: backend_of(group).broadcast([meta], _options(0)))
     assert "takes tensors on the CPU" in text and 'new_group(backend="nccl")' in text
     dist.barrier()
 
@@ -480,19 +665,20 @@ def monitored_barrier_names_late_ranks(rank, size):
     if rank == 0:
         text = raised(RuntimeError, lambda: group.monitored_barrier(timedelta(milliseconds=100)))
         assert text == "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 100 ms"
-    else:
-        group._barriers += 1  # as if it had come: its number counts
-    everyone = ", ".join(str(other) for other in range(1, size))
-    if rank == 0:
-        text = raised(RuntimeError, lambda: group.monitored_barrier(0.1, wait_all_ranks=True))
-        assert text == f"[Rank 0]: Ranks {everyone} failed to pass monitoredBarrier in 100 ms"
-    else:
-        group._barriers += 1
+    dist.barrier()
     text = f"Rank {rank} successfully reached monitoredBarrier"
-    if rank == size - 1:
-        assert text in raised(RuntimeError, lambda: group.monitored_barrier(0.1))
-    else:
-        group._barriers += 1
+    if rank != 0:
+        assert text in raised(RuntimeError, lambda: group.monitored_barrier(timedelta(milliseconds=100)))
+    dist.barrier()
+    everyone = ", ".join(str(other) for other in range(1, size))
+    all_of_them = lambda: group.monitored_barrier(timedelta(milliseconds=100), wait_all_ranks=True)  # noqa: E731
+    if rank == 0:
+        assert raised(RuntimeError, all_of_them) == (
+            f"[Rank 0]: Ranks {everyone} failed to pass monitoredBarrier in 100 ms"
+        )
+    dist.barrier()
+    if rank != 0:
+        assert text in raised(RuntimeError, all_of_them)
     dist.barrier()
 
 
@@ -512,7 +698,7 @@ def the_last_rank_is_killed(rank, size):
     text = raised(dist.DistBackendError, lambda: dist.barrier())
     assert f"rank {size - 1} is gone" in text and f"rank {rank}, barrier number" in text
     raised(headrace.PeerLost, lambda: dist.barrier())
-    left = dist.group.WORLD.shrink([size - 1])
+    left = backend_of(dist.group.WORLD).shrink([size - 1])
     mine = of(rank)
     left.allreduce([mine]).wait()
     same(mine, sum_of(size - 1))

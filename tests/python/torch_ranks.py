@@ -15,7 +15,7 @@ class Ended(int):
     """The exit code of a rank whose process has ended in a case."""
 
 
-def serve(rank, size, folder, cases, pipe):
+def serve(rank, size, binding, folder, cases, pipe):
     """Runs functions of the module `cases` by name until the pipe ends. Each answer is (True, value) or
     (False, text of the error)."""
     faulthandler.enable()
@@ -23,8 +23,11 @@ def serve(rank, size, folder, cases, pipe):
     import torch
     import torch.distributed as dist
 
+    import headrace.distributed
+
     functions = importlib.import_module(cases)
     torch.set_num_threads(1)
+    headrace.distributed.register(binding)
     dist.init_process_group(
         "headrace",
         init_method=f"file://{folder}/store",
@@ -41,12 +44,12 @@ def serve(rank, size, folder, cases, pipe):
 
 
 class Ranks:
-    def __init__(self, size, folder, cases="torch_cases"):
+    def __init__(self, size, binding, folder, cases="torch_cases"):
         context = multiprocessing.get_context("spawn")
         pairs = [context.Pipe() for _ in range(size)]
         self.pipes = [ours for ours, _ in pairs]
         self.processes = [
-            context.Process(target=serve, args=(rank, size, folder, cases, theirs), daemon=True)
+            context.Process(target=serve, args=(rank, size, binding, folder, cases, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pairs)
         ]
         for process in self.processes:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 import headrace
 
+_of_code = {kind.code: kind for kind in headrace.Error.__subclasses__()}
 _classes: dict[str, type[headrace.Error]] = {}
 
 
@@ -24,3 +25,8 @@ def as_torch_error(error: headrace.Error) -> headrace.Error:
     if isinstance(error, headrace.TimedOut):
         text += " (the timeout of the call, or of the group)"  # torch's users look for the word
     return _classes[kind.code](text)
+
+
+def torch_error_of(code: str, text: str) -> headrace.Error:
+    """The same for an error of the compiled group, by the name of its code."""
+    return as_torch_error(_of_code.get(code, headrace.Error)(text))

@@ -17,6 +17,7 @@ import headrace
 from . import profiling
 from .errors import as_torch_error
 from .monitored_barrier import monitored_barrier
+from .opening import as_torch_errors, open_comm
 from .reductions import reduction_of
 from .sparse import all_reduce_sparse
 from .tensors import Staged, as_input, as_output, as_outputs, only, split_elements
@@ -62,7 +63,7 @@ class HeadraceProcessGroup(ProcessGroup):
 
     supports_splitting = True
     supports_coalescing = True
-    # torch.distributed.shrink_group takes compiled backends alone: shrink() is here.
+    # torch.distributed.shrink_group takes a Backend alone, as the compiled group is: shrink() is here.
     supports_shrinking = False
     supports_tensor_alloc = False
     supports_time_estimate = False
@@ -92,7 +93,7 @@ class HeadraceProcessGroup(ProcessGroup):
         self._number = 0  # of operations
         self._barriers = 0  # monitored ones
         self._coalesced: list[GroupWork] | None = None
-        self._comm = comm or _open(store, rank, size, timeout, name, hints)
+        self._comm = comm or open_comm(store, rank, size, timeout, name, hints)
         self._done = GroupWork((), [])
 
     # --- what it is
@@ -236,7 +237,7 @@ class HeadraceProcessGroup(ProcessGroup):
         (outputs,) = output_tensors
         staged: list[Staged] = []
         calls = [self._gather_call(outputs, only(input_tensors), staged)]
-        return self._start("all_gather", calls, opts, output_tensors, staged)
+        return self._start("all_gather", calls, opts, outputs, staged)
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = DEFAULTS
@@ -247,7 +248,7 @@ class HeadraceProcessGroup(ProcessGroup):
             self._gather_call(outputs, tensor, staged)
             for outputs, tensor in zip(zip(*output_lists), input_list)
         ]
-        return self._start("all_gather", calls, opts, output_lists, staged)
+        return self._start("all_gather", calls, opts, _flat(output_lists), staged)
 
     def _gather_call(self, outputs: Sequence[Tensor], tensor: Tensor, staged: list[Staged]) -> Call:
         gather = self._comm.all_gather if _of_one_length(outputs) else self._comm.all_gather_v
@@ -348,16 +349,17 @@ class HeadraceProcessGroup(ProcessGroup):
         self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = DEFAULTS
     ) -> Work:
         staged: list[Staged] = []
-        memory = [as_output(t, staged) for outputs in output_tensors for t in outputs]
+        outputs = _flat(output_tensors)
+        memory = [as_output(tensor, staged) for tensor in outputs]
         arguments = memory, as_input(only(input_tensors)), opts.rootRank
         calls = [(self._comm.gather, arguments)]
-        return self._start("gather", calls, opts, output_tensors, staged)
+        return self._start("gather", calls, opts, outputs, staged)
 
     def scatter(  # type: ignore[override]
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = DEFAULTS
     ) -> Work:
         staged: list[Staged] = []
-        inputs = [as_input(t) for inputs in input_tensors for t in inputs]
+        inputs = [as_input(tensor) for tensor in _flat(input_tensors)]
         arguments = as_output(only(output_tensors), staged), inputs, opts.rootRank
         calls = [(self._comm.scatter, arguments)]
         return self._start("scatter", calls, opts, output_tensors, staged)
@@ -427,10 +429,8 @@ class HeadraceProcessGroup(ProcessGroup):
 
     @staticmethod
     def _call(call: Callable[[], Any]) -> Any:
-        try:
+        with as_torch_errors():
             return call()
-        except headrace.Error as error:
-            raise as_torch_error(error) from None
 
     # torch's names before 2.13, which it still calls
     _allgather_base = all_gather_single
@@ -438,23 +438,6 @@ class HeadraceProcessGroup(ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
     alltoall_base = all_to_all_single  # type: ignore[assignment]
-
-
-def _open(
-    store: Store, rank: int, size: int, timeout: timedelta, name: str, hints: dict[str, Any] | None
-) -> headrace.Comm:
-    try:
-        return headrace.new_comm(
-            rank=rank,
-            size=size,
-            store=store,
-            name=name or "world",
-            timeout=timeout,
-            meeting_timeout=timeout,
-            hints=hints,
-        )
-    except headrace.Error as error:
-        raise as_torch_error(error) from None
 
 
 def _timeout_of(opts: Any) -> timedelta | None:
@@ -465,3 +448,7 @@ def _timeout_of(opts: Any) -> timedelta | None:
 
 def _of_one_length(tensors: Sequence[Tensor]) -> bool:
     return len({tensor.numel() for tensor in tensors}) <= 1
+
+
+def _flat(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [tensor for tensors in lists for tensor in tensors]

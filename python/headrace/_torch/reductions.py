@@ -9,10 +9,9 @@ from torch.distributed import ReduceOp
 
 import headrace
 
-_OF_TORCH: dict[Any, headrace.ReduceOp] = {
-    getattr(ReduceOp, name): getattr(headrace.ReduceOp, name)
-    for name in ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
-}
+_NAMES = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
+# By torch's numbers: its own objects are slow as keys.
+_OF_TORCH = {int(getattr(ReduceOp, name)): getattr(headrace.ReduceOp, name) for name in _NAMES}
 
 
 def reduction_of(op: Any) -> headrace.ReduceOp:
@@ -21,9 +20,9 @@ def reduction_of(op: Any) -> headrace.ReduceOp:
     Errors: ValueError (torch has it, and Headrace does not).
     """
     kind = getattr(op, "op", op)
-    found = _OF_TORCH.get(kind)
+    found: headrace.ReduceOp | None = _OF_TORCH.get(int(kind))
     if found is not None:
         return found
     if kind == ReduceOp.PREMUL_SUM:
         return headrace.ReduceOp.PREMUL_SUM(float(op.__getstate__()[1]))
-    raise ValueError(f"{kind} is no reduction of Headrace: it has {', '.join(k.name for k in _OF_TORCH)}")
+    raise ValueError(f"{kind} is no reduction of Headrace: it has {', '.join(_NAMES)}")

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
+
+DENSE = torch.strided
 
 # An output and the contiguous memory that stands for it until the operation has ended.
 Staged = tuple[Tensor, Tensor]
@@ -20,18 +23,25 @@ def only(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def as_input(tensor: Tensor) -> Tensor:
-    """The tensor, or a contiguous copy of it."""
-    check(tensor)
-    return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    """The tensor, or a copy that is contiguous memory.
+
+    Errors: RuntimeError (not on the CPU, not dense: what to do instead).
+    """
+    if not tensor.is_cpu or tensor.layout is not DENSE:
+        _refuse(tensor)
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return _plain_copy(tensor)
 
 
 def as_output(tensor: Tensor, staged: list[Staged]) -> Tensor:
-    """The tensor, or contiguous memory with its elements that `staged` then has beside it."""
-    check(tensor)
-    if tensor.is_contiguous():
-        return tensor
-    memory = tensor.detach().contiguous()
-    staged.append((tensor, memory))
+    """The tensor, or contiguous memory with its elements that `staged` then has beside it.
+
+    Errors: those of as_input.
+    """
+    memory = as_input(tensor)
+    if memory is not tensor:
+        staged.append((tensor, memory))
     return memory
 
 
@@ -49,19 +59,15 @@ def as_outputs(tensors: Sequence[Tensor], staged: list[Staged]) -> list[Tensor]:
     return memories
 
 
-def check(tensor: Tensor) -> None:
-    """
-    Errors: RuntimeError (not on the CPU, not dense: what to do instead).
-    """
+def _refuse(tensor: Tensor) -> NoReturn:
     if not tensor.is_cpu:
         raise RuntimeError(
             f'the tensor is on {tensor.device}, and "headrace" takes tensors on the CPU: make a group for '
             'others, as torch.distributed.new_group(backend="nccl")'
         )
-    if tensor.layout != torch.strided:
-        raise RuntimeError(
-            f"the tensor has the layout {tensor.layout}, which all_reduce alone takes: give tensor.to_dense()"
-        )
+    raise RuntimeError(
+        f"the tensor has the layout {tensor.layout}, which all_reduce alone takes: give tensor.to_dense()"
+    )
 
 
 def split_elements(tensor: Tensor, rows: Sequence[int] | None, size: int) -> list[int]:
@@ -84,3 +90,8 @@ def split_elements(tensor: Tensor, rows: Sequence[int] | None, size: int) -> lis
         )
     of_row = tensor.numel() // count if count else 0
     return [part * of_row for part in rows]
+
+
+def _plain_copy(tensor: Tensor) -> Tensor:
+    """Without the bits by which torch conjugates or negates when it reads."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()

@@ -125,7 +125,7 @@ class GroupWork(Work):
         return future
 
     def get_future_result(self) -> torch.futures.Future[Any]:
-        """A future that tells how it ended, and raises nothing."""
+        """A future with the number of a WorkResult. It raises nothing."""
         future: torch.futures.Future[Any] = torch.futures.Future()
         self.on_end(lambda: future.set_result(_result_of(self._error())))
         return future
@@ -160,5 +160,5 @@ class GroupWork(Work):
 def _result_of(error: headrace.Error | None) -> Any:
     results: Any = c10d.WorkResult  # type: ignore[attr-defined]
     if error is None:
-        return results.SUCCESS
-    return results.TIMEOUT if isinstance(error, headrace.TimedOut) else results.COMM_ERROR
+        return results.SUCCESS.value
+    return (results.TIMEOUT if isinstance(error, headrace.TimedOut) else results.COMM_ERROR).value
