@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import ErrorType, WorkResult
 from torch.distributed import _functional_collectives as functional
 
 import headrace
+from headrace import torch_ops
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -617,6 +618,67 @@ def a_step_of_fsdp2(rank, size):
     torch.optim.SGD(model.parameters(), 0.1).step()
     for got, expected in zip(model.parameters(), _weights_of_one_process(size)):
         torch.testing.assert_close(got.full_tensor(), expected)
+
+
+# --- torch.ops.headrace
+
+
+def compiled_operators_are_traced_and_have_gradients(rank, size):
+    name = torch_ops.register(dist.group.WORLD)
+    ops = torch.ops.headrace
+
+    def program(tensor):
+        total = ops.all_reduce(tensor * (rank + 1), "sum", name)
+        gathered = ops.all_gather_single(total * 2, name)
+        scattered = ops.reduce_scatter_single(gathered, "avg", name)
+        exchanged = ops.all_to_all_single(scattered, [1] * size, [1] * size, name)
+        return ops.broadcast(exchanged + rank, 1, name)
+
+    results = []
+    for run in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
+        tensor = torch.ones(size, 3, dtype=torch.float64, requires_grad=True)
+        result = run(tensor)
+        result.sum().backward()
+        results.append((result.detach(), tensor.grad))
+    (eager, gradient), (traced, gradient_traced) = results
+    same(traced, eager)
+    same(gradient_traced, gradient)
+    factors = size * (size + 1) / 2  # the sum of those of all ranks
+    same(eager, torch.full((size, 3), 2 * factors + 1, dtype=torch.float64))
+    # The root has the sum of all ranks' gradients; its row 1 of exchanged, on every rank, is what it got.
+    expected = torch.zeros(size, 3, dtype=torch.float64)
+    expected[1] = 2 * size**2 * (rank + 1)
+    same(gradient, expected)
+    torch_ops.unregister(name)
+
+
+def compiled_operators_pass_torchs_checks(rank, size):
+    name = torch_ops.register(dist.group.WORLD)
+    tensor = torch.ones(size * 2, 3, requires_grad=True)
+    rows = [2] * size
+    for operator, arguments in {
+        "all_reduce": (tensor, "avg", name),
+        "all_gather_single": (tensor, name),
+        "reduce_scatter_single": (tensor, "sum", name),
+        "all_to_all_single": (tensor, rows, rows, name),
+        "broadcast": (tensor, 0, name),
+    }.items():
+        torch.library.opcheck(getattr(torch.ops.headrace, operator), arguments)
+    torch_ops.unregister(name)
+
+
+def compiled_operators_refuse_what_they_cannot_do(rank, size):
+    name = torch_ops.register(dist.group.WORLD)
+    assert torch_ops.register(dist.group.WORLD) == name
+    ops, tensor = torch.ops.headrace, torch.ones(2 * size + 1, requires_grad=True)
+    assert "has no gradient" in raised(headrace.NotSupported, lambda: ops.all_reduce(tensor, "max", name))
+    plain = tensor.detach()
+    assert "sum, product" in raised(headrace.InvalidArgument, lambda: ops.all_reduce(plain, "mean", name))
+    assert "no equal rows" in raised(
+        headrace.InvalidArgument, lambda: ops.reduce_scatter_single(plain, "sum", name)
+    )
+    torch_ops.unregister(name)
+    assert "Call register(comm)" in raised(headrace.NotFound, lambda: ops.all_gather_single(plain, name))
 
 
 # --- errors

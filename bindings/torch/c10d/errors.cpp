@@ -30,6 +30,7 @@ py::object python_exception(const Error& error) {
 }
 
 void translate_errors() {
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): the type is pybind11's
   py::register_exception_translator([](std::exception_ptr raised) {
     try {
       if (raised) std::rethrow_exception(raised);
