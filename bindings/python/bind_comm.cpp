@@ -697,7 +697,8 @@ void bind_comm(nb::module_& module) {
           "None = None, abort_process_on_timeout_or_error: bool = False, hints: dict[str, typing.Any] | None "
           "= None, enable_reconfigure: bool = False) -> Comm"),
       "Opens a communicator: meets the other ranks and connects to each.\n\n"
-      "backend: the same on all ranks; list_comm_backends() has the names. \"fake\" moves nothing.\n"
+      "backend: the same on all ranks; list_comm_backends() has the names. \"lazy\" connects ranks at their "
+      "first\nmessage, \"fake\" moves nothing.\n"
       "device: where the tensors lie: \"cpu\", \"cuda:1\", or \"cuda\": the current GPU.\n"
       "rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,\n"
       "srun and others, or HEADRACE_RANK and HEADRACE_SIZE).\n"

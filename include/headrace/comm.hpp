@@ -33,9 +33,9 @@ class CommStore {
 struct CommOptions {
   int rank = 0;  ///< of this participant: 0 to size - 1
   int size = 1;  ///< number of ranks
-  /// What moves the elements, the same on all ranks: "host", "fake" (every operation is done at once, and
-  /// none moves an element: for measuring, and for programs without other ranks), or one of
-  /// list_comm_backends().
+  /// What moves the elements, the same on all ranks: "host", "lazy" (the same; ranks connect at their first
+  /// message, and all at the first collective), "fake" (every operation is done at once, and none moves an
+  /// element: for measuring, and for programs without other ranks), or one of list_comm_backends().
   std::string backend = "host";
   /// Where the elements of every call lie: "cpu", "cuda:1", or "cuda": the current GPU of the thread that
   /// opens it, which options() returns by its number. Ranks may have different GPUs.
@@ -193,7 +193,7 @@ class Comm {
  public:
   class Core;
 
-  /// Meets the other ranks and connects to each.
+  /// Meets the other ranks and connects to each, unless they are lazy.
   ///   errors  invalid_argument (rank, size, name, an unknown hint: the nearest; a rank that two callers
   ///           have), not_found (no such backend: which there are), timed_out (which ranks have not come),
   ///           and those of Agent::open and of the store

@@ -1255,7 +1255,8 @@ def new_comm(backend: str = 'host', device: Any = 'cpu', *, rank: int | None = N
     """
     Opens a communicator: meets the other ranks and connects to each.
 
-    backend: the same on all ranks; list_comm_backends() has the names. "fake" moves nothing.
+    backend: the same on all ranks; list_comm_backends() has the names. "lazy" connects ranks at their first
+    message, "fake" moves nothing.
     device: where the tensors lie: "cpu", "cuda:1", or "cuda": the current GPU.
     rank, size: of this participant; None: what a launcher has set in the environment (torchrun, mpirun,
     srun and others, or HEADRACE_RANK and HEADRACE_SIZE).

@@ -31,7 +31,8 @@ struct LinkedIn {
 };
 constexpr std::array linked_in{
     LinkedIn{"fake", HEADRACE_COMM_MOVES_HOST_MEMORY | HEADRACE_COMM_MOVES_CUDA_MEMORY, FakeComm::open},
-    LinkedIn{"host", HEADRACE_COMM_MOVES_HOST_MEMORY, HostComm::open}};
+    LinkedIn{"host", HEADRACE_COMM_MOVES_HOST_MEMORY, HostComm::open},
+    LinkedIn{"lazy", HEADRACE_COMM_MOVES_HOST_MEMORY, HostComm::open_lazily}};
 
 const LinkedIn* find_linked_in(std::string_view name) {
   for (const LinkedIn& one : linked_in)

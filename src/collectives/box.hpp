@@ -47,6 +47,7 @@ struct alignas(cache_line) Taken {
 /// The last words of a rank to this one: why the communicator has ended. A slot for each rank.
 struct alignas(cache_line) Farewell {
   static constexpr std::size_t most_text_bytes = 240;
+  std::atomic<std::uint32_t> reached;  ///< 1: the rank has connected to this one, which may not have to it
   std::atomic<std::uint32_t> said;
   std::int32_t code;
   std::uint32_t text_bytes;
@@ -113,6 +114,7 @@ class Box {
   [[nodiscard]] Farewell& farewell(int from) const {
     return *reinterpret_cast<Farewell*>(memory_.data() + layout_.farewell_at(from));
   }
+  [[nodiscard]] std::atomic<std::uint32_t>& reached(int from) const { return farewell(from).reached; }
   [[nodiscard]] const BoxLayout& layout() const { return layout_; }
   [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
 

@@ -21,7 +21,8 @@ enum class MailKind : std::uint32_t {
   farewell = 2,
   all_came = 3,
   leaving = 4,
-  all_here = 5
+  all_here = 5,
+  reached = 6
 };
 
 /// What follows the mailbox in a notification.
@@ -101,6 +102,8 @@ class FarPeer {
   /// Whether it has not left, and the agent still reaches it, or its last lines are on their way into the
   /// box.
   [[nodiscard]] bool alive();
+  /// Tells it that this rank has connected to it. False: not now.
+  bool say_reached() { return say(MailKind::reached); }
   /// Tells it, once, that nothing comes after what was sent. It answers when it has all.
   void say_leaving();
   /// The answer to its own.

@@ -63,9 +63,29 @@ Result<std::shared_ptr<Comm::Core>> HostComm::open(const CommOptions& options) {
   HEADRACE_TRY(card, members->card());
   Meeting meeting(*place, options.name, options.rank, options.size, Interrupt(options.interrupted));
   HEADRACE_TRY(cards, meeting.exchange(std::move(card), deadline));
-  HEADRACE_TRY_VOID(members->connect(cards, deadline));
+  return of_cards(options, std::move(settings), std::move(members), std::move(ranks), cards, deadline,
+                  std::move(place));
+}
+
+Result<std::shared_ptr<Comm::Core>> HostComm::open_lazily(const CommOptions& options) {
+  CommOptions lazy = options;
+  lazy.hints["lazy"] = "on";
+  return open(lazy);
+}
+
+Result<std::shared_ptr<Comm::Core>> HostComm::of_cards(const CommOptions& options, Settings settings,
+                                                       std::unique_ptr<Members> members,
+                                                       std::vector<int> ranks,
+                                                       const std::vector<std::string>& cards,
+                                                       Deadline deadline, std::shared_ptr<CommStore> place) {
+  const bool lazy = settings.lazy;
+  HEADRACE_TRY_VOID(members->meet(cards));
+  if (!lazy) HEADRACE_TRY_VOID(members->reach_all(deadline));
   auto core = std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
-  // The place stays open until every rank has read what it needs.
+  if (lazy) {
+    core->place_ = std::move(place);
+    return std::shared_ptr<Core>(std::move(core));
+  }
   HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, time_left(deadline), barrier));
   return std::shared_ptr<Core>(std::move(core));
 }
@@ -73,6 +93,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::open(const CommOptions& options) {
 HostComm::HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members,
                    std::vector<int> ranks)
     : Core({options.rank, options.size, options.name, std::move(ranks)}, std::make_shared<Hooks>()),
+      backend_(options.backend == "lazy" ? "lazy" : "host"),
       spins_(spins_for(members->size())),
       check_(settings.check && members->size() > 1),
       interrupted_(options.interrupted),
@@ -103,7 +124,7 @@ void HostComm::set_timeout(Timeout timeout) {
 
 Result<void> HostComm::set_hints(const std::map<std::string, std::string>& hints) {
   const std::scoped_lock lock(order_);
-  for (const char* fixed : {"backends", "lane_bytes", "message_lane_bytes", "check"}) {
+  for (const char* fixed : {"backends", "lane_bytes", "message_lane_bytes", "check", "lazy"}) {
     if (hints.contains(fixed))
       return make_error(Code::invalid_argument,
                         "hint {} is fixed when the communicator opens: give it in CommOptions::hints", fixed);
@@ -238,6 +259,43 @@ Result<void> HostComm::look(const Call& call, const Exchange& waiting) {
   return {};
 }
 
+/// In short attempts, so that an end of the communicator ends it, too.
+Result<void> HostComm::reach(const Call& call, int peer) {
+  Interrupt interrupted = call.interrupt;
+  while (!members_->is_reached(peer)) {
+    const Deadline soon = Deadline::earliest(call.deadline, Deadline::after(Interrupt::interval));
+    auto reached = members_->reach(peer, soon);
+    if (reached || reached.code() != Code::timed_out) return reached;
+    if (ended()) return why_ended();
+    if (interrupted.asked()) return Interrupt::error();
+    if (call.deadline.expired()) return late(call, {&peer, 1});
+  }
+  return {};
+}
+
+Result<void> HostComm::reach_all(const Call& call) {
+  if (!members_->lazy()) return {};
+  for (int peer = 0; peer < size(); ++peer) {
+    auto reached = reach(call, peer);
+    if (reached) continue;
+    fail(call, reached.error());
+    return reached;
+  }
+  return {};
+}
+
+/// Before a message begins: it ends alone if the rank cannot be reached.
+Result<void> HostComm::reach_peer_of(const CommCall& message) {
+  if (message.peer < 0 || members_->is_reached(message.peer) || ended()) return {};
+  HEADRACE_TRY_VOID(still_open());
+  Call call;
+  call.timeout = message.timeout ? message.timeout : options().timeout;
+  call.deadline = deadline_of(call.timeout);
+  call.interrupt = Interrupt(interrupted_);
+  auto reached = reach(call, message.peer);
+  return reached ? reached : refused(message.operation, std::move(reached).error());
+}
+
 bool HostComm::may_come(const std::vector<int>& ranks) const {
   return std::ranges::any_of(ranks, [this](int rank) { return members_->alive(rank); });
 }
@@ -289,6 +347,10 @@ HostComm::QueuedBody HostComm::body_of(const HostPlan& plan, const CommCall& cal
 
 /// All of them, with no operation of another thread between them.
 void HostComm::issue_all(std::span<const KeptCall> calls, bool async, Group& group) {
+  for (const KeptCall& kept : calls) {
+    if (!is_message(kept.call().operation)) continue;
+    if (auto reached = reach_peer_of(kept.call()); !reached) return group.refuse(reached.error());
+  }
   const std::scoped_lock lock(order_);
   for (const KeptCall& kept : calls) issue_one(kept, async, group);
 }
@@ -345,6 +407,7 @@ Result<void> HostComm::compare(const Call& call, const std::string& card) {
 }
 
 Result<Work> HostComm::message(CommCall& call, std::shared_ptr<const void> owner) {
+  HEADRACE_TRY_VOID(reach_peer_of(call));
   std::unique_lock lock(order_);
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(work, begin_message(call, std::move(owner)));
@@ -551,11 +614,8 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
     }
     group.push_back(std::move(theirs.rank_card));
   }
-  HEADRACE_TRY_VOID(members->connect(group, deadline_of(options.meeting_timeout)));
-  auto core =
-      std::make_shared<HostComm>(options, std::move(settings), std::move(members), first_ranks(ranks));
-  HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, options.meeting_timeout, barrier));
-  return std::shared_ptr<Core>(std::move(core));
+  return of_cards(options, std::move(settings), std::move(members), first_ranks(ranks), group,
+                  deadline_of(options.meeting_timeout));
 }
 
 }  // namespace headrace::collectives

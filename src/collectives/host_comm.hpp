@@ -36,11 +36,13 @@ class HostComm final : public Comm::Core, public Watch {
  public:
   /// With options that check_options allows.
   static Result<std::shared_ptr<Core>> open(const CommOptions& options);
+  /// The same with the hint lazy.
+  static Result<std::shared_ptr<Core>> open_lazily(const CommOptions& options);
   /// `ranks`: those of this communicator in the first one.
   HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members, std::vector<int> ranks);
   ~HostComm() override;
 
-  [[nodiscard]] std::string_view backend() const override { return "host"; }
+  [[nodiscard]] std::string_view backend() const override { return backend_; }
   [[nodiscard]] std::string_view backend_version() const override;
   [[nodiscard]] CommOptions options() const override;
   void set_timeout(Timeout timeout) override;
@@ -88,6 +90,16 @@ class HostComm final : public Comm::Core, public Watch {
   };
   [[nodiscard]] Tuning tuning() const;
   [[nodiscard]] Seat own_seat(std::string metadata) const;
+  /// Makes a communicator of ranks that have exchanged their cards. Waits for all, unless it is lazy.
+  ///   place  where they have met: a lazy one keeps it open, because others may still read what they need
+  static Result<std::shared_ptr<Core>> of_cards(const CommOptions& options, Settings settings,
+                                                std::unique_ptr<Members> members, std::vector<int> ranks,
+                                                const std::vector<std::string>& cards, Deadline deadline,
+                                                std::shared_ptr<CommStore> place = {});
+  /// Connects to a rank, and to all, when they are used first.
+  Result<void> reach(const Call& call, int peer);
+  Result<void> reach_all(const Call& call);
+  Result<void> reach_peer_of(const CommCall& call);
   /// Puts a communicator of these agents together. `ranks`: what they are in the first one.
   Result<std::shared_ptr<Core>> assemble(std::uint64_t key, const std::vector<Seat>& seats,
                                          std::vector<int> ranks, const SplitOptions& changes);
@@ -143,9 +155,11 @@ class HostComm final : public Comm::Core, public Watch {
     return usable();
   }
 
+  const std::string_view backend_;
   const std::uint32_t spins_;
   const bool check_;
   const std::function<bool()> interrupted_;
+  std::shared_ptr<CommStore> place_;  // of a lazy one
   std::unique_ptr<Members> members_;
   Messages messages_;
   Exchange exchange_;  // used by the thread that has set running_
@@ -173,6 +187,7 @@ template <class Body>
 Result<void> HostComm::run(const Call& call, const std::string& card, const Body& body) {
   hooks()->started(call.id());
   if (ended()) return why_ended();
+  HEADRACE_TRY_VOID(reach_all(call));
   if (!card.empty()) HEADRACE_TRY_VOID(compare(call, card));
   exchange_.begin(call, operation_tag(call.operation, call.number), tuning().chunk_bytes);
   Result<void> result = body(exchange_);

@@ -12,8 +12,11 @@
 #include "wire/comm_cards.hpp"
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,13 +36,24 @@ class Members {
 
   /// What the other ranks need to know of this one.
   [[nodiscard]] Result<std::string> card() const;
-  /// Connects to the ranks of these cards.
-  ///   errors  invalid_argument (a rank has another hint), and those of Agent::map
-  [[nodiscard]] Result<void> connect(const std::vector<std::string>& cards, Deadline deadline);
+  /// Takes the cards of all ranks, which may be reached from now on.
+  ///   errors  invalid_argument (a rank has another hint)
+  [[nodiscard]] Result<void> meet(const std::vector<std::string>& cards);
+  /// Connects to a rank, unless it is done.
+  ///   errors  timed_out (try again), peer_lost, and others of Agent::map
+  [[nodiscard]] Result<void> reach(int peer, Deadline deadline);
+  [[nodiscard]] Result<void> reach_all(Deadline deadline);
+  [[nodiscard]] bool lazy() const { return lazy_; }
+  [[nodiscard]] bool is_reached(int peer) const {
+    return peer == rank_ ||
+           peers_[static_cast<std::size_t>(peer)].tie.load(std::memory_order_acquire) == Tie::whole;
+  }
+  /// Connects to the ranks that have connected to this one. What one sent that is gone by then can be read.
+  void reach_callers();
 
-  /// The agent of a rank, once connected.
+  /// The agent of a rank, once met.
   [[nodiscard]] const Seat& seat(int rank) const { return peers_[static_cast<std::size_t>(rank)].seat; }
-  /// The same on all ranks, once connected, and on no other communicator.
+  /// The same on all ranks, once met, and on no other communicator.
   [[nodiscard]] std::uint64_t id() const { return id_; }
 
   [[nodiscard]] int rank() const { return rank_; }
@@ -47,11 +61,15 @@ class Members {
   [[nodiscard]] const std::shared_ptr<Station>& station() const { return station_; }
   [[nodiscard]] const std::string& box_name() const { return box_name_; }
 
-  // Each lane is used by one thread at a time.
+  // Each lane is used by one thread at a time, once the rank is reached.
   [[nodiscard]] LaneWriter& writer(int peer, LaneKind kind) { return at(peer).writers[index(kind)]; }
   [[nodiscard]] LaneReader& reader(int peer, LaneKind kind) { return at(peer).readers[index(kind)]; }
+  /// Whether a rank can be read: it is reached, or has sent and is gone.
+  [[nodiscard]] bool has_reader(int peer) const {
+    return peers_[static_cast<std::size_t>(peer)].tie.load(std::memory_order_acquire) != Tie::none;
+  }
   /// Whether a rank is on another host.
-  [[nodiscard]] bool any_far() const;
+  [[nodiscard]] bool any_far();
   /// Goes on with what far ranks could not be told before.
   void tell_far(LaneKind kind);
 
@@ -73,8 +91,17 @@ class Members {
   void leave();
 
  private:
+  enum class Tie : std::uint8_t {
+    none,   // not reached yet
+    whole,  // lanes both ways
+    lost,   // what it sent may be read
+  };
   struct Peer {
     Seat seat;
+    std::uint64_t mailbox = 0;
+    RegionId box_id;
+    std::mutex reaching;              // held while a thread connects
+    std::atomic<Tie> tie{Tie::none};  // what follows is there before it is set
     std::array<LaneWriter, lane_kinds> writers;
     std::array<LaneReader, lane_kinds> readers;
     std::optional<Mapping> mapping;
@@ -84,20 +111,31 @@ class Members {
 
     [[nodiscard]] Bell bell() const { return mapping ? box.bell() : Bell(); }
   };
-  Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name, bool check);
+  Members(std::shared_ptr<Station> station, int rank, int size, std::string box_name,
+          const Settings& settings);
   /// Refuses a rank whose hints are others.
   [[nodiscard]] Result<void> compare(int peer, const RankCard& card) const;
-  Result<void> connect_to(int peer, const RankCard& card, Deadline deadline);
+  Result<void> connect_to(int peer, Deadline deadline);
+  void make_lanes(Peer& to, int peer);
+  /// Tells a rank that it is reached, and hears from it whether it has ended the communicator before.
+  Result<void> greet(Peer& to, int peer);
+  void send_mail(int peer, MailHead head, std::string_view body);
   void take_mail(std::string_view mail);
   /// Whether every byte has left for far ranks.
   [[nodiscard]] bool settled(LaneKind kind);
+  /// Calls `each` with every far rank that is reached.
+  template <class Each>
+  void for_far(const Each& each) {
+    for (Peer& peer : peers_)
+      if (peer.tie.load(std::memory_order_acquire) == Tie::whole && peer.far) each(peer);
+  }
   [[nodiscard]] Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
   static std::size_t index(LaneKind kind) { return static_cast<std::size_t>(kind); }
 
   const std::shared_ptr<Station> station_;
   const int rank_, size_;
   const std::string box_name_;
-  const bool check_;  // whether calls are compared
+  const bool check_, lazy_;  // the hints
   const std::uint64_t mailbox_;
   std::uint64_t id_ = 0;
   Region region_;

@@ -65,6 +65,7 @@ void Messages::receive(const State& work, bool async, int from, std::uint32_t ta
 }
 
 bool Messages::progress() {
+  members_.reach_callers();
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return false;
   bool moved = false;
@@ -96,6 +97,7 @@ bool Messages::push(int to) {
 }
 
 bool Messages::pull(int from) {
+  if (!members_.has_reader(from)) return false;
   LaneReader& lane = members_.reader(from, LaneKind::message);
   const Front* const front = lane.next();
   if (front == nullptr) return false;

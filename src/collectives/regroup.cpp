@@ -91,10 +91,7 @@ Result<std::shared_ptr<Comm::Core>> HostComm::assemble(std::uint64_t key, const 
   HEADRACE_TRY(card, members->card());
   HEADRACE_TRY(cards, exchange_cards(*station, key, seats, static_cast<std::size_t>(mine), card, deadline,
                                      Interrupt(interrupted_)));
-  HEADRACE_TRY_VOID(members->connect(cards, deadline));
-  auto made = std::make_shared<HostComm>(options, std::move(settings), std::move(members), std::move(ranks));
-  HEADRACE_TRY_VOID(made->own_collective(CommOperation::open, time_left(deadline), barrier));
-  return std::shared_ptr<Core>(std::move(made));
+  return of_cards(options, std::move(settings), std::move(members), std::move(ranks), cards, deadline);
 }
 
 }  // namespace headrace::collectives

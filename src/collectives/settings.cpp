@@ -56,6 +56,8 @@ Result<Settings> Settings::read(const std::map<std::string, std::string>& given)
   settings.unexpected_bytes = unexpected;
   HEADRACE_TRY(check, hints.boolean("check"));
   settings.check = check;
+  HEADRACE_TRY(lazy, hints.boolean("lazy"));
+  settings.lazy = lazy;
   return settings;
 }
 

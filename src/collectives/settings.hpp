@@ -40,6 +40,10 @@ inline constexpr std::array hint_rows{
         "Before each collective the ranks compare what they call; where it differs, every rank gets an "
         "error with all calls, and the communicator goes on. HEADRACE_CHECK=1 turns it on. Fixed, and the "
         "same on all ranks."},
+    OptionRow{
+        "lazy", "off", "boolean",
+        "Ranks connect at their first message, and all of them at the first collective, instead of when the "
+        "communicator opens. Fixed, and the same on all ranks."},
 };
 
 /// What the algorithms of collectives read.
@@ -51,7 +55,7 @@ struct Settings {
   std::vector<std::string> backends;
   std::size_t lane_bytes = 0, message_lane_bytes = 0, message_chunk_bytes = 0, unexpected_bytes = 0;
   Tuning tuning;
-  bool check = false;
+  bool check = false, lazy = false;
 
   ///   errors  invalid_argument (unknown hint: the nearest; a value that is none)
   [[nodiscard]] static Result<Settings> read(const std::map<std::string, std::string>& hints);

@@ -73,6 +73,7 @@ std::string RankCard::encode() const {
   writer.number(message_lane_bytes);
   writer.number(box);
   writer.number(static_cast<std::uint8_t>(check));
+  writer.number(static_cast<std::uint8_t>(lazy));
   write_seat(writer, seat);
   return std::move(writer).take();
 }
@@ -84,8 +85,9 @@ Result<RankCard> RankCard::decode(std::string_view bytes) {
   HEADRACE_TRY(message_lane, reader.number<std::uint64_t>("message_lane_bytes"));
   HEADRACE_TRY(box, reader.number<std::uint32_t>("the box"));
   HEADRACE_TRY(check, reader.number<std::uint8_t>("check"));
+  HEADRACE_TRY(lazy, reader.number<std::uint8_t>("lazy"));
   HEADRACE_TRY(seat, read_seat(reader));
-  return RankCard{mailbox, lane, message_lane, box, check != 0, std::move(seat)};
+  return RankCard{mailbox, lane, message_lane, box, check != 0, lazy != 0, std::move(seat)};
 }
 
 std::string SplitCard::encode() const {

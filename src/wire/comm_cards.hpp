@@ -30,6 +30,7 @@ struct RankCard {
   std::uint64_t mailbox = 0, lane_bytes = 0, message_lane_bytes = 0;
   std::uint32_t box = 0;  ///< its region
   bool check = false;     ///< the hint
+  bool lazy = false;      ///< whether it connects to a rank at their first message
   Seat seat;
 
   [[nodiscard]] std::string encode() const;

@@ -400,3 +400,18 @@ def test_a_communicator_and_its_works_are_freed():
     assert [reference() for reference in gone] == [None, None]
     with pytest.raises(headrace.PeerLost):
         right.barrier()
+
+
+def test_ranks_of_the_backend_lazy_connect_when_they_speak():
+    def body(comm):
+        rank = comm.get_rank()
+        data = np.full(3, rank)
+        if rank == 0:
+            comm.send(data, 2)
+        elif rank == 2:
+            assert comm.recv(data, headrace.any_source).source() == 0
+            assert data.tolist() == [0, 0, 0]
+        comm.all_reduce(data, ReduceOp.SUM)
+        return comm.get_backend(), data.tolist()
+
+    assert on_ranks(3, body, backend="lazy") == [("lazy", [1, 1, 1])] * 3

@@ -132,7 +132,7 @@ void comm_cards_seeds() {
   };
   const wire::Seat seat{"agent", "metadata"};
   card("seat", 0, seat.encode());
-  card("rank", 1, wire::RankCard{77, 1 << 20, 1 << 16, 5, true, seat}.encode());
+  card("rank", 1, wire::RankCard{77, 1 << 20, 1 << 16, 5, true, false, seat}.encode());
   card("split", 2, wire::SplitCard{{2, 0, 1}, "group", "card"}.encode());
   card("outcome_good", 3, wire::Outcome::encode({}) + "rest");
   card("outcome_bad", 3, wire::Outcome::encode(Error{Code::exhausted, "no memory"}));

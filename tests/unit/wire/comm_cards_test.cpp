@@ -16,7 +16,7 @@ void expect_refused_if_cut(const std::string& bytes, std::size_t least, Size... 
 }
 
 TEST(RankCard, is_read_as_it_was_written) {
-  const RankCard card{1, 2, 3, 4, true, {"agent", "metadata"}};
+  const RankCard card{1, 2, 3, 4, true, true, {"agent", "metadata"}};
   const std::string bytes = card.encode();
   const auto read = RankCard::decode(bytes);
   ASSERT_TRUE(read.ok());
@@ -25,6 +25,7 @@ TEST(RankCard, is_read_as_it_was_written) {
   EXPECT_EQ(read->message_lane_bytes, 3U);
   EXPECT_EQ(read->box, 4U);
   EXPECT_TRUE(read->check);
+  EXPECT_TRUE(read->lazy);
   EXPECT_EQ(read->seat.agent, "agent");
   EXPECT_EQ(read->seat.metadata, "metadata");
   expect_refused_if_cut<RankCard>(bytes, bytes.size() - card.seat.metadata.size());
