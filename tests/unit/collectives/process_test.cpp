@@ -7,15 +7,12 @@
 
 #include <gmock/gmock.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <numeric>
-#include <sstream>
 
 namespace headrace::test {
 namespace {
