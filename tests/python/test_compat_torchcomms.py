@@ -285,6 +285,29 @@ def test_hooks_see_every_operation_with_its_tensors():
     assert len(seen) == len(ended) == 5
 
 
+def test_hooks_see_the_operations_of_a_torch_group():
+    comm = headrace.new_comm("fake", rank=0, size=2)
+    fake = TorchComm(comm, "fake", "fake", torchcomms.CommOptions())
+    group = torchcomms._BackendWrapper(fake)
+    seen, ended = [], []
+    hook = fake.register_pre_hook(lambda name, number, args: seen.append((name, args)))
+    fake.register_post_hook(lambda number, args: ended.append(number))
+    mine, both = of(0), [torch.zeros(4), torch.zeros(4)]
+    group.allreduce([mine]).wait()
+    group.broadcast([mine]).wait()
+    group.send([mine], 1, 5).wait()
+    group.allgather([both], [mine]).wait()
+    group.barrier().wait()
+    names = [OpName.all_reduce, OpName.broadcast, OpName.send, OpName.all_gather, OpName.barrier]
+    assert [name for name, _ in seen] == names and ended == list(range(5))
+    assert seen[0][1].tensor is mine and seen[1][1].root == 0 and seen[2][1].peer == 1
+    assert seen[3][1].input is mine and len(seen[3][1].output) == 2 and seen[4][1].async_op
+    hook.remove()
+    group.barrier().wait()
+    assert len(seen) == 5 and group.get_comm() is fake and group.comm is comm
+    assert (group.name(), group.rank(), group.size()) == ("fake", 0, 2)
+
+
 def test_a_pre_hook_refuses_an_operation():
     def body(comm):
         def refuse(name, number, args):

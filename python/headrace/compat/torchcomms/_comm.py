@@ -547,16 +547,25 @@ class TorchComm:
         kind: the class of what pre-hooks are told; seen: its fields but async_op.
         """
         async_op, hints, timeout = call
-        number = -1
-        if self._pre or self._post:
-            number = self._before(told.OPERATIONS[kind], kind(*seen, async_op))
+        given = *arguments, async_op, known(hints) if hints else None, timeout
         try:
-            work = operation(*arguments, async_op, known(hints) if hints else None, timeout)
+            if self._pre or self._post:
+                work = self.with_hooks(kind, (*seen, async_op), lambda: operation(*given))
+            else:
+                work = operation(*given)
         except headrace.Error as error:
             raise as_torch_error(error) from None
-        if number >= 0:
-            self._after(number, told.CollectivePostHookArgs())
         return TorchWork(work) if async_op else DONE
+
+    def with_hooks(self, kind: Any, seen: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        """Makes the call of an operation between the hooks.
+
+        kind: the class of what pre-hooks are told; seen: its fields.
+        """
+        number = self._before(told.OPERATIONS[kind], kind(*seen))
+        work = call()
+        self._after(number, told.CollectivePostHookArgs())
+        return work
 
     def _control(self, args: Any, post_hook_args: Any, call: Callable[[], Any]) -> Any:
         """A call that is no operation, with its hooks."""

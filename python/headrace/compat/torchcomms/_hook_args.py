@@ -38,7 +38,7 @@ SplitPostHookArgs = namedtuple("SplitPostHookArgs", "")
 NewWindowPostHookArgs = namedtuple("NewWindowPostHookArgs", "")
 FinalizePostHookArgs = namedtuple("FinalizePostHookArgs", "")
 
-OPERATIONS = {
+OPERATIONS: dict[Any, OpName] = {
     SendPreHookArgs: OpName.send,
     RecvPreHookArgs: OpName.recv,
     BroadcastPreHookArgs: OpName.broadcast,
@@ -61,6 +61,9 @@ OPERATIONS = {
     NewWindowPreHookArgs: OpName.new_window,
     FinalizePreHookArgs: OpName.finalize,
 }
+
+KINDS = {name.name: kind for kind, name in OPERATIONS.items() if "async_op" in kind._fields}
+"""By the operations of headrace.Comm, whose arguments have the order of the fields."""
 
 Callback = Callable[..., Any]
 

@@ -3,32 +3,34 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 from torch._C._distributed_c10d import HashStore
 
+import headrace
 from headrace._torch.group import HeadraceProcessGroup
 
+from . import _hook_args as told
 from ._comm import TorchComm
 
 
 class _BackendWrapper(HeadraceProcessGroup):
-    """torchcomms has a c10d::Backend of this name; here it is the process group itself.
-
-    The hooks of the TorchComm are not called for its operations; those of headrace.Comm.add_hooks are.
-    """
+    """torchcomms has a c10d::Backend of this name; here it is the process group itself."""
 
     def __init__(self, comm: TorchComm) -> None:
         options = comm.get_options()
+        hooked: Any = _Hooked(comm)
         super().__init__(
-            HashStore(),
-            comm.get_rank(),
-            comm.get_size(),
-            options.timeout,
-            name=comm.get_name(),
-            comm=comm.get_backend_impl(),
+            HashStore(), comm.get_rank(), comm.get_size(), options.timeout, name=comm.get_name(), comm=hooked
         )
         self._torchcomm = comm
+
+    @property
+    def comm(self) -> headrace.Comm:
+        """The communicator itself: its operations call no hooks of the TorchComm."""
+        comm: headrace.Comm = self._torchcomm.get_backend_impl()
+        return comm
 
     def get_comm(self) -> TorchComm:
         return self._torchcomm
@@ -38,3 +40,22 @@ class _BackendWrapper(HeadraceProcessGroup):
 
     def get_mem_allocator(self) -> NoReturn:
         self._torchcomm.get_mem_allocator()
+
+
+class _Hooked:
+    """A headrace.Comm whose operations call the hooks of a TorchComm."""
+
+    def __init__(self, torchcomm: TorchComm) -> None:
+        self._torchcomm = torchcomm
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._torchcomm.get_backend_impl(), name)
+        kind = told.KINDS.get(name)
+        return found if kind is None else partial(self._call, found, kind)
+
+    def _call(self, operation: Any, kind: Any, *arguments: Any, **more: Any) -> Any:
+        def call() -> Any:
+            return operation(*arguments, **more)
+
+        tensors = [argument for argument in arguments if not isinstance(argument, headrace.ReduceOp)]
+        return self._torchcomm.with_hooks(kind, tuple(tensors[: len(kind._fields)]), call)
