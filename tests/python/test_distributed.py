@@ -99,6 +99,14 @@ def test_the_default_backend_is_headrace_and_others_go_to_torch(backend, is_ours
     assert not dist.is_enabled()
 
 
+def test_a_group_with_a_backend_for_another_device_goes_to_torch():
+    both = "cpu:headrace,cuda:gloo"
+    dist.init_process_group(both, store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.new_group()
+    assert dist.is_enabled() and dist.get_backend(group) == both
+    dist.destroy_process_group()
+
+
 def test_without_torch_it_says_so():
     lines = (
         "import importlib.util as util",

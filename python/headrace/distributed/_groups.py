@@ -113,8 +113,8 @@ def new_group(
     use_local_synchronization: the ranks of the group alone call it, and meet in torch's Store.
     pg_options: hints, a dict.
     """
-    world = comm_of()
-    if world is None or use_local_synchronization or backend not in _OURS:
+    world = _to_split(None, backend)
+    if world is None or use_local_synchronization:
         return dist.new_group(
             ranks, timeout, backend, pg_options, use_local_synchronization, group_desc, device_id, sort_ranks
         )
@@ -139,8 +139,8 @@ def split_group(
 
     split_ranks: ranks in the parent.
     """
-    parent = comm_of(parent_pg)
-    if parent is None or backend not in _OURS:
+    parent = _to_split(parent_pg, backend)
+    if parent is None:
         return dist.split_group(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
     if not split_ranks or not all(split_ranks):
         raise ValueError(f"split_ranks is {split_ranks}: give a list of lists of ranks, none of them empty")
@@ -164,7 +164,7 @@ def shrink_group(
     other groups end, too.
     shrink_flags: torch's; operations that are under way end in any case.
     """
-    parent = comm_of(group)
+    parent = _to_split(group, None)
     if parent is None:
         return dist.shrink_group(ranks_to_exclude, group, shrink_flags, pg_options)
     comm = _checked(parent.shrink, ranks_to_exclude, pg_options)
@@ -181,6 +181,14 @@ def shrink_group(
     dist.init_process_group(NAME, store=HashStore(), rank=rank, world_size=size, pg_options=Ready(comm))
     assert GroupMember.WORLD is not None
     return GroupMember.WORLD
+
+
+def _to_split(group: ProcessGroup | None, backend: str | None) -> headrace.Comm | None:
+    """The communicator of a group whose parts are splits of it; None: torch makes them, because they have
+    another backend, or one for another device besides."""
+    if backend not in _OURS or (comm := comm_of(group)) is None or "," in dist.get_backend(group):
+        return None
+    return comm
 
 
 def _split(
