@@ -28,6 +28,7 @@ from comparison import PYTHON, ROOT, Rows, default_label, median, table
 
 SIDES = ["torch", "compiled", "python"]
 SIZES = [4, 1024, 8192, 65536]  # bytes
+SAMPLES = 50
 Times = dict[str, dict[str, list[float]]]  # microseconds by case and side
 
 
@@ -71,12 +72,16 @@ def calls(tensor: torch.Tensor) -> dict[str, Callable[[], Any]]:
 
 
 def us_of(call: Callable[[], Any], repeats: int) -> float:
+    """The median of samples, each the mean of a few calls: other work on the machine disturbs few of them."""
     for _ in range(repeats // 10 + 1):
         call()
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - begin) / repeats * 1e6
+    samples = []
+    for _ in range(SAMPLES):
+        begin = time.perf_counter()
+        for _ in range(repeats // SAMPLES):
+            call()
+        samples.append((time.perf_counter() - begin) / (repeats // SAMPLES) * 1e6)
+    return median(samples)
 
 
 def in_turn(rounds: int) -> list[str]:

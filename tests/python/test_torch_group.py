@@ -166,7 +166,7 @@ def test_a_group_that_was_not_built_says_what_to_do(monkeypatch):
         ("python", "from headrace._torch.group import HeadraceProcessGroup as make"),
     ],
 )
-def test_ctrl_c_ends_a_wait_and_not_the_operation(binding, make):
+def test_ctrl_c_ends_a_wait_alone_and_a_call_with_its_group(binding, make):
     lines = (
         "import datetime, signal, threading, torch, torch.distributed as dist, headrace",
         "from concurrent.futures import ThreadPoolExecutor",
@@ -181,5 +181,9 @@ def test_ctrl_c_ends_a_wait_and_not_the_operation(binding, make):
         "except KeyboardInterrupt: print('interrupted')",
         "there.send(torch.ones(1), 0, tag=5)",
         "work.wait(); print(received.item())",
+        "options = dist.BarrierOptions(); options.asyncOp = False",
+        "threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()",
+        "try: group.barrier(options)",
+        "except KeyboardInterrupt: print(here.is_aborted())",
     )
-    assert python(*lines) == ["interrupted", "1.0"]
+    assert python(*lines) == ["interrupted", "1.0", "True"]

@@ -135,7 +135,7 @@ class GroupBackend final : public c10d::Backend {
   /// Begins one collective: call(options).
   template <class Call>
   WorkPtr start(const Operation& operation, Tensors& tensors, const Call& call) {
-    ++number_;
+    number_.fetch_add(1, std::memory_order_relaxed);
     if (ends_in_call(operation)) {
       OpOptions options;
       options.timeout = limit_of(operation.timeout);

@@ -36,9 +36,12 @@ void bind_work(py::module_& module) {
   py::class_<GroupWork, c10d::Work, c10::intrusive_ptr<GroupWork>>(
       module, "Work", "Operations that belong to one call, until they have ended.")
       .def("exception", &exception_of, "Why the first failed; None if none did, or they have not ended.")
-      // The same as in torch, for an object of this very class: pybind11 finds it faster.
-      .def("wait", &GroupWork::wait, py::arg("timeout") = kNoTimeout,
-           py::call_guard<py::gil_scoped_release>(), "Waits until they have ended. Raises the first error.")
+      // As in torch, but found for this very class, and without a default that is converted at each call.
+      .def(
+          "wait", [](GroupWork& self) { return self.wait(); }, py::call_guard<py::gil_scoped_release>(),
+          "Waits until they have ended. Raises the first error.")
+      .def("wait", &GroupWork::wait, py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+           "The same for a time. The operations go on.")
       // torch's own methods warn that they are going away.
       .def("is_success", &GroupWork::isSuccess, "Whether all have ended well.")
       .def("source_rank", &GroupWork::sourceRank, "Of a receive: the rank that sent.")
