@@ -343,6 +343,20 @@ def a_failed_work_tells_why(rank, size):
     dist.destroy_process_group(group)
 
 
+def an_output_that_no_longer_fits_fails_the_future(rank, size):
+    gaps = with_gaps(of(rank))
+    if rank == 0:
+        for other in range(1, size):
+            dist.recv(torch.empty(1), other)
+        dist.all_reduce(gaps)
+    else:
+        future = dist.all_reduce(gaps, async_op=True).get_future()
+        gaps.set_(torch.zeros(7, dtype=torch.float64))
+        dist.send(torch.ones(1), 0)
+        assert "must match the size" in raised(RuntimeError, future.wait)
+    dist.barrier()
+
+
 def tensors_live_until_their_operation_has_ended(rank, size):
     """Though nobody keeps the work; they may be those of NumPy."""
     if rank == 0:

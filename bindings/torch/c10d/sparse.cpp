@@ -22,7 +22,7 @@ at::Tensor gather_rows(Comm& comm, const at::Tensor& rows, const Counts& counts,
   auto sizes = rows.sizes().vec();
   sizes[0] = 0;
   for (const int64_t count : counts) sizes[0] += count;
-  const at::Tensor gathered = at::empty(sizes, rows.options());
+  at::Tensor gathered = at::empty(sizes, rows.options());
   Tensors used;
   const std::vector<Elements> parts = used.writes_each(gathered.split_with_sizes(counts));
   take(comm.all_gather_v(parts, used.reads(rows), options));

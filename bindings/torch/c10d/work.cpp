@@ -142,8 +142,12 @@ void GroupWork::abort() {
 c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   after(works_, [work = self(), future] {
-    if (auto failed = work->exception()) return future->setError(std::move(failed));
-    work->finish_outputs();
+    try {
+      if (const Error error = work->error(); error.code != Code::ok) throw CommError(error);
+      work->finish_outputs();
+    } catch (...) {
+      return future->setError(std::current_exception());
+    }
     future->markCompleted(c10::IValue(work->result()));
   });
   return future;

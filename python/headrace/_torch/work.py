@@ -114,12 +114,14 @@ class GroupWork(Work):
         future: torch.futures.Future[Any] = torch.futures.Future()
 
         def end() -> None:
-            error = self.exception()
-            if error is None:
+            try:
+                if error := self.exception():
+                    raise error
                 self._copy_staged()
-                future.set_result(self._result)
+            except Exception as failed:
+                future.set_exception(failed)
             else:
-                future.set_exception(error)
+                future.set_result(self._result)
 
         self.on_end(end)
         return future
