@@ -188,6 +188,24 @@ __device__ __forceinline__ void move_slice(const RunSlice& slice, unsigned lane)
              static_cast<unsigned>(left), lane);
 }
 
+/// A run that `Warps` warps of a block move together, from warp 0 on: in pieces that end where the target is
+/// aligned and are dealt to them in turn. `turn`: pieces dealt so far, of all runs.
+template <int Unroll, unsigned PieceBytes, unsigned Warps>
+__device__ __forceinline__ void deal_run(unsigned long long source, unsigned long long target,
+                                         unsigned long long bytes, unsigned& turn) {
+  static_assert((Warps & (Warps - 1)) == 0, "turns wrap around");
+  const unsigned skew = static_cast<unsigned>(target) & (vector_bytes - 1);
+  const unsigned pieces = static_cast<unsigned>((skew + bytes + PieceBytes - 1) / PieceBytes);
+  for (unsigned piece = (threadIdx.x / warp_lanes - turn) % Warps; piece < pieces; piece += Warps) {
+    const unsigned long long first = static_cast<unsigned long long>(piece) * PieceBytes;
+    RunSlice slice{source, target, bytes, 0, bytes};
+    if (piece != 0) slice.begin = first - skew;
+    if (first + PieceBytes - skew < bytes) slice.end = first + PieceBytes - skew;
+    move_slice<Unroll, page_hint>(slice, threadIdx.x % warp_lanes);
+  }
+  turn += pieces;
+}
+
 /// The warps of a launch, numbered through.
 struct WarpPlace {
   unsigned lane = threadIdx.x % warp_lanes;

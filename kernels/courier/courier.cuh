@@ -17,7 +17,6 @@ namespace headrace::kernels::courier {
 
 constexpr unsigned mover_threads = 512;
 constexpr unsigned mover_warps = mover_threads / warp_lanes;
-static_assert((mover_warps & (mover_warps - 1)) == 0, "turns wrap around");
 constexpr unsigned courier_threads = mover_threads + warp_lanes;  // movers first
 constexpr unsigned lone_most_bytes = page_unroll * row_bytes;     // of a job that its finder carries alone
 static_assert(HEADRACE_COURIER_WORDS == warp_lanes, "a word a lane");
@@ -69,29 +68,11 @@ class Stay {
   unsigned looks_ = 0;
 };
 
-/// A run, in pieces that end where the target is aligned and are dealt to the warps in turn. `turn`: pieces
-/// dealt so far, of all runs.
-template <int Unroll, unsigned PieceBytes>
-__device__ __forceinline__ void deal_run(unsigned long long source, unsigned long long target,
-                                         unsigned long long bytes, unsigned& turn) {
-  const unsigned skew = static_cast<unsigned>(target) & (vector_bytes - 1);
-  const unsigned pieces = static_cast<unsigned>((skew + bytes + PieceBytes - 1) / PieceBytes);
-  for (unsigned piece = (threadIdx.x / warp_lanes - turn) % mover_warps; piece < pieces;
-       piece += mover_warps) {
-    const unsigned long long first = static_cast<unsigned long long>(piece) * PieceBytes;
-    RunSlice slice{source, target, bytes, 0, bytes};
-    if (piece != 0) slice.begin = first - skew;
-    if (first + PieceBytes - skew < bytes) slice.end = first + PieceBytes - skew;
-    move_slice<Unroll, page_hint>(slice, threadIdx.x % warp_lanes);
-  }
-  turn += pieces;
-}
-
 template <int Unroll, unsigned PieceBytes>
 __device__ __forceinline__ void deal_job(const unsigned long long* words) {
   unsigned turn = 0;
   for (unsigned i = 0; i < words[0]; ++i)
-    deal_run<Unroll, PieceBytes>(words[1 + 3 * i], words[2 + 3 * i], words[3 + 3 * i], turn);
+    deal_run<Unroll, PieceBytes, mover_warps>(words[1 + 3 * i], words[2 + 3 * i], words[3 + 3 * i], turn);
 }
 
 /// Jobs of one round of rows go by the row, so that all loads of a page leave at once; larger ones by the
