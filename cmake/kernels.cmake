@@ -132,6 +132,9 @@ function(headrace_cubins variable source)
   cmake_path(GET source STEM stem)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cuh ${PROJECT_SOURCE_DIR}/kernels/nvrtc/*.h
        ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels/*.h)
+  foreach(header backend columns comm dtype kernels)
+    list(APPEND headers ${PROJECT_SOURCE_DIR}/include/headrace/plugin/${header}_v1.h)
+  endforeach()
   set(includes -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR})
   set(cubins "")
   foreach(arch IN LISTS headrace_cuda_archs)
@@ -148,7 +151,6 @@ function(headrace_cubins variable source)
       OUTPUT ${cubin}
       COMMAND ${compile} ${includes} -o ${cubin} ${source}
       DEPENDS ${source} ${ARGN} ${headers} ${headrace_device_code}
-              ${PROJECT_SOURCE_DIR}/include/headrace/plugin/columns_v1.h ${PROJECT_SOURCE_DIR}/include/headrace/plugin/kernels_v1.h
       COMMENT "Compiling device code ${stem} for sm_${arch} by ${device_compiler}"
       VERBATIM COMMAND_EXPAND_LISTS)
     list(APPEND cubins ${cubin})
@@ -233,6 +235,7 @@ function(headrace_add_kernels)
   if(HEADRACE_BENCH AND TARGET headrace_gpu)
     headrace_add_gpu_bench(bench_gpu_probe gpu_probe.cpp probe_kernels.cu headrace_probe_image)
     headrace_add_gpu_bench(bench_gpu_ceilings ceilings.cpp ceiling_kernels.cu headrace_ceiling_image)
+    headrace_add_gpu_bench(bench_gpu_collectives collectives.cpp collective_kernels.cu headrace_bare_collective_image)
   endif()
 endfunction()
 
@@ -244,7 +247,7 @@ function(headrace_add_gpu_bench name source kernels symbol)
   add_executable(${name} ${PROJECT_SOURCE_DIR}/bench/gpu/${source} ${images})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   headrace_existing(rooms headrace_gpu headrace_memory headrace_vendor headrace_base)
-  target_link_libraries(${name} PRIVATE headrace_kernels_reference ${rooms} headrace_options headrace_foreign)
+  target_link_libraries(${name} PRIVATE headrace_kernels_reference headrace_kernels_host ${rooms} headrace_options headrace_foreign)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
   add_dependencies(${name} headrace_kernels)
 endfunction()

@@ -112,7 +112,10 @@ def collect(folder: Path, build: Path) -> None:
         "lib/libheadrace_kernels.so",
         "lib/headrace-probe-plugin",
     ]
-    wanted += [f"bench/bench_{name}" for name in ("gpu_probe", "gpu_ceilings", "shm_raw", "raw_tcp")]
+    wanted += [
+        f"bench/bench_{name}"
+        for name in ("gpu_probe", "gpu_ceilings", "gpu_collectives", "shm_raw", "raw_tcp")
+    ]
     wanted += [str(path.relative_to(build)) for path in (build / "lib" / "backends").glob("*.so")]
     for name in wanted:
         if not (build / name).exists() and name.startswith("bench/"):
@@ -1275,14 +1278,19 @@ def unpack(archive: Path) -> Path:
     return target
 
 
-def sanitizer(sitting: Sitting, tool: str) -> bool:
+def sanitizer_command(tool: str) -> list[str]:
+    """Returns the beginning of a command that a tool of compute-sanitizer examines."""
     program = shutil.which(
         "compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], "/usr/local/cuda/bin"])
     )
     if program is None:
         raise NothingRun("compute-sanitizer is not installed")
+    return [program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9"]
+
+
+def sanitizer(sitting: Sitting, tool: str) -> bool:
     command = [
-        program, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9",
+        *sanitizer_command(tool),
         str(sitting.carried / "bin" / "headrace"), "bench", "pages", "--kinds", "vram-vram", "--page", "4K",
         "--total", "1M", "--op", "both",
     ]  # fmt: skip
@@ -1321,6 +1329,20 @@ def racecheck(sitting: Sitting) -> bool:
     return sanitizer(sitting, "racecheck")
 
 
+def collectives(sitting: Sitting) -> bool:
+    """The kernels of collectives, of ranks that share a GPU: their answers, under compute-sanitizer too, and
+    their times in turn with bare kernels."""
+    program = str(sitting.carried / "bench" / "bench_gpu_collectives")
+    right = sitting.run([program, "check"], tail=8)
+    examined = [
+        sanitized(sitting, [*sanitizer_command(tool), program, "quick"], {})
+        for tool in ("memcheck", "racecheck")
+    ]
+    four = sitting.run([program, "time", "--ranks", "4"], rows=True)
+    two = sitting.run([program, "time", "--ranks", "2"], rows=True, case_suffix="/ranks2")
+    return four and two and all(examined) and right
+
+
 def probe(sitting: Sitting) -> bool:
     """bench/gpu/gpu_probe.cpp: the speed of the links without an agent. Runs only if --steps names it."""
     return sitting.run([str(sitting.carried / "bench" / "bench_gpu_probe"), "--correct", "--quick"], tail=40)
@@ -1352,6 +1374,7 @@ STEPS: dict[str, Step] = {
     "racecheck": Step(racecheck, 60, 11),
     "soak": Step(soak, 120, 16, gpus=2),
     "nixl": Step(nixl, 150, 53),
+    "collectives": Step(collectives, 180, 85),
     "paths": Step(paths, 60, 5),
     "native": Step(native, 60, 0, gpus=0),
     "attach": Step(attach, 120, 70, gpus=0),

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel family collectives: operations of ranks whose GPUs map one another's memory. Each rank has a
+ * box, GPU memory that all ranks write to; one launch on each rank is one operation.
+ * kernels/collectives/README.md has the protocols. The rules are those of headrace/plugin/kernels_v1.h.
+ *
+ * Launches of one rank are in order: on one stream, or on streams that wait for one another. All ranks launch
+ * the same operations in the same order. A captured launch may be replayed: GPU memory counts the operations.
+ */
+#ifndef HEADRACE_PLUGIN_KERNELS_COLLECTIVES_V1_H
+#define HEADRACE_PLUGIN_KERNELS_COLLECTIVES_V1_H
+
+#include <headrace/plugin/comm_v1.h>
+#include <headrace/plugin/kernels_v1.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HEADRACE_COLLECTIVES_FAMILY "collectives"
+#define HEADRACE_COLLECTIVES_FAMILY_VERSION 1u
+#define HEADRACE_COLLECTIVES_MOST_RANKS 16
+
+/* The shape of a box, the same on all ranks. 0 stands for the default. A box has less than 4 GiB. Frozen. */
+typedef struct headrace_collectives_box_v1 {
+  uint32_t ranks;        /* 1 to HEADRACE_COLLECTIVES_MOST_RANKS */
+  uint32_t packed_bytes; /* of the longest part that travels as packets, a multiple of 16; default 256 KiB */
+  uint32_t chunk_bytes;  /* of the chunks of longer parts, a multiple of 16; default 256 KiB over the ranks */
+  uint32_t slots;        /* chunks that a box holds of each rank, two for each block; default 64 */
+} headrace_collectives_box_v1;
+
+/* Why a launch has ended early. */
+#define HEADRACE_COLLECTIVES_ABORTED 1u
+#define HEADRACE_COLLECTIVES_TIMED_OUT 2u
+
+/* In mapped host memory, 0 at first. Written once, by the first thread that gives up. Frozen. */
+typedef struct headrace_collectives_status_v1 {
+  uint64_t reason; /* HEADRACE_COLLECTIVES_*; written last, with release. 0: no launch has ended early */
+  uint32_t rank;   /* waited */
+  uint32_t peer;   /* for this rank */
+  uint64_t epoch;  /* in the operation of this number, from 1 */
+  uint64_t seen;   /* the last operation that the peer has begun */
+} headrace_collectives_status_v1;
+
+/* One operation on one rank. No rank ends it before all ranks have begun it.
+ *   operations  of headrace_comm_operation_v1 all but SEND and RECV. Parts of one gather or scatter are equal
+ *   memory      `call` has addresses of GPU memory, of any alignment. An input and an output are the same
+ *               memory, or do not overlap
+ *   order       sums are made in the order of the ranks: all ranks get the same bits, those of backend `host`
+ *               except the bits of a NaN
+ *   blocks      all blocks of all ranks on a GPU are on it at once: `most_blocks` says how many may be
+ *   ends early  once the word at `abort` is not 0, or call->timeout_ns after its first wait (negative:
+ *               never). It reports that in `status` and leaves the rest of its outputs as they were. Later
+ *               launches with this box end at once
+ *   errors      the driver's invalid value: an impossible shape, call, type or number of blocks */
+typedef struct headrace_collective_v1 {
+  size_t struct_size;
+  headrace_collectives_box_v1 box;
+  uint64_t boxes[HEADRACE_COLLECTIVES_MOST_RANKS]; /* of all ranks as this GPU sees them. All 0 at first;
+                                                      aligned to 16 */
+  uint32_t rank;
+  uint32_t sharing; /* ranks of these whose boxes are on this GPU, this one too; the same on all ranks */
+  uint32_t blocks;  /* of the launch, the same on all ranks: the budget of multiprocessors. 0: 32, or as many
+                       as there can be */
+  uint32_t reserved;
+  uint64_t abort;  /* a uint64_t in mapped host memory; 0: none */
+  uint64_t status; /* headrace_collectives_status_v1 */
+  const headrace_comm_call_v1* call;
+} headrace_collective_v1;
+
+typedef struct headrace_collectives_v1 {
+  headrace_kernel_family_v1 family;
+  /* Bytes of a box; 0: the shape is not possible. */
+  uint64_t (*box_bytes)(const headrace_collectives_box_v1* box);
+  /* The most blocks of a launch where `sharing` ranks share the GPU; 0: they are too many. */
+  uint32_t (*most_blocks)(void* kernels, const headrace_collectives_box_v1* box, uint32_t sharing);
+  int32_t (*run)(void* kernels, const headrace_collective_v1* args, void* stream);
+} headrace_collectives_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/collectives/collectives.hpp"
+
+#include "kernels/collectives/element.cuh"
+#include "kernels/common/kernel_set.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+namespace headrace::kernels::collectives {
+namespace {
+
+static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, begun) == Header::begun_at);
+static_assert(sizeof(Launch) < 4096, "an argument of any driver");
+
+/// The kernels of one way to travel.
+struct Forms {
+  void *exchange, *sum_float32, *sum_bfloat16, *reduce_any;
+
+  [[nodiscard]] void* fitting(const Plan& plan) const {
+    const Reduction& how = plan.launch.reduction;
+    const bool sums = how.kind == HEADRACE_COMM_SUM || how.kind == HEADRACE_COMM_AVG;
+    if (!plan.reduces) return exchange;
+    if (sums && how.dtype == HEADRACE_FLOAT32) return sum_float32;
+    if (sums && how.dtype == HEADRACE_BFLOAT16) return sum_bfloat16;
+    return reduce_any;
+  }
+};
+
+struct Functions {
+  Forms packed, chunks;
+};
+
+constexpr FamilyKernel family_kernels[] = {
+    {"headrace_exchange_packed", offsetof(Functions, packed.exchange)},
+    {"headrace_sum_packed_float32", offsetof(Functions, packed.sum_float32)},
+    {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.sum_bfloat16)},
+    {"headrace_reduce_packed_any", offsetof(Functions, packed.reduce_any)},
+    {"headrace_exchange_chunks", offsetof(Functions, chunks.exchange)},
+    {"headrace_sum_chunks_float32", offsetof(Functions, chunks.sum_float32)},
+    {"headrace_sum_chunks_bfloat16", offsetof(Functions, chunks.sum_bfloat16)},
+    {"headrace_reduce_chunks_any", offsetof(Functions, chunks.reduce_any)},
+};
+static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
+
+constexpr std::uint32_t default_blocks = 32;
+
+/// So that a block has much to do in each round, and boxes of any number of ranks are about as large.
+std::uint32_t usual_chunk_bytes(std::uint32_t ranks) {
+  constexpr std::uint32_t of_all_ranks = 256 << 10, step = 4096;
+  return of_all_ranks / std::max(ranks, 1U) / step * step;
+}
+
+std::uint64_t box_bytes(const headrace_collectives_box_v1* box) {
+  const std::optional<Shape> shape = shape_of(*box);
+  return shape ? shape->bytes() : 0;
+}
+
+/// One block of any of these kernels fits on a multiprocessor, whatever else these kernels have there.
+std::uint32_t most_blocks_of(const KernelSet& set, const Shape& shape, std::uint32_t sharing) {
+  if (sharing == 0 || sharing > shape.ranks) return 0;
+  // Two slots a block: it sends a chunk before the one before has been taken.
+  return std::min(set.multiprocessors() / sharing, shape.slots / 2);
+}
+
+std::uint32_t most_blocks(void* kernels, const headrace_collectives_box_v1* box, std::uint32_t sharing) {
+  const std::optional<Shape> shape = shape_of(*box);
+  return shape ? most_blocks_of(KernelSet::of(kernels), *shape, sharing) : 0;
+}
+
+std::int32_t run(void* kernels, const headrace_collective_v1* args, void* stream) {
+  if (args->struct_size < sizeof *args) return invalid_value;
+  std::optional<Plan> plan = plan_of(*args);
+  if (!plan) return invalid_value;
+  const KernelSet& set = KernelSet::of(kernels);
+  const auto& functions = set.functions_of<Functions>(family);
+  const std::uint32_t most = most_blocks_of(set, plan->launch.shape, args->sharing);
+  const std::uint32_t blocks = args->blocks != 0 ? args->blocks : std::min(default_blocks, most);
+  if (most == 0 || blocks > most) return invalid_value;
+  divide(*plan, blocks);
+  const Forms& forms = plan->is_packed ? functions.packed : functions.chunks;
+  return set.launch(forms.fitting(*plan), plan->launch.blocks,
+                    plan->is_packed ? packed_threads : chunk_threads, plan->launch, stream);
+}
+
+constexpr headrace_collectives_v1 table{
+    {sizeof table, HEADRACE_COLLECTIVES_FAMILY_VERSION, 0}, box_bytes, most_blocks, run};
+
+}  // namespace
+
+constinit const Family family{HEADRACE_COLLECTIVES_FAMILY, &table.family, family_kernels, sizeof(Functions)};
+
+std::optional<Shape> shape_of(const headrace_collectives_box_v1& box) {
+  const auto chosen = [](std::uint32_t value, std::uint32_t usual) { return value != 0 ? value : usual; };
+  const std::uint32_t packed_bytes = chosen(box.packed_bytes, 256 << 10);
+  const Shape shape{box.ranks, packed_bytes / packet_bytes,
+                    chosen(box.chunk_bytes, usual_chunk_bytes(box.ranks)), chosen(box.slots, 64)};
+  const bool is_possible = box.ranks >= 1 && box.ranks <= most_ranks && packed_bytes % unit_bytes == 0 &&
+                           shape.chunk_bytes % unit_bytes == 0 && shape.slots >= 2;
+  // Kernels compute with offsets of 32 bits.
+  if (!is_possible || shape.bytes() >> 32 != 0) return {};
+  return shape;
+}
+
+}  // namespace headrace::kernels::collectives

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The family of kernels for operations of ranks whose GPUs map one another's memory.
+#pragma once
+
+#include "kernels/collectives/box.cuh"
+#include "kernels/common/family.hpp"
+
+#include <headrace/plugin/kernels/collectives_v1.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace headrace::kernels::collectives {
+
+extern const Family family;
+
+/// The shape of a box with its defaults. None: it is not possible.
+[[nodiscard]] std::optional<Shape> shape_of(const headrace_collectives_box_v1& box);
+/// Whether the reduction is defined for the type.
+[[nodiscard]] bool is_defined(int32_t dtype, int32_t reduction, double factor);
+/// What the kernels are given for a call, and whether it travels as packets. None: the call is not possible.
+struct Plan {
+  Launch launch;
+  bool is_packed;
+  bool reduces;
+  std::uint64_t longest;  ///< bytes of the longest part of any rank; 0: not known
+};
+[[nodiscard]] std::optional<Plan> plan_of(const headrace_collective_v1& args);
+/// Divides it among blocks: as many as there may be, the same number on all ranks. Fewer may do for packets.
+void divide(Plan& plan, std::uint32_t blocks);
+
+}  // namespace headrace::kernels::collectives

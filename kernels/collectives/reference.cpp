@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/collectives/reference.hpp"
+
+#include "kernels/collectives/element.cuh"
+#include "kernels/collectives/story.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace headrace::kernels::collectives {
+namespace {
+
+using reference::Memory;
+using reference::Progress;
+
+std::uint64_t acquire(std::uint64_t address) {
+  return __atomic_load_n(reference::at<std::uint64_t>(address), __ATOMIC_ACQUIRE);
+}
+void release(std::uint64_t address, std::uint64_t value) {
+  __atomic_store_n(reference::at<std::uint64_t>(address), value, __ATOMIC_RELEASE);
+}
+
+/// A packet is two words here, the data before its number.
+void store_packet(std::uint64_t address, Packet packet) {
+  auto* const at = reference::at<Packet>(address);
+  __atomic_store_n(&at->data, packet.data, __ATOMIC_RELAXED);
+  __atomic_store_n(&at->epoch, packet.epoch, __ATOMIC_RELEASE);
+}
+Packet load_packet(std::uint64_t address) {
+  auto* const at = reference::at<Packet>(address);
+  Packet packet{};
+  packet.epoch = __atomic_load_n(&at->epoch, __ATOMIC_ACQUIRE);
+  packet.data = __atomic_load_n(&at->data, __ATOMIC_RELAXED);
+  return packet;
+}
+
+/// `bytes` bytes of a part from `at` on, less behind its end; the rest of the unit is 0.
+template <class Words>
+Words read(const Part& part, std::uint64_t at) {
+  Words words{};
+  if (at < part.bytes)
+    std::memcpy(&words, reference::at<void>(part.address + at), std::min(sizeof words, part.bytes - at));
+  return words;
+}
+template <class Words>
+void write(const Part& part, std::uint64_t at, const Words& words) {
+  if (at < part.bytes)
+    std::memcpy(reference::at<void>(part.address + at), &words, std::min(sizeof words, part.bytes - at));
+}
+
+/// One launch: its number, its waits, and its end.
+class Turn {
+ public:
+  Turn(const Launch& args, const Memory& memory) : args_(args), memory_(memory) {}
+  virtual ~Turn() = default;
+
+  Progress poll() {
+    if (epoch_ == 0) {
+      if (!is_reachable()) return Progress::fault;
+      begin();
+    }
+    bool any = false;
+    for (Story& story : stories_) any = (header().failed == 0 && story.go_on()) || any;
+    if (any) return Progress::stays;
+    const unsigned late = rank_that_has_not_begun();
+    if (header().failed == 0 && late != args_.shape.ranks && !gives_up(late)) return Progress::stays;
+    header().arrived += arrivals;
+    return Progress::ended;
+  }
+
+ protected:
+  virtual void begin_stories(std::vector<Story>& stories) = 0;
+
+  [[nodiscard]] std::uint64_t box(unsigned rank) const { return args_.boxes[rank]; }
+  [[nodiscard]] std::uint64_t own_box() const { return box(args_.rank); }
+  [[nodiscard]] bool is_peer(unsigned rank) const { return rank != args_.rank; }
+
+  /// Between two looks at a word that rank `peer` is to write. True: the launch ends early.
+  [[nodiscard]] bool gives_up(unsigned peer) {
+    std::uint64_t reason = 0;
+    if (args_.timeout_ns != 0 && Clock::now() - began_ >= std::chrono::nanoseconds(args_.timeout_ns))
+      reason = HEADRACE_COLLECTIVES_TIMED_OUT;
+    if (args_.abort != 0 && acquire(args_.abort) != 0) reason = HEADRACE_COLLECTIVES_ABORTED;
+    if (reason != 0) report(reason, peer);
+    return reason != 0;
+  }
+
+  const Launch& args_;
+  const Memory& memory_;
+  std::uint64_t epoch_ = 0;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] Header& header() const { return *reference::at<Header>(own_box()); }
+  [[nodiscard]] std::uint64_t begun(unsigned in_box_of, unsigned rank) const {
+    return box(in_box_of) + Header::begun_at + rank * sizeof(std::uint64_t);
+  }
+
+  void begin() {
+    began_ = Clock::now();
+    epoch_ = header().arrived / arrivals + 1;
+    if (header().failed != 0) return;
+    for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
+      if (is_peer(rank)) release(begun(rank, args_.rank), epoch_);
+    begin_stories(stories_);
+  }
+  /// If all have, the number of ranks.
+  [[nodiscard]] unsigned rank_that_has_not_begun() const {
+    for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
+      if (is_peer(rank) && acquire(begun(args_.rank, rank)) < epoch_) return rank;
+    return args_.shape.ranks;
+  }
+  void report(std::uint64_t reason, unsigned peer) {
+    header().failed = 1;
+    auto& status = *reference::at<headrace_collectives_status_v1>(args_.status);
+    status.rank = args_.rank;
+    status.peer = peer;
+    status.epoch = epoch_;
+    status.seen = acquire(begun(args_.rank, peer));
+    release(args_.status, reason);
+  }
+  [[nodiscard]] bool is_reachable() const {
+    const auto reaches = [&](const Part& part) {
+      return part.bytes == 0 || memory_.reachable(part.address, part.bytes);
+    };
+    bool good = reaches(args_.result) &&
+                memory_.reachable(args_.status, sizeof(headrace_collectives_status_v1)) &&
+                (args_.abort == 0 || memory_.reachable(args_.abort, sizeof(std::uint64_t)));
+    for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
+      good = good && memory_.reachable(box(rank), args_.shape.bytes()) && reaches(args_.sends[rank]) &&
+             reaches(args_.receives[rank]);
+    return good;
+  }
+
+  Clock::time_point began_;
+  std::vector<Story> stories_;
+};
+
+/// Parts that travel as packets.
+class PackedTurn : public Turn {
+ public:
+  using Turn::Turn;
+
+ private:
+  void begin_stories(std::vector<Story>& stories) override { stories.push_back(work()); }
+
+  Story work() {
+    for (unsigned to = 0; to < args_.shape.ranks; ++to)
+      for (std::uint64_t at = 0; is_peer(to) && at < padded(args_.sends[to].bytes); at += packet_bytes)
+        store_packet(place(to, args_.rank, at), {read<std::uint64_t>(args_.sends[to], at), epoch_});
+    for (unsigned from = 0; from < args_.shape.ranks; ++from)
+      for (std::uint64_t at = 0; is_peer(from) && at < expected(from); at += packet_bytes)
+        while (load_packet(place(args_.rank, from, at)).epoch != epoch_) {
+          if (gives_up(from)) co_return;
+          co_yield Waits{};
+        }
+    for (std::uint64_t at = 0; at < args_.result.bytes; at += unit_bytes) {
+      Unit units[most_ranks];
+      for (unsigned from = 0; from < args_.shape.ranks; ++from) units[from] = unit(from, at);
+      write(args_.result, at, reduced_units(args_.reduction, args_.shape.ranks, units));
+    }
+    for (unsigned from = 0; from < args_.shape.ranks; ++from)
+      for (std::uint64_t at = 0; at < args_.receives[from].bytes; at += unit_bytes)
+        write(args_.receives[from], at, unit(from, at));
+  }
+
+  /// Parts that are reduced travel in whole units.
+  [[nodiscard]] std::uint64_t padded(std::uint64_t bytes) const {
+    return (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
+  }
+  [[nodiscard]] std::uint64_t expected(unsigned from) const {
+    return padded(std::max(args_.receives[from].bytes, args_.result.bytes));
+  }
+  [[nodiscard]] std::uint64_t place(unsigned in_box_of, unsigned from, std::uint64_t at) const {
+    return box(in_box_of) + args_.shape.packets_of(from) +
+           (epoch_ & 1) * args_.shape.ranks * args_.shape.bytes_of_packets() +
+           at / packet_bytes * sizeof(Packet);
+  }
+  [[nodiscard]] Unit unit(unsigned from, std::uint64_t at) const {
+    if (!is_peer(from)) return read<Unit>(args_.own, at);
+    return {{load_packet(place(args_.rank, from, at)).data,
+             load_packet(place(args_.rank, from, at + packet_bytes)).data}};
+  }
+};
+
+/// Parts that travel in chunks: a story for each block.
+template <bool reduces>
+class ChunksTurn : public Turn {
+ public:
+  using Turn::Turn;
+
+ private:
+  void begin_stories(std::vector<Story>& stories) override {
+    for (unsigned block = 0; block < args_.blocks; ++block) stories.push_back(work(block));
+  }
+
+  /// A block's rounds, as the kernel has them.
+  Story work(unsigned block) {
+    const std::uint32_t count = args_.chunks_of(block), last = count + (args_.shares != 0 ? 2 : 1);
+    for (std::uint32_t round = 0; count != 0 && round < last; ++round) {
+      const auto chunk = [&](unsigned back) { return Chunk::of(args_, block, count, round, back); };
+      const Chunk sent = chunk(0), taken = chunk(1), kept = chunk(2);
+      while (!is_free(Way::parts, sent) || !has_come(Way::parts, taken) || !is_free(Way::results, taken) ||
+             !has_come(Way::results, kept)) {
+        if (gives_up(late_)) co_return;
+        co_yield Waits{};
+      }
+      send(sent);
+      if (reduces)
+        reduce(taken);
+      else
+        keep(Way::parts, taken);
+      keep(Way::results, kept);
+      tell_sent(Way::parts, sent);
+      tell_taken(Way::parts, taken);
+      tell_sent(Way::results, taken);
+      tell_taken(Way::results, kept);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t slot(unsigned in_box_of, Way way, unsigned from, const Chunk& chunk) const {
+    return box(in_box_of) + args_.shape.chunk(way, from, chunk.slot);
+  }
+  [[nodiscard]] std::uint64_t& sent_word(Way way, unsigned to, const Chunk& chunk) const {
+    return *reference::at<std::uint64_t>(own_box() + args_.shape.sent(way, to, chunk.slot));
+  }
+  [[nodiscard]] std::uint64_t key(const Chunk& chunk) const { return chunk_key(epoch_, chunk.number); }
+  /// The part of which this rank gives that one a chunk, or gets one.
+  [[nodiscard]] bool goes_to(Way way, unsigned to, const Chunk& chunk) const {
+    if (way == Way::results && args_.shares == 0) return false;
+    return is_peer(to) && chunk.bytes_of(way == Way::parts ? args_.sends[to] : args_.result) != 0;
+  }
+  [[nodiscard]] bool comes_from(Way way, unsigned from, const Chunk& chunk) const {
+    if (way == Way::results && args_.shares == 0) return false;
+    const bool is_reduced = reduces && way == Way::parts;
+    return is_peer(from) && chunk.bytes_of(is_reduced ? args_.result : args_.receives[from]) != 0;
+  }
+
+  [[nodiscard]] bool is_free(Way way, const Chunk& chunk) {
+    for (unsigned to = 0; to < args_.shape.ranks; ++to) {
+      late_ = to;
+      const std::uint64_t taken = own_box() + args_.shape.taken(way, to, chunk.slot);
+      if (goes_to(way, to, chunk) && acquire(taken) != sent_word(way, to, chunk)) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] bool has_come(Way way, const Chunk& chunk) {
+    for (unsigned from = 0; from < args_.shape.ranks; ++from) {
+      late_ = from;
+      const std::uint64_t came = own_box() + args_.shape.came(way, from, chunk.slot);
+      if (comes_from(way, from, chunk) && acquire(came) != key(chunk)) return false;
+    }
+    return true;
+  }
+  void tell_sent(Way way, const Chunk& chunk) {
+    for (unsigned to = 0; to < args_.shape.ranks; ++to) {
+      if (!goes_to(way, to, chunk)) continue;
+      sent_word(way, to, chunk) = key(chunk);
+      release(box(to) + args_.shape.came(way, args_.rank, chunk.slot), key(chunk));
+    }
+  }
+  void tell_taken(Way way, const Chunk& chunk) {
+    for (unsigned from = 0; from < args_.shape.ranks; ++from)
+      if (comes_from(way, from, chunk))
+        release(box(from) + args_.shape.taken(way, args_.rank, chunk.slot), key(chunk));
+  }
+
+  void send(const Chunk& chunk) {
+    for (unsigned to = 0; to < args_.shape.ranks; ++to)
+      if (goes_to(Way::parts, to, chunk))
+        copy(slot(to, Way::parts, args_.rank, chunk), args_.sends[to].address + chunk.begin,
+             chunk.bytes_of(args_.sends[to]));
+  }
+  void reduce(const Chunk& chunk) {
+    const unsigned bytes = chunk.bytes_of(args_.result);
+    const Part own{args_.own.address + chunk.begin, bytes};
+    for (unsigned unit = 0; unit < bytes; unit += unit_bytes) {
+      Unit units[most_ranks];
+      for (unsigned from = 0; from < args_.shape.ranks; ++from)
+        units[from] =
+            read<Unit>(is_peer(from) ? Part{slot(args_.rank, Way::parts, from, chunk), bytes} : own, unit);
+      const Unit sum = reduced_units(args_.reduction, args_.shape.ranks, units);
+      write(Part{args_.result.address + chunk.begin, bytes}, unit, sum);
+      for (unsigned to = 0; to < args_.shape.ranks; ++to)
+        if (goes_to(Way::results, to, chunk))
+          write(Part{slot(to, Way::results, args_.rank, chunk), bytes}, unit, sum);
+    }
+  }
+  /// What has come goes to `receives`; of parts, this rank's own as well.
+  void keep(Way way, const Chunk& chunk) {
+    for (unsigned from = 0; from < args_.shape.ranks; ++from)
+      if (comes_from(way, from, chunk))
+        copy(args_.receives[from].address + chunk.begin, slot(args_.rank, way, from, chunk),
+             chunk.bytes_of(args_.receives[from]));
+    const std::uint64_t target = args_.receives[args_.rank].address;
+    if (way == Way::parts && target != args_.own.address)
+      copy(target + chunk.begin, args_.own.address + chunk.begin, chunk.bytes_of(args_.own));
+  }
+  void copy(std::uint64_t target, std::uint64_t source, unsigned bytes) const {
+    if (bytes != 0) memory_.copy(reference::at<void>(target), reference::at<const void>(source), bytes);
+  }
+
+  unsigned late_ = 0;  // the rank whose word was looked at last
+};
+
+/// A captured launch begins anew at each replay.
+template <class Kind>
+reference::Launch launch(const void* argument, const Memory& memory) {
+  struct State {
+    const Memory memory;
+    std::unique_ptr<Turn> turn;
+  };
+  return [args = static_cast<const Launch*>(argument), state = std::make_shared<State>(State{memory, {}})] {
+    if (state->turn == nullptr) state->turn = std::make_unique<Kind>(*args, state->memory);
+    const Progress progress = state->turn->poll();
+    if (progress != Progress::stays) state->turn.reset();
+    return progress;
+  };
+}
+
+constexpr reference::Kernel references[] = {
+    {"headrace_exchange_packed", sizeof(Launch), launch<PackedTurn>},
+    {"headrace_sum_packed_float32", sizeof(Launch), launch<PackedTurn>},
+    {"headrace_sum_packed_bfloat16", sizeof(Launch), launch<PackedTurn>},
+    {"headrace_reduce_packed_any", sizeof(Launch), launch<PackedTurn>},
+    {"headrace_exchange_chunks", sizeof(Launch), launch<ChunksTurn<false>>},
+    {"headrace_sum_chunks_float32", sizeof(Launch), launch<ChunksTurn<true>>},
+    {"headrace_sum_chunks_bfloat16", sizeof(Launch), launch<ChunksTurn<true>>},
+    {"headrace_reduce_chunks_any", sizeof(Launch), launch<ChunksTurn<true>>},
+};
+
+}  // namespace
+
+constinit const reference::Family reference_family{HEADRACE_COLLECTIVES_FAMILY, references};
+
+}  // namespace headrace::kernels::collectives

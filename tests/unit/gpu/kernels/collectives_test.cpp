@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/collectives/collectives.hpp"
+
+#include "support/collective_ranks.hpp"
+#include "unit/gpu/kernels/kernels_test.hpp"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace headrace::gpu {
+namespace {
+
+using namespace kernels::collectives;
+
+/// Ranks of one GPU, each with a box, a stream, an abort word and a status. Their blocks wait for one another
+/// as those of a GPU do: the fake driver runs all that can go on.
+class CollectivesTest : public KernelsTest {
+ protected:
+  struct Rank {
+    Stream stream;
+    DeviceMemory box, input, output;
+    PinnedMemory words;
+
+    [[nodiscard]] std::uint64_t& abort() const {
+      return *reinterpret_cast<std::uint64_t*>(words.bytes().data());
+    }
+    [[nodiscard]] const headrace_collectives_status_v1& status() const {
+      return *reinterpret_cast<const headrace_collectives_status_v1*>(words.bytes().data() + 64);
+    }
+  };
+
+  void open_ranks(unsigned count) {
+    ranks.clear();
+    box.ranks = count;
+    for (unsigned i = 0; i < count; ++i) {
+      ranks.push_back(
+          {Stream::make(device).value(), DeviceMemory::allocate(device, table_->box_bytes(&box)).value(),
+           DeviceMemory::allocate(device, room).value(), DeviceMemory::allocate(device, room).value(),
+           PinnedMemory::allocate(device, 4096).value()});
+      std::memset(at(ranks[i].box), 0, ranks[i].box.bytes());
+    }
+  }
+  [[nodiscard]] unsigned count() const { return static_cast<unsigned>(ranks.size()); }
+
+  /// What rank `rank` launches; the call is made by the caller.
+  [[nodiscard]] headrace_collective_v1 args_of(unsigned rank) const {
+    headrace_collective_v1 args{};
+    args.struct_size = sizeof args;
+    args.box = box;
+    for (unsigned i = 0; i < count(); ++i) args.boxes[i] = ranks[i].box.address();
+    args.rank = rank;
+    args.sharing = 1;  // the fake driver runs any number of blocks at once
+    args.blocks = blocks;
+    args.abort = ranks[rank].words.address();
+    args.status = ranks[rank].words.address() + 64;
+    return args;
+  }
+  [[nodiscard]] cuda::Outcome launch(const TestCall& call, unsigned rank, bool in_place = false) const {
+    const Rank& it = ranks[rank];
+    const std::uint64_t input = it.input.address() + shift,
+                        output = in_place ? input : it.output.address() + shift;
+    const RankCall made(call, rank, count(), input, output);
+    headrace_collective_v1 args = args_of(rank);
+    args.call = made.get();
+    return family.launch<&headrace_collectives_v1::run>(args, it.stream.handle());
+  }
+
+  /// Gives each rank new elements, and its output other bytes.
+  std::vector<Bytes> fill(const TestCall& call) {
+    std::vector<Bytes> inputs;
+    for (const Rank& rank : ranks) {
+      inputs.push_back(random_elements(random, call.dtype, call.input_bytes(count())));
+      std::memset(at(rank.input), 0x5a, room);
+      std::memset(at(rank.output), 0xa5, room);
+      std::ranges::copy(inputs.back(), at(rank.input) + shift);
+    }
+    return inputs;
+  }
+  /// Whether the rank has got what it must, and no byte behind it was written.
+  void expect_got(const TestCall& call, const std::vector<Bytes>& inputs, unsigned rank,
+                  bool in_place = false) {
+    const unsigned char* const got = at(in_place ? ranks[rank].input : ranks[rank].output) + shift;
+    const Bytes expected = expected_output(call, inputs, rank);
+    ASSERT_EQ(Bytes(got, got + expected.size()), expected)
+        << "operation " << call.operation << ", type " << call.dtype << ", reduction " << call.reduction
+        << ", " << call.count << " elements, rank " << rank << " of " << count();
+    const std::uint64_t written =
+        in_place ? std::max<std::uint64_t>(expected.size(), inputs[rank].size()) : expected.size();
+    ASSERT_EQ(got[written], in_place ? 0x5a : 0xa5) << "the byte behind the output";
+    ASSERT_EQ(got[-1], in_place ? 0x5a : 0xa5) << "the byte before the output";
+  }
+  void run(const TestCall& call, bool in_place = false) {
+    const auto inputs = fill(call);
+    for (unsigned rank = 0; rank < count(); ++rank)
+      ASSERT_EQ(launch(call, (rank + 1) % count(), in_place), cuda::Outcome::success);
+    for (const Rank& rank : ranks) ASSERT_TRUE(rank.stream.wait_idle());
+    for (unsigned rank = 0; rank < count(); ++rank) expect_got(call, inputs, rank, in_place);
+  }
+
+  static constexpr std::size_t room = 16384;
+  headrace_collectives_box_v1 box{2, 64, 32, 8};
+  std::uint32_t blocks = 3;
+  std::uint64_t shift = 16;  // of inputs and outputs in their memory
+  std::vector<Rank> ranks;
+  const KernelFamily<headrace_collectives_v1> family =
+      KernelFamily<headrace_collectives_v1>::of(kernels, HEADRACE_COLLECTIVES_FAMILY,
+                                                HEADRACE_COLLECTIVES_FAMILY_VERSION)
+          .value();
+  const headrace_collectives_v1* table_ = reinterpret_cast<const headrace_collectives_v1*>(
+      kernels->library().family(HEADRACE_COLLECTIVES_FAMILY, 1, sizeof(headrace_collectives_v1)).value());
+};
+
+TEST_F(CollectivesTest, every_operation_gives_each_rank_its_elements) {
+  for (const unsigned ranks_now : {1u, 2u, 3u, 4u}) {
+    open_ranks(ranks_now);
+    for (const std::int32_t operation : every_operation)
+      // As packets up to 16 elements; in chunks of 8 elements, up to more than all slots hold.
+      for (const std::uint64_t elements : {0u, 1u, 3u, 16u, 17u, 24u, 63u, 501u})
+        run({.operation = operation, .count = elements, .root = ranks_now - 1});
+  }
+}
+
+TEST_F(CollectivesTest, every_type_is_reduced_by_each_reduction_that_it_has) {
+  open_ranks(3);
+  for (std::int32_t dtype = 0; dtype <= last_dtype; ++dtype)
+    for (std::int32_t reduction = 0; reduction <= last_reduction; ++reduction) {
+      const TestCall call{.count = 5, .dtype = dtype, .reduction = reduction, .factor = 3};
+      if (!is_defined(dtype, reduction, call.factor)) {
+        EXPECT_EQ(launch(call, 0), cuda::Outcome::invalid_value) << dtype << " " << reduction;
+        continue;
+      }
+      for (const std::uint64_t elements : {5u, 131u}) {
+        TestCall sized = call;
+        sized.count = elements;
+        run(sized);
+        sized.operation = HEADRACE_COMM_REDUCE_SCATTER_SINGLE;
+        run(sized);
+      }
+    }
+}
+
+TEST_F(CollectivesTest, memory_need_only_be_aligned_to_its_elements) {
+  open_ranks(3);
+  for (const std::uint64_t offset : {1u, 2u, 3u, 7u, 8u, 13u}) {
+    shift = 16 + offset;
+    for (const std::int32_t operation : every_operation)
+      for (const std::uint64_t elements : {7u, 64u, 301u})
+        run({.operation = operation, .count = elements, .dtype = HEADRACE_UINT8});
+  }
+}
+
+TEST_F(CollectivesTest, input_and_output_may_be_the_same_memory) {
+  open_ranks(3);
+  for (const std::int32_t operation : {HEADRACE_COMM_ALL_REDUCE, HEADRACE_COMM_BROADCAST,
+                                       HEADRACE_COMM_REDUCE, HEADRACE_COMM_ALL_TO_ALL_SINGLE})
+    for (const std::uint64_t elements : {3u, 16u, 63u, 501u})
+      run({.operation = operation, .count = elements}, true);
+}
+
+TEST_F(CollectivesTest, ranks_may_be_ahead_of_others_and_operations_of_any_way_follow_one_another) {
+  open_ranks(3);
+  std::vector<TestCall> calls;
+  for (int i = 0; i < 40; ++i)
+    calls.push_back({.operation = every_operation[random() % std::size(every_operation)],
+                     .count = random() % 60,
+                     .root = static_cast<unsigned>(random() % 3)});
+  // All operations of each rank are queued before the next rank begins, on memory of their own.
+  std::vector<std::vector<DeviceMemory>> memory(count());
+  std::vector<std::vector<Bytes>> inputs(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    for (unsigned rank = 0; rank < count(); ++rank)
+      inputs[i].push_back(random_elements(random, calls[i].dtype, calls[i].input_bytes(count())));
+  constexpr std::uint64_t half = 1024;
+  for (unsigned rank = 0; rank < count(); ++rank) {
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      memory[rank].push_back(DeviceMemory::allocate(device, 2 * half).value());
+      unsigned char* const place = at(memory[rank][i]);
+      std::ranges::copy(inputs[i][rank], place);
+      const RankCall made(calls[i], rank, count(), memory[rank][i].address(),
+                          memory[rank][i].address() + half);
+      headrace_collective_v1 args = args_of(rank);
+      args.call = made.get();
+      ASSERT_EQ(family.launch<&headrace_collectives_v1::run>(args, ranks[rank].stream.handle()),
+                cuda::Outcome::success);
+    }
+  }
+  for (unsigned rank = 0; rank < count(); ++rank) {
+    ASSERT_TRUE(ranks[rank].stream.wait_idle());
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const Bytes expected = expected_output(calls[i], inputs[i], rank);
+      const unsigned char* const got = at(memory[rank][i]) + half;
+      ASSERT_EQ(Bytes(got, got + expected.size()), expected) << "call " << i << ", rank " << rank;
+    }
+  }
+}
+
+TEST_F(CollectivesTest, parts_may_differ_in_lists_and_splits) {
+  open_ranks(3);
+  for (const std::uint64_t step : {1u, 2u, 40u}) {
+    // Rank i sends (i + j + 1) * step elements to rank j.
+    const auto elements = [&](unsigned from, unsigned to) { return (from + to + 1) * step; };
+    const TestCall call{.operation = HEADRACE_COMM_ALL_TO_ALL_V_SINGLE, .dtype = HEADRACE_INT32};
+    std::vector<Bytes> inputs;
+    for (const Rank& rank : ranks) {
+      inputs.push_back(random_elements(random, call.dtype, 4 * 12 * step));
+      std::memcpy(at(rank.input), inputs.back().data(), inputs.back().size());
+      std::memset(at(rank.output), 0xa5, room);
+    }
+    for (const bool as_lists : {false, true}) {
+      for (unsigned rank = 0; rank < count(); ++rank) {
+        std::vector<std::uint64_t> sends, receives;
+        std::vector<headrace_comm_elements_v1> lists[2];
+        std::uint64_t sum[2] = {0, 0};
+        for (unsigned other = 0; other < count(); ++other) {
+          sends.push_back(elements(rank, other)), receives.push_back(elements(other, rank));
+          lists[0].push_back({at(ranks[rank].input) + 4 * sum[0], sends[other], call.dtype});
+          lists[1].push_back({at(ranks[rank].output) + 4 * sum[1], receives[other], call.dtype});
+          sum[0] += sends[other], sum[1] += receives[other];
+        }
+        const headrace_comm_elements_v1 whole[2] = {{at(ranks[rank].input), sum[0], call.dtype},
+                                                    {at(ranks[rank].output), sum[1], call.dtype}};
+        headrace_comm_call_v1 made{};
+        made.struct_size = sizeof made;
+        made.operation = as_lists ? HEADRACE_COMM_ALL_TO_ALL : call.operation;
+        made.inputs = as_lists ? lists[0].data() : &whole[0];
+        made.outputs = as_lists ? lists[1].data() : &whole[1];
+        made.input_count = made.output_count = as_lists ? count() : 1;
+        made.input_splits = sends.data(), made.output_splits = receives.data(), made.split_count = count();
+        made.timeout_ns = -1;
+        headrace_collective_v1 args = args_of(rank);
+        args.call = &made;
+        ASSERT_EQ(family.launch<&headrace_collectives_v1::run>(args, ranks[rank].stream.handle()),
+                  cuda::Outcome::success);
+      }
+      for (unsigned rank = 0; rank < count(); ++rank) {
+        ASSERT_TRUE(ranks[rank].stream.wait_idle());
+        const unsigned char* got = at(ranks[rank].output);
+        for (unsigned from = 0; from < count(); ++from) {
+          std::uint64_t before = 0;
+          for (unsigned to = 0; to < rank; ++to) before += elements(from, to);
+          const std::uint64_t bytes = 4 * elements(from, rank);
+          ASSERT_EQ(std::memcmp(got, &inputs[from][4 * before], bytes), 0) << from << " to " << rank;
+          got += bytes;
+        }
+        ASSERT_EQ(*got, 0xa5);
+        std::memset(at(ranks[rank].output), 0xa5, room);
+      }
+    }
+  }
+}
+
+TEST_F(CollectivesTest, captured_operations_take_new_elements_at_each_replay) {
+  open_ranks(3);
+  const ContextGuard guard(*device);
+  const TestCall calls[] = {{.count = 9}, {.count = 100}};
+  for (const TestCall& call : calls) {
+    std::vector<cuda::Graph> graphs(count());
+    std::vector<cuda::GraphExec> execs(count());
+    for (unsigned rank = 0; rank < count(); ++rank) {
+      const cuda::Stream stream = ranks[rank].stream.handle();
+      ASSERT_EQ(driver.stream_begin_capture(stream, cuda::CaptureMode::relaxed), cuda::Outcome::success);
+      ASSERT_EQ(launch(call, rank), cuda::Outcome::success);
+      ASSERT_EQ(driver.stream_end_capture(stream, &graphs[rank]), cuda::Outcome::success);
+      ASSERT_EQ(driver.graph_instantiate(&execs[rank], graphs[rank], 0), cuda::Outcome::success);
+    }
+    for (int replay = 0; replay < 5; ++replay) {
+      const auto inputs = fill(call);
+      for (unsigned rank = 0; rank < count(); ++rank)
+        ASSERT_EQ(driver.graph_launch(execs[rank], ranks[rank].stream.handle()), cuda::Outcome::success);
+      for (unsigned rank = 0; rank < count(); ++rank) ASSERT_TRUE(ranks[rank].stream.wait_idle());
+      for (unsigned rank = 0; rank < count(); ++rank) expect_got(call, inputs, rank);
+      run(call);  // and launches in between are counted, too
+    }
+    for (unsigned rank = 0; rank < count(); ++rank) {
+      EXPECT_EQ(driver.graph_exec_destroy(execs[rank]), cuda::Outcome::success);
+      EXPECT_EQ(driver.graph_destroy(graphs[rank]), cuda::Outcome::success);
+    }
+  }
+}
+
+TEST_F(CollectivesTest, an_abort_ends_a_wait_and_reports_for_whom_it_was) {
+  for (const std::uint64_t elements : {9u, 100u}) {
+    open_ranks(2);
+    const TestCall call{.count = elements};
+    run(call);
+    const auto inputs = fill(call);
+    ASSERT_EQ(launch(call, 0), cuda::Outcome::success);
+    EXPECT_FALSE(ranks[0].stream.poll_idle().value());
+    __atomic_store_n(&ranks[0].abort(), 1, __ATOMIC_RELEASE);
+    ASSERT_TRUE(ranks[0].stream.wait_idle());
+    const headrace_collectives_status_v1& status = ranks[0].status();
+    EXPECT_EQ(__atomic_load_n(&status.reason, __ATOMIC_ACQUIRE), HEADRACE_COLLECTIVES_ABORTED);
+    EXPECT_EQ(status.rank, 0u);
+    EXPECT_EQ(status.peer, 1u);
+    EXPECT_EQ(status.epoch, 2u);
+    EXPECT_EQ(status.seen, 1u);
+    EXPECT_TRUE(
+        std::all_of(at(ranks[0].output), at(ranks[0].output) + room, [](auto byte) { return byte == 0xa5; }));
+    // Later launches end at once, with the abort word or without.
+    __atomic_store_n(&ranks[0].abort(), 0, __ATOMIC_RELEASE);
+    ASSERT_EQ(launch(call, 0), cuda::Outcome::success);
+    ASSERT_TRUE(ranks[0].stream.wait_idle());
+    EXPECT_EQ(status.epoch, 2u) << "the status stays that of the first launch that ended early";
+  }
+}
+
+TEST_F(CollectivesTest, a_rank_that_never_comes_ends_the_others_at_their_deadline) {
+  for (const std::uint64_t elements : {0u, 9u, 100u}) {
+    open_ranks(3);
+    TestCall call{.operation = elements == 0 ? HEADRACE_COMM_BARRIER : HEADRACE_COMM_ALL_REDUCE,
+                  .count = elements};
+    run(call);
+    (void)fill(call);
+    call.timeout_ns = 1'000'000;
+    for (const unsigned rank : {0u, 2u}) ASSERT_EQ(launch(call, rank), cuda::Outcome::success);
+    for (const unsigned rank : {0u, 2u}) {
+      ASSERT_TRUE(ranks[rank].stream.wait_idle());
+      const headrace_collectives_status_v1& status = ranks[rank].status();
+      EXPECT_EQ(__atomic_load_n(&status.reason, __ATOMIC_ACQUIRE), HEADRACE_COLLECTIVES_TIMED_OUT);
+      EXPECT_EQ(status.rank, rank);
+      EXPECT_EQ(status.peer, 1u);
+      EXPECT_EQ(status.epoch, 2u);
+      EXPECT_EQ(status.seen, 1u);
+    }
+  }
+}
+
+TEST_F(CollectivesTest, a_call_or_a_shape_that_is_not_possible_is_refused_before_a_launch) {
+  open_ranks(2);
+  const TestCall call{.count = 4};
+  const auto launched = [&](auto change) {
+    const RankCall made(call, 0, 2, ranks[0].input.address(), ranks[0].output.address());
+    headrace_comm_call_v1 changed = *made.get();
+    headrace_collective_v1 args = args_of(0);
+    args.call = &changed;
+    change(args, changed);
+    return family.launch<&headrace_collectives_v1::run>(args, ranks[0].stream.handle());
+  };
+  constexpr auto invalid = cuda::Outcome::invalid_value;
+  EXPECT_EQ(launched([](auto& args, auto&) { args.struct_size = 8; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.rank = 2; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.boxes[1] = 0; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.boxes[1] += 8; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.box.slots = 1; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.box.chunk_bytes = 24; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.status = 0; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.sharing = 0; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.blocks = 5; }), invalid) << "the GPU has 4 multiprocessors";
+  EXPECT_EQ(launched([](auto& args, auto&) { args.sharing = 2, args.blocks = 3; }), invalid);
+  EXPECT_EQ(launched([](auto& args, auto&) { args.box.slots = 4; }), invalid) << "3 blocks need 6 slots";
+  EXPECT_EQ(launched([](auto&, auto& made) { made.operation = HEADRACE_COMM_SEND; }), invalid);
+  EXPECT_EQ(launched([](auto&, auto& made) { made.reduction = 9; }), invalid);
+  EXPECT_EQ(launched([](auto&, auto& made) { made.reduction = HEADRACE_COMM_BAND; }), invalid);
+  EXPECT_EQ(launched([](auto&, auto& made) { made.input_count = 0; }), invalid);
+  EXPECT_EQ(launched([](auto&, auto& made) { made.output_count = 2; }), invalid);
+  EXPECT_EQ(launched([](auto&, auto& made) { made.operation = HEADRACE_COMM_BROADCAST, made.peer = 2; }),
+            invalid);
+  EXPECT_EQ(launched([](auto&, auto& made) { made.operation = HEADRACE_COMM_ALL_TO_ALL_V_SINGLE; }), invalid)
+      << "no splits";
+  EXPECT_EQ(fake.calls("cuLaunchKernelEx"), 0);
+}
+
+TEST_F(CollectivesTest, a_box_has_room_for_its_shape_and_blocks_are_shared_by_the_ranks_of_a_gpu) {
+  const headrace_collectives_box_v1 usual{4, 0, 0, 0}, written{4, 256 << 10, 64 << 10, 64};
+  EXPECT_EQ(table_->box_bytes(&usual), table_->box_bytes(&written));
+  // Two halves of packets, which are twice their data, and two ways of chunks.
+  const std::uint64_t data = 4 * (2 * 2 * (256ull << 10) + 2 * 64 * (64ull << 10));
+  EXPECT_GT(table_->box_bytes(&usual), data);
+  EXPECT_LT(table_->box_bytes(&usual), data + data / 100);
+  for (const headrace_collectives_box_v1& wrong :
+       {headrace_collectives_box_v1{0, 0, 0, 0}, {17, 0, 0, 0}, {2, 24, 0, 0}, {2, 0, 8, 0}, {2, 0, 0, 1}})
+    EXPECT_EQ(table_->box_bytes(&wrong), 0u);
+  EXPECT_EQ(table_->most_blocks(kernels->set(), &usual, 1), 4u);
+  EXPECT_EQ(table_->most_blocks(kernels->set(), &usual, 2), 2u);
+  EXPECT_EQ(table_->most_blocks(kernels->set(), &usual, 5), 0u) << "more than ranks";
+}
+
+TEST_F(CollectivesTest, the_fitting_kernel_runs) {
+  open_ranks(2);
+  const auto expect_kernel = [this](const TestCall& call, const std::string& name) {
+    const int before = fake.calls("headrace_" + name);
+    run(call);
+    EXPECT_EQ(fake.calls("headrace_" + name), before + 2) << name;
+  };
+  for (const auto& [elements, way] : {std::pair{4u, "packed"}, std::pair{400u, "chunks"}}) {
+    const auto named = [&way = way](const std::string& before, const std::string& after) {
+      return before + way + after;
+    };
+    expect_kernel({.count = elements}, named("sum_", "_float32"));
+    expect_kernel({.count = elements, .reduction = HEADRACE_COMM_AVG}, named("sum_", "_float32"));
+    expect_kernel({.count = elements, .dtype = HEADRACE_BFLOAT16},
+                  elements < 32 ? "sum_packed_bfloat16" : "sum_chunks_bfloat16");
+    expect_kernel({.count = elements, .dtype = HEADRACE_FLOAT64}, named("reduce_", "_any"));
+    expect_kernel({.count = elements, .reduction = HEADRACE_COMM_MAX}, named("reduce_", "_any"));
+    expect_kernel({.operation = HEADRACE_COMM_BROADCAST, .count = elements}, named("exchange_", ""));
+  }
+}
+
+TEST_F(CollectivesTest, a_box_that_is_not_reachable_is_a_fault) {
+  open_ranks(2);
+  const RankCall made({.count = 4}, 0, 2, ranks[0].input.address(), ranks[0].output.address());
+  headrace_collective_v1 args = args_of(0);
+  args.call = made.get();
+  args.boxes[1] = 4096;
+  ASSERT_EQ(family.launch<&headrace_collectives_v1::run>(args, ranks[0].stream.handle()),
+            cuda::Outcome::success);
+  EXPECT_EQ(ranks[0].stream.wait_idle().code(), Code::backend_failed);
+}
+
+}  // namespace
+}  // namespace headrace::gpu
