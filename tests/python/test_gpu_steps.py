@@ -226,6 +226,7 @@ def test_all_default_steps_usually_take_less_than_the_budget_and_are_in_it():
         "host",
         "tcp",
         "nixl",
+        "collectives",
         "memcheck",
         "initcheck",
         "racecheck",
