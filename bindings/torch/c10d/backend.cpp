@@ -104,7 +104,7 @@ BackendPtr GroupBackend::shrink(const std::vector<int64_t>& ranks_to_exclude, in
 
 c10::intrusive_ptr<GroupOptions> GroupBackend::options_of(
     const c10::intrusive_ptr<c10d::Backend::Options>& given) const {
-  const auto options = c10::make_intrusive<GroupOptions>(*options_);
+  auto options = c10::make_intrusive<GroupOptions>(*options_);
   if (!given) return options;
   options->timeout = given->timeout;
   options->group_name = given->group_name;
