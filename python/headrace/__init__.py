@@ -76,7 +76,7 @@ from ._headrace import (
     set_log_level,
     set_log_sink,
 )
-from ._torch.compiled import compiled_torch_binding
+from ._torch import compiled_torch_binding
 from .errors import (
     BackendFailed,
     Canceled,

@@ -1,34 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled backend of torch.distributed, if one was built for this Python and for torch's version.
-
-An import of this module imports no torch.
-"""
+"""The compiled backend of torch.distributed, if one was built for this Python and for torch's version."""
 
 from __future__ import annotations
 
 import importlib
-import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import timedelta
+import torch
 
-PREFIX = "_c10d_torch"
-
-
-def compiled_torch_binding() -> str | None:
-    """The version of torch that the compiled process group was built for, "2.13".
-
-    None: none was built for this Python; then a group written in Python serves.
-    """
-    from importlib.machinery import EXTENSION_SUFFIXES
-
-    suffix = EXTENSION_SUFFIXES[0]  # of this version of Python
-    for name in os.listdir(os.path.dirname(__file__)):
-        if name.startswith(PREFIX) and name.endswith(suffix):
-            return name[len(PREFIX) : -len(suffix)].replace("_", ".")
-    return None
+from . import PREFIX, compiled_torch_binding
+from .opening import as_torch_errors, open_comm
 
 
 def is_for_this_torch() -> bool:
@@ -36,8 +19,6 @@ def is_for_this_torch() -> bool:
 
 
 def _torch_version() -> str:
-    import torch
-
     return ".".join(torch.__version__.split(".")[:2])
 
 
@@ -74,8 +55,6 @@ def new_backend(
     comm: the communicator instead of a new one.
     backend: what it calls itself.
     """
-    from .opening import open_comm
-
     options = load().Options(backend, timeout)
     options.group_name = name
     return _with(comm or open_comm(store, rank, size, timeout, name, hints), options)
@@ -125,7 +104,5 @@ def _changes(comm: Any, options: Any) -> dict[str, str]:
 
 
 def _call(call: Callable[[], Any]) -> Any:
-    from .opening import as_torch_errors
-
     with as_torch_errors():
         return call()
