@@ -85,6 +85,8 @@ class KernelRanks {
     device::divide(plan, 3);
     const auto launch = reference_of(plan).launch(&plan.launch, memory());
     while (launch() == kernels::reference::Progress::stays) std::this_thread::yield();
+    EXPECT_EQ(statuses_[rank]->reason, 0U)
+        << "rank " << rank << " waited in vain for " << statuses_[rank]->peer;
   }
 
  private:
@@ -118,9 +120,10 @@ TEST(CollectiveKernels, ranks_on_threads_of_their_own_run_the_protocols) {
     std::vector<std::vector<Bytes>> inputs;
     for (int i = 0; i < 120; ++i) {
       calls.push_back({.operation = device::every_operation[random() % std::size(device::every_operation)],
-                       .count = random() % 80,
+                       .count = random() % 400,  // up to more chunks than slots
                        .dtype = HEADRACE_BFLOAT16,
-                       .root = static_cast<unsigned>(random() % ranks)});
+                       .root = static_cast<unsigned>(random() % ranks),
+                       .timeout_ns = 20'000'000'000});
       inputs.emplace_back();
       for (unsigned rank = 0; rank < ranks; ++rank)
         inputs.back().push_back(
