@@ -120,7 +120,7 @@ class Chunks {
   // tells, one kind of word, a lane for each rank.
 
   /// Waits for what the round needs. False: the launch ends early.
-  template <bool reduces>
+  template <bool Reduces>
   [[nodiscard]] __device__ bool wait(const Chunk& sent, const Chunk& taken, const Chunk& kept) {
     const unsigned rank = threadIdx.x % warp_lanes;
     bool is_good = true;
@@ -129,7 +129,7 @@ class Chunks {
         is_good = !goes_to(rank, sent) || wait_free(Way::parts, rank, sent);
         break;
       case 1:
-        is_good = !comes_from<reduces>(rank, taken) || wait_came(Way::parts, rank, taken);
+        is_good = !comes_from<Reduces>(rank, taken) || wait_came(Way::parts, rank, taken);
         break;
       case 2:
         is_good = !shares_with(rank, taken) || wait_free(Way::results, rank, taken);
@@ -143,7 +143,7 @@ class Chunks {
     return all_good(is_good);
   }
   /// Tells the ranks what the round has done.
-  template <bool reduces>
+  template <bool Reduces>
   __device__ void tell(const Chunk& sent, const Chunk& taken, const Chunk& kept) const {
     __syncthreads();  // all threads' bytes come before what the warps tell
     const unsigned rank = threadIdx.x % warp_lanes;
@@ -152,7 +152,7 @@ class Chunks {
         if (goes_to(rank, sent)) tell_sent(Way::parts, rank, sent);
         break;
       case 1:
-        if (comes_from<reduces>(rank, taken)) tell_taken(Way::parts, rank, taken);
+        if (comes_from<Reduces>(rank, taken)) tell_taken(Way::parts, rank, taken);
         break;
       case 2:
         if (shares_with(rank, taken)) tell_sent(Way::results, rank, taken);
@@ -191,9 +191,9 @@ class Chunks {
   [[nodiscard]] __device__ bool goes_to(unsigned rank, const Chunk& chunk) const {
     return is_peer(rank) && chunk.bytes_of(args_.sends[rank]) != 0;
   }
-  template <bool reduces>
+  template <bool Reduces>
   [[nodiscard]] __device__ bool comes_from(unsigned rank, const Chunk& chunk) const {
-    return is_peer(rank) && chunk.bytes_of(reduces ? args_.result : args_.receives[rank]) != 0;
+    return is_peer(rank) && chunk.bytes_of(Reduces ? args_.result : args_.receives[rank]) != 0;
   }
   [[nodiscard]] __device__ bool shares_with(unsigned rank, const Chunk& chunk) const {
     return args_.shares != 0 && is_peer(rank) && chunk.bytes_of(args_.result) != 0;
@@ -238,7 +238,7 @@ class Chunks {
 };
 
 /// The rounds of a launch: `work(sent, taken, kept)` is what the block does in one.
-template <bool reduces, class Work>
+template <bool Reduces, class Work>
 __device__ __forceinline__ void run_rounds(const Launch& args, const Work& work) {
   Turn turn(args);
   bool is_good = all_good(turn.begin());
@@ -247,10 +247,10 @@ __device__ __forceinline__ void run_rounds(const Launch& args, const Work& work)
 #pragma unroll 1
   for (uint32_t round = 0; is_good && round < rounds; ++round) {
     const Chunk sent = chunks.chunk(round, 0), taken = chunks.chunk(round, 1), kept = chunks.chunk(round, 2);
-    is_good = chunks.wait<reduces>(sent, taken, kept);
+    is_good = chunks.wait<Reduces>(sent, taken, kept);
     if (!is_good) break;
     work(chunks, sent, taken, kept);
-    chunks.tell<reduces>(sent, taken, kept);
+    chunks.tell<Reduces>(sent, taken, kept);
   }
   turn.end(is_good);
 }

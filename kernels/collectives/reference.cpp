@@ -189,7 +189,7 @@ class PackedTurn : public Turn {
 };
 
 /// Parts that travel in chunks: a story for each block.
-template <bool reduces>
+template <bool Reduces>
 class ChunksTurn : public Turn {
  public:
   using Turn::Turn;
@@ -211,7 +211,7 @@ class ChunksTurn : public Turn {
         co_yield Waits{};
       }
       send(sent);
-      if (reduces)
+      if (Reduces)
         reduce(taken);
       else
         keep(Way::parts, taken);
@@ -237,7 +237,7 @@ class ChunksTurn : public Turn {
   }
   [[nodiscard]] bool comes_from(Way way, unsigned from, const Chunk& chunk) const {
     if (way == Way::results && args_.shares == 0) return false;
-    const bool is_reduced = reduces && way == Way::parts;
+    const bool is_reduced = Reduces && way == Way::parts;
     return is_peer(from) && chunk.bytes_of(is_reduced ? args_.result : args_.receives[from]) != 0;
   }
 

@@ -4,9 +4,8 @@
 #include "support/collective_ranks.hpp"
 #include "unit/gpu/kernels/kernels_test.hpp"
 
-#include <chrono>
-#include <memory>
-#include <optional>
+#include <fmt/format.h>
+
 #include <string>
 
 namespace headrace::gpu {
@@ -385,16 +384,16 @@ TEST_F(CollectivesTest, the_fitting_kernel_runs) {
     EXPECT_EQ(fake.calls("headrace_" + name), before + 2) << name;
   };
   for (const auto& [elements, way] : {std::pair{4u, "packed"}, std::pair{400u, "chunks"}}) {
-    const auto named = [&way = way](const std::string& before, const std::string& after) {
-      return before + way + after;
+    const auto expect = [&, elements = elements, way = way](TestCall call, const char* name) {
+      call.count = elements;
+      expect_kernel(call, fmt::format(fmt::runtime(name), way));
     };
-    expect_kernel({.count = elements}, named("sum_", "_float32"));
-    expect_kernel({.count = elements, .reduction = HEADRACE_COMM_AVG}, named("sum_", "_float32"));
-    expect_kernel({.count = elements, .dtype = HEADRACE_BFLOAT16},
-                  elements < 32 ? "sum_packed_bfloat16" : "sum_chunks_bfloat16");
-    expect_kernel({.count = elements, .dtype = HEADRACE_FLOAT64}, named("reduce_", "_any"));
-    expect_kernel({.count = elements, .reduction = HEADRACE_COMM_MAX}, named("reduce_", "_any"));
-    expect_kernel({.operation = HEADRACE_COMM_BROADCAST, .count = elements}, named("exchange_", ""));
+    expect({}, "sum_{}_float32");
+    expect({.reduction = HEADRACE_COMM_AVG}, "sum_{}_float32");
+    expect({.dtype = HEADRACE_BFLOAT16}, "sum_{}_bfloat16");
+    expect({.dtype = HEADRACE_FLOAT64}, "reduce_{}_any");
+    expect({.reduction = HEADRACE_COMM_MAX}, "reduce_{}_any");
+    expect({.operation = HEADRACE_COMM_BROADCAST}, "exchange_{}");
   }
 }
 
