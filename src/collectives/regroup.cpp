@@ -8,7 +8,7 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/assembly.hpp"
 #include "collectives/host_comm.hpp"
-#include "collectives/split_card.hpp"
+#include "collectives/split.hpp"
 
 #include <fmt/ranges.h>
 

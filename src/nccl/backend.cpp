@@ -150,15 +150,19 @@ constexpr std::array names{std::string_view("nccl"), std::string_view("ncclx")};
 Result<Library> Backend::library() {
   const std::scoped_lock lock(mutex_);
   if (!library_) {
-    library_.emplace(source_.library());
-    if (*library_) version_ = version_text((*library_)->version);
+    HEADRACE_TRY(loaded, source_.library());
+    version_ = version_text(loaded.version);
+    library_ = std::move(loaded);
   }
   return *library_;
 }
 
 Result<cuda::DriverTable> Backend::driver() {
   const std::scoped_lock lock(mutex_);
-  if (!driver_) driver_.emplace(source_.driver());
+  if (!driver_) {
+    HEADRACE_TRY(loaded, source_.driver());
+    driver_ = loaded;
+  }
   return *driver_;
 }
 

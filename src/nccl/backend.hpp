@@ -20,7 +20,7 @@ class Options;
 
 namespace headrace::nccl {
 
-/// Loads driver and library, each once; tests supply their own.
+/// Loads driver and library; tests supply their own. What is loaded stays.
 struct Source {
   std::function<Result<cuda::DriverTable>()> driver;
   std::function<Result<Library>()> library;
@@ -33,7 +33,7 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  /// Loads the library. A failure is kept.
+  /// Loads the library.
   ///   errors  those of load_library
   [[nodiscard]] Result<headrace_comm_backend_v1> table();
   /// Loads the driver.
@@ -45,8 +45,8 @@ class Backend {
   const std::string name_;
   const Source source_;
   std::mutex mutex_;
-  std::optional<Result<Library>> library_;
-  std::optional<Result<cuda::DriverTable>> driver_;
+  std::optional<Library> library_;
+  std::optional<cuda::DriverTable> driver_;
   std::string version_;
 };
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <thread>
 #include <utility>
@@ -50,6 +52,30 @@ Result<UniqueId> id_in(const std::string& bytes) {
   return id;
 }
 
+/// Calls a function at a deadline, unless it goes before that.
+class Alarm {
+ public:
+  Alarm(const Deadline& deadline, std::function<void()> ring) {
+    if (deadline.is_never()) return;
+    waiting_ = std::jthread([this, deadline, ring = std::move(ring)](const std::stop_token& stop) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, stop, deadline.time_point(), [] { return false; });
+      if (stop.stop_requested()) return;
+      has_rung_ = true;
+      ring();
+    });
+  }
+  [[nodiscard]] bool has_rung() const { return has_rung_; }
+
+ private:
+  std::atomic<bool> has_rung_{false};
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::jthread waiting_;
+};
+
+Error late_part() { return make_error(Code::timed_out, "another rank has not come in time"); }
+
 Result<bool> boolean_in(const std::string& name, const std::string& text) {
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
@@ -80,6 +106,7 @@ Communicator::Communicator(const Parts& parts, const Setup& setup, std::shared_p
       host_(setup.host),
       rank_(setup.rank),
       size_(setup.size),
+      meeting_timeout_ns_(setup.meeting_timeout_ns),
       device_(std::move(device)),
       stream_(std::move(stream)),
       scratch_(std::move(scratch)) {}
@@ -129,9 +156,13 @@ Result<void> Communicator::connect(const Setup& setup, const Wishes& wishes) {
   const std::scoped_lock calls(calls_);
   const gpu::ContextGuard current(*device_);
   Config config = wishes.config.get();
-  const Outcome begun = table_.comm_init_rank_config(&comm_, size_, id, rank_, &config);
+  blocking_ = config.blocking == 1;
+  auto made = std::make_unique<Comm>(nullptr);
+  const Outcome begun = table_.comm_init_rank_config(made.get(), size_, id, rank_, &config);
+  comm_ = *made;
   const Outcome outcome = settle(comm_, begun, deadline);
   if (outcome == Outcome::success) return check_ranks(setup);
+  if (outcome == Outcome::in_progress) static_cast<void>(made.release());  // the library may still write it
   stopping_ = true;
   return failed(outcome, "connect the ranks");
 }
@@ -339,14 +370,16 @@ void Communicator::look_for_error() {
 }
 
 void Communicator::abort() {
-  stopping_ = true;  // a call that waits for the library returns
-  const std::scoped_lock calls(calls_);
+  const std::scoped_lock ending(ending_);
+  stopping_ = true;  // a call for which the library goes on returns
+  std::unique_lock calls(calls_, std::defer_lock);
+  if (!blocking_) calls.lock();  // else a call that only this ends may have it
   if (comm_ == nullptr) return;
   const gpu::ContextGuard current(*device_);
   if (table_.comm_revoke != nullptr)  // for shrink the communicator must still be there
     table_.comm_revoke(comm_, 0);
   else
-    table_.comm_abort(std::exchange(comm_, nullptr));
+    table_.comm_abort(comm_.exchange(nullptr));
 }
 
 Communicator::~Communicator() { leave(); }
@@ -363,52 +396,78 @@ void Communicator::leave() {
 
 // --- other ranks
 
+Outcome Communicator::settle_part(const Comm& made, Outcome outcome, const Deadline& deadline) const {
+  outcome = settle(comm_, outcome, deadline, never_stops);
+  // The parent may be ready before the part is there.
+  const std::atomic_ref<Comm> part(const_cast<Comm&>(made));
+  while (outcome == Outcome::success && part.load() == nullptr) {
+    if (deadline.expired()) return Outcome::in_progress;
+    std::this_thread::sleep_for(20us);
+    outcome = settle(comm_, Outcome::in_progress, deadline, never_stops);
+  }
+  return outcome == Outcome::success ? settle(made, Outcome::in_progress, deadline, never_stops) : outcome;
+}
+
+/// The library waits for another rank, without an end.
+void Communicator::end_late_part() {
+  const std::string_view why = "another rank has not come in time to make a part";
+  host_->ended(host_->context, HEADRACE_TIMED_OUT, why.data(), why.size());
+  const Comm comm = comm_.exchange(nullptr);
+  if (comm != nullptr) table_.comm_abort(comm);
+}
+
 template <class Begin>
 Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup, const Begin& begin) {
+  const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
   HEADRACE_TRY(wishes, wishes_of(parts_.library, setup));
   HEADRACE_TRY(part, make(parts_, setup, wishes.priority));
-  const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
   const gpu::ContextGuard current(*device_);
   Config config = wishes.config.get();
   auto made = std::make_unique<Comm>(nullptr);
-  Outcome outcome = settle(comm_, begin(made.get(), &config), deadline, never_stops);
-  if (outcome == Outcome::in_progress) static_cast<void>(made.release());  // the library may still write it
-  if (outcome == Outcome::success) {
-    part->comm_ = *made;
-    outcome = settle(part->comm_, Outcome::in_progress, deadline, never_stops);
+  if (deadline.expired()) return late_part();
+  const Alarm alarm(blocking_ ? deadline : Deadline::never(), [this] { end_late_part(); });
+  const Outcome outcome = settle_part(*made, begin(made.get(), &config), deadline);
+  if (alarm.has_rung() || outcome == Outcome::in_progress) {
+    static_cast<void>(made.release());  // the library may still write it
+    return late_part();
   }
-  if (outcome == Outcome::success) {
-    HEADRACE_TRY_VOID(part->check_ranks(setup));
-    return part;
-  }
-  part->stopping_ = true;
-  if (outcome == Outcome::in_progress)
-    return make_error(Code::timed_out, "another rank has not come in time");
-  return failed(outcome, "make the communicator");
+  if (outcome != Outcome::success) return failed(outcome, "make the communicator");
+  part->comm_ = *made;
+  part->blocking_ = config.blocking == 1;
+  HEADRACE_TRY_VOID(part->check_ranks(setup));
+  return part;
+}
+
+/// Takes part in a split for ranks of other groups.
+Result<void> Communicator::stand_aside() {
+  const Deadline deadline = deadline_of(meeting_timeout_ns_);
+  const gpu::ContextGuard current(*device_);
+  const Alarm alarm(blocking_ ? deadline : Deadline::never(), [this] { end_late_part(); });
+  const Outcome outcome = settle(comm_, table_.comm_split(comm_, no_color, 0, &no_part_, nullptr), deadline);
+  if (alarm.has_rung() || outcome == Outcome::in_progress) return late_part();
+  if (outcome != Outcome::success) return failed(outcome, "split the communicator");
+  return {};
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::split(std::span<const int> ranks, const Setup* setup) {
   using Part = std::unique_ptr<Communicator>;
   const std::scoped_lock calls(calls_);
   if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  if (setup == nullptr) {
+    HEADRACE_TRY_VOID(stand_aside());
+    return Part();
+  }
   // Groups have no rank in common, so their smallest rank tells them apart.
-  const int color = ranks.empty() ? no_color : *std::ranges::min_element(ranks);
-  if (setup != nullptr)
-    return make_part(*setup, [&](Comm* made, Config* config) {
-      return table_.comm_split(comm_, color, setup->rank, made, config);
-    });
-  const gpu::ContextGuard current(*device_);
-  auto none = std::make_unique<Comm>(nullptr);
-  const Outcome outcome =
-      settle(comm_, table_.comm_split(comm_, color, 0, none.get(), nullptr), Deadline::never());
-  if (outcome == Outcome::success) return Part();
-  static_cast<void>(none.release());
-  return failed(outcome, "split the communicator");
+  const int color = *std::ranges::min_element(ranks);
+  return make_part(*setup, [&](Comm* made, Config* config) {
+    return table_.comm_split(comm_, color, setup->rank, made, config);
+  });
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const int> excluded,
                                                            const Setup& setup) {
   if (table_.comm_shrink == nullptr) return needs_version(parts_.library, "shrink", 22703);
+  const std::scoped_lock ending(ending_);
   const std::scoped_lock calls(calls_);
   if (comm_ == nullptr)
     return make_error(

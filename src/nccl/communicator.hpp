@@ -29,7 +29,8 @@ struct Parts {
   Library library;
 };
 
-/// The library never blocks (its configuration says so): what it goes on with by itself, `settle` waits for.
+/// Calls may wait inside the library for other ranks; an abort ends them. With the hint `blocking` 0 the
+/// library goes on by itself instead, and `settle` waits for it.
 ///   threads  as comm_v1.h has them
 class Communicator {
  public:
@@ -105,24 +106,32 @@ class Communicator {
     return settle(comm, outcome, deadline, stopping_);
   }
   Outcome settle(Comm comm, Outcome outcome, const Deadline& deadline, const std::atomic<bool>& stop) const;
+  /// The communicator that the library makes; it goes on by itself.
+  Outcome settle_part(const Comm& made, Outcome outcome, const Deadline& deadline) const;
   /// Makes a part by `begin(&made, config)`, which calls the library.
   template <class Begin>
   [[nodiscard]] Result<std::unique_ptr<Communicator>> make_part(const Setup& setup, const Begin& begin);
   [[nodiscard]] Error failed(Outcome outcome, std::string_view what) const;
   void end(std::uint64_t work, const Result<void>& result, int source = -1) const;
   void look_for_error();
+  void end_late_part();
+  [[nodiscard]] Result<void> stand_aside();
   void leave();
 
   const Parts parts_;
   const Table& table_;
   const headrace_comm_host_v1* const host_;
   const int rank_, size_;
+  const std::int64_t meeting_timeout_ns_;
   const std::shared_ptr<const gpu::Device> device_;
   const gpu::Stream stream_;  // of asynchronous calls
   const gpu::DeviceMemory scratch_;
 
-  std::mutex calls_;  // held while the library is called with comm_
-  Comm comm_ = nullptr;
+  std::mutex ending_;  // held during shrink and abort, which the library does not serve beside each other
+  std::mutex calls_;   // held while the library is called with comm_
+  std::atomic<Comm> comm_ = nullptr;
+  Comm no_part_ = nullptr;  // where the library writes if this rank is in no group
+  bool blocking_ = false;   // then a call may wait inside the library, and abort comes beside it
   std::optional<Group> group_;
   std::atomic<bool> stopping_{false};
   Deadline next_look_ = Deadline::at_ns(0);

@@ -4,13 +4,14 @@
 //
 // Calls run on the streams of the fake CUDA driver, which the test hands over by fake_nccl_run_on: as with
 // NCCL, a call holds up its stream until all ranks have come, and calls of a group do not wait for each
-// other. Where NCCL may return ncclInProgress, it does. A test scripts failures by fake_nccl_fail.
+// other. Where NCCL may return ncclInProgress, or blocks, it does. A test scripts failures by fake_nccl_fail.
 #pragma once
 
 #include "base/small_float.hpp"
 #include "vendor/nccl/types.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,9 @@ struct Rank {
   std::uint64_t next_management = 0;
   std::function<bool()> pending;  // whether what goes on has ended
   bool aborted = false;
+  bool freed = false;
+  bool managed = false;  // a call is in it that no other one may come beside
+  bool blocking = false;
   std::vector<double> factors;  // of the operations that it has made
 };
 
@@ -79,6 +84,7 @@ struct Meeting {
   struct Seat {
     int color = 0, key = 0;
     Comm* made = nullptr;
+    bool blocking = false;
   };
   std::map<int, Seat> seats;  // by rank
   std::size_t expected = 0;
@@ -101,6 +107,7 @@ struct State {
   std::map<std::string, std::pair<Outcome, int>> failures;  // of a function, and how many times
   std::map<std::string, int> calls;
   Outcome async_error = Outcome::success;
+  bool holds_calls = false;
   std::string last_error;
   Config last_config;
 };
@@ -363,10 +370,23 @@ inline void go_on(Rank& rank) {
   rank.pending = [asked = false]() mutable { return std::exchange(asked, true); };
 }
 
+/// Waits as a call of a blocking communicator does, if the test wants it: until an abort.
+inline bool held(const std::shared_ptr<Rank>& rank) {
+  while (true) {
+    {
+      const std::scoped_lock lock(state().mutex);
+      if (rank->aborted) return true;
+      if (!state().holds_calls) return false;
+    }
+    std::this_thread::yield();
+  }
+}
+
 inline Outcome queue(const char* symbol, Comm comm, Stream stream,
                      const std::function<std::function<bool()>()>& make) {
   const Outcome scripted = begin(symbol);
   if (scripted != Outcome::success) return scripted;
+  if (held(std::shared_ptr(comm->rank))) return Outcome::internal_error;
   std::function<bool()> work;
   {
     const std::scoped_lock lock(state().mutex);
@@ -397,8 +417,9 @@ inline Part part_of(Kind kind, const void* from, void* to, std::size_t count, Da
   return {kind, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), count, type, op, 1, root};
 }
 
-inline Comm new_comm(std::shared_ptr<World> world, int rank) {
+inline Comm new_comm(std::shared_ptr<World> world, int rank, bool blocking) {
   auto made = std::make_shared<Rank>();
+  made->blocking = blocking;
   made->world = std::move(world);
   made->rank = rank;
   return new CommObject{std::move(made)};
@@ -419,7 +440,7 @@ inline void make_all(Meeting& meeting) {
     auto world = std::make_shared<World>();
     world->size = world->arrived = static_cast<int>(seats.size());
     int number = 0;
-    for (auto& [key, seat] : seats) *seat.made = new_comm(world, number++);
+    for (auto& [key, seat] : seats) *seat.made = new_comm(world, number++, seat.blocking);
   }
   meeting.done = true;
 }
@@ -434,6 +455,32 @@ inline void meet(const std::shared_ptr<Rank>& rank, const std::string& what, std
   rank->pending = [world = rank->world, name] { return world->meetings[name].done; };
 }
 
+/// What a call returns that goes on: a communicator that blocks waits for its end here, without the lock.
+inline Outcome join(const std::shared_ptr<Rank>& rank) {
+  if (!rank->blocking) return Outcome::in_progress;
+  while (true) {
+    {
+      const std::scoped_lock lock(state().mutex);
+      if (rank->freed) return Outcome::internal_error;
+      if (!rank->pending || rank->pending()) {
+        rank->pending = nullptr;
+        return Outcome::success;
+      }
+    }
+    std::this_thread::yield();
+  }
+}
+
+/// Whether a revoke or shrink may begin. `end_managing` ends it.
+inline bool begin_managing(Rank& rank) {
+  const std::scoped_lock lock(state().mutex);
+  return !std::exchange(rank.managed, true);
+}
+inline void end_managing(Rank& rank) {
+  const std::scoped_lock lock(state().mutex);
+  rank.managed = false;
+}
+
 /// The size of the structure in this version.
 constexpr std::size_t config_size =
     HEADRACE_FAKE_NCCL_VERSION >= 23100 ? sizeof(Config) : offsetof(Config, split_share) + 8;
@@ -442,7 +489,7 @@ inline bool is_valid(const Config* config) {
   if (config == nullptr) return true;
   std::memcpy(static_cast<void*>(&state().last_config), config, std::min(config->size, sizeof(Config)));
   return config->magic == 0xcafebeef && config->size == config_size &&
-         config->version == HEADRACE_FAKE_NCCL_VERSION && config->blocking == 0;
+         config->version == HEADRACE_FAKE_NCCL_VERSION && (config->blocking == 0 || config->blocking == 1);
 }
 
 }  // namespace headrace::nccl
@@ -469,6 +516,11 @@ HEADRACE_FAKE_NCCL_API void fake_nccl_fail(const char* symbol, Outcome outcome, 
 HEADRACE_FAKE_NCCL_API void fake_nccl_set_async_error(Outcome outcome) {
   const std::scoped_lock lock(fake::state().mutex);
   fake::state().async_error = outcome;
+}
+/// Whether calls wait inside the library until their communicator is aborted.
+HEADRACE_FAKE_NCCL_API void fake_nccl_hold_calls(bool hold) {
+  const std::scoped_lock lock(fake::state().mutex);
+  fake::state().holds_calls = hold;
 }
 HEADRACE_FAKE_NCCL_API int fake_nccl_calls(const char* symbol) {
   const std::scoped_lock lock(fake::state().mutex);
@@ -505,15 +557,19 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommInitRankConfig(Comm* comm, int ranks, Uni
                                                       Config* config) {
   const Outcome scripted = fake::begin("ncclCommInitRankConfig");
   if (scripted != Outcome::success) return scripted;
-  const std::scoped_lock lock(fake::state().mutex);
-  if (!fake::is_valid(config)) return Outcome::invalid_argument;
-  auto& world = fake::state().worlds[id.bytes];
-  if (!world) world = std::make_shared<fake::World>();
-  world->size = ranks;
-  ++world->arrived;
-  *comm = fake::new_comm(world, rank);
-  (*comm)->rank->pending = [world] { return world->arrived == world->size; };
-  return Outcome::in_progress;
+  std::shared_ptr<fake::Rank> made;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    if (!fake::is_valid(config)) return Outcome::invalid_argument;
+    auto& world = fake::state().worlds[id.bytes];
+    if (!world) world = std::make_shared<fake::World>();
+    world->size = ranks;
+    ++world->arrived;
+    *comm = fake::new_comm(world, rank, config->blocking == 1);
+    made = (*comm)->rank;
+    made->pending = [world] { return world->arrived == world->size; };
+  }
+  return fake::join(made);
 }
 
 HEADRACE_FAKE_NCCL_API Outcome ncclCommGetAsyncError(Comm comm, Outcome* error) {
@@ -538,9 +594,13 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommUserRank(Comm comm, int* rank) {
 
 HEADRACE_FAKE_NCCL_API Outcome ncclCommFinalize(Comm comm) {
   const Outcome scripted = fake::begin("ncclCommFinalize");
-  const std::scoped_lock lock(fake::state().mutex);
-  fake::go_on(*comm->rank);
-  return scripted == Outcome::success ? Outcome::in_progress : scripted;
+  if (scripted != Outcome::success) return scripted;
+  const auto rank = comm->rank;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    fake::go_on(*rank);
+  }
+  return fake::join(rank);
 }
 HEADRACE_FAKE_NCCL_API Outcome ncclCommDestroy(Comm comm) {
   fake::begin("ncclCommDestroy");
@@ -552,6 +612,7 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommAbort(Comm comm) {
   {
     const std::scoped_lock lock(fake::state().mutex);
     fake::end_works(*comm->rank);
+    comm->rank->freed = true;
   }
   delete comm;
   return Outcome::success;
@@ -560,10 +621,14 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommAbort(Comm comm) {
 HEADRACE_FAKE_NCCL_API Outcome ncclCommSplit(Comm comm, int color, int key, Comm* part, Config* config) {
   const Outcome scripted = fake::begin("ncclCommSplit");
   if (scripted != Outcome::success) return scripted;
-  const std::scoped_lock lock(fake::state().mutex);
-  if (!fake::is_valid(config)) return Outcome::invalid_argument;
-  fake::meet(comm->rank, "split ", static_cast<std::size_t>(comm->rank->world->size), {color, key, part});
-  return Outcome::in_progress;
+  const auto rank = comm->rank;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    if (!fake::is_valid(config)) return Outcome::invalid_argument;
+    fake::meet(rank, "split ", static_cast<std::size_t>(rank->world->size),
+               {color, key, part, config != nullptr && config->blocking == 1});
+  }
+  return fake::join(rank);
 }
 
 HEADRACE_FAKE_NCCL_API Outcome ncclRedOpCreatePreMulSum(ReduceOp* op, void* scalar, DataType type,
@@ -633,9 +698,15 @@ HEADRACE_FAKE_NCCL_API Outcome ncclGroupEnd() {
       std::erase_if(all, [](auto& work) { return work(); });
       return all.empty();
     });
-  const std::scoped_lock lock(fake::state().mutex);
-  for (const auto& rank : ranks) fake::go_on(*rank);
-  return ranks.empty() ? Outcome::success : Outcome::in_progress;
+  Outcome outcome = Outcome::success;
+  for (const auto& rank : ranks) {
+    {
+      const std::scoped_lock lock(fake::state().mutex);
+      fake::go_on(*rank);
+    }
+    outcome = fake::join(rank);
+  }
+  return outcome;
 }
 
 #if HEADRACE_FAKE_NCCL_VERSION >= 22703
@@ -643,24 +714,33 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommShrink(Comm comm, int* excluded, int coun
                                               int flags) {
   const Outcome scripted = fake::begin("ncclCommShrink");
   if (scripted != Outcome::success) return scripted;
-  const std::scoped_lock lock(fake::state().mutex);
-  if (!fake::is_valid(config)) return Outcome::invalid_argument;
-  if (flags == fake::shrink_abort) fake::end_works(*comm->rank);
-  std::string what = "shrink without";
-  for (int i = 0; i < count; ++i) what += " " + std::to_string(excluded[i]);
-  fake::meet(comm->rank, what + ": ", static_cast<std::size_t>(comm->rank->world->size - count),
-             {0, comm->rank->rank, part});
-  return Outcome::in_progress;
+  const auto rank = comm->rank;
+  if (!fake::begin_managing(*rank)) return Outcome::internal_error;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    if (!fake::is_valid(config)) return Outcome::invalid_argument;
+    if (flags == fake::shrink_abort) fake::end_works(*rank);
+    std::string what = "shrink without";
+    for (int i = 0; i < count; ++i) what += " " + std::to_string(excluded[i]);
+    fake::meet(rank, what + ": ", static_cast<std::size_t>(rank->world->size - count),
+               {0, rank->rank, part, config != nullptr && config->blocking == 1});
+  }
+  const Outcome outcome = fake::join(rank);
+  fake::end_managing(*rank);
+  return outcome;
 }
 #endif
 
 #if HEADRACE_FAKE_NCCL_VERSION >= 22807
 HEADRACE_FAKE_NCCL_API Outcome ncclCommRevoke(Comm comm, int) {
   fake::begin("ncclCommRevoke");
+  if (!fake::begin_managing(*comm->rank)) return Outcome::internal_error;
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it waits for the GPU
+  fake::end_managing(*comm->rank);
   const std::scoped_lock lock(fake::state().mutex);
   fake::end_works(*comm->rank);
   fake::go_on(*comm->rank);
-  return Outcome::in_progress;
+  return Outcome::in_progress;  // also of a communicator that blocks
 }
 HEADRACE_FAKE_NCCL_API Outcome ncclAlltoAll(const void* from, void* to, std::size_t count, DataType type,
                                             Comm comm, Stream stream) {

@@ -307,7 +307,11 @@ print("ends", flush=True)
             'there is no backend "hosts": did you mean host?',
             headrace.NotFound,
         ),
-        ({"device": "cuda:1"}, "backend host does not move memory of cuda:1: use", headrace.NotSupported),
+        (
+            {"device": "cuda:1", "rank": 0, "size": 1},
+            "backend host does not move memory of cuda:1: use",
+            headrace.NotSupported,
+        ),
         ({"rank": 0}, "rank is given and size is not: give both", headrace.InvalidArgument),
         ({"rank": 2, "size": 2}, "rank 2 of size 2: ", headrace.InvalidArgument),
         (

@@ -32,6 +32,7 @@ class FakeNccl {
   void set_async_error(nccl::Outcome outcome) const {
     symbol<void(nccl::Outcome)>("fake_nccl_set_async_error")(outcome);
   }
+  void hold_calls(bool hold) const { symbol<void(bool)>("fake_nccl_hold_calls")(hold); }
   [[nodiscard]] int calls(const char* function) const {
     return symbol<int(const char*)>("fake_nccl_calls")(function);
   }

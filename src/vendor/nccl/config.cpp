@@ -29,6 +29,7 @@ struct Field {
 #define HEADRACE_NCCL_TEXT(name, since, member) \
   Field { name, since, nullptr, &Config::member, HEADRACE_NCCL_END(member) }
 constexpr std::array fields{
+    HEADRACE_NCCL_NUMBER("blocking", 21400, blocking),
     HEADRACE_NCCL_NUMBER("cgaClusterSize", 21700, cga_cluster_size),
     HEADRACE_NCCL_NUMBER("minCTAs", 21700, min_ctas),
     HEADRACE_NCCL_NUMBER("maxCTAs", 21700, max_ctas),
@@ -88,9 +89,6 @@ std::size_t size_in(int version) {
 
 Result<CommConfig> CommConfig::make(const Library& library, std::map<std::string, std::string> hints) {
   for (const auto& [name, value] : hints) {
-    if (name == "blocking")
-      return make_error(Code::invalid_argument,
-                        "hint blocking: calls of this backend never block, so it is not given");
     const Field* const field = find(name);
     if (field == nullptr) return unknown(name);
     if (field->since > library.version)
@@ -105,7 +103,7 @@ Config CommConfig::get() const {
   Config config;
   config.size = size_in(version_);
   config.version = static_cast<unsigned>(version_);
-  config.blocking = 0;
+  config.blocking = 1;
   for (const auto& [name, value] : hints_) {
     const Field& field = *find(name);
     if (field.number != nullptr)

@@ -12,7 +12,7 @@ namespace headrace::nccl {
 /// Hints have the names of ncclConfig_t's fields: "minCTAs", "netName".
 class CommConfig {
  public:
-  /// Calls never block: `blocking` is 0.
+  /// `blocking` is 1 if it is not given: else each call of the library starts a thread of its own.
   ///   errors  invalid_argument (unknown: the nearest; not a number), not_supported (a field of a later
   ///           version: both versions)
   [[nodiscard]] static Result<CommConfig> make(const Library& library,

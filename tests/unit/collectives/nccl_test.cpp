@@ -16,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 namespace headrace::test {
 namespace {
@@ -50,7 +51,8 @@ const FakeNccl& library_of(const std::string& backend) {
 
 class CommOnNccl : public testing::Test {
  protected:
-  explicit CommOnNccl(std::string backend = "nccl_newest") : backend_(std::move(backend)) {
+  explicit CommOnNccl(std::string backend = "nccl_newest", std::map<std::string, std::string> hints = {})
+      : backend_(std::move(backend)), hints_(std::move(hints)) {
     current_gpu = &gpu_;
     static_cast<void>(library());
   }
@@ -60,12 +62,12 @@ class CommOnNccl : public testing::Test {
     CommOptions options = rank_options(rank, size, name);
     options.backend = backend_;
     options.device = "cuda:" + std::to_string(rank);
-    options.hints.clear();
+    options.hints = hints_;
     return options;
   }
   Comm one_rank(const std::map<std::string, std::string>& hints = {}) const {
     CommOptions one = options(0, 1, "alone");
-    one.hints = hints;
+    for (const auto& [hint, value] : hints) one.hints[hint] = value;
     return must(Comm::open(one));
   }
   void with_ranks(int size, const std::function<void(Comm&)>& body) const {
@@ -78,22 +80,32 @@ class CommOnNccl : public testing::Test {
 
   cuda::FakeCuda gpu_{3};  // one for each rank: those of one GPU would share its default stream
   const std::string backend_;
+  const std::map<std::string, std::string> hints_;
 };
 
-/// The same with each library.
-class CommOnEachNccl : public CommOnNccl, public testing::WithParamInterface<const char*> {
- protected:
-  CommOnEachNccl() : CommOnNccl(GetParam()) {}
+/// The same with each library, and with calls that go on by themselves.
+struct Version {
+  const char* name;
+  const char* backend;
+  const char* blocking;
 };
-INSTANTIATE_TEST_SUITE_P(Versions, CommOnEachNccl, testing::Values("nccl_newest", "nccl_old"),
-                         [](const auto& info) { return std::string(info.param).substr(5); });
+class CommOnEachNccl : public CommOnNccl, public testing::WithParamInterface<Version> {
+ protected:
+  CommOnEachNccl() : CommOnNccl(GetParam().backend, {{"blocking", GetParam().blocking}}) {}
+};
+INSTANTIATE_TEST_SUITE_P(Ways, CommOnEachNccl,
+                         testing::Values(Version{"newest", "nccl_newest", "1"},
+                                         Version{"old", "nccl_old", "1"},
+                                         Version{"newest_goes_on", "nccl_newest", "0"},
+                                         Version{"old_goes_on", "nccl_old", "0"}),
+                         [](const auto& info) { return info.param.name; });
 
 void done(const Result<Work>& result) {
   ok(result);
   if (result.ok()) must(result->wait());
 }
 
-OpOptions asynchronous() {
+OpOptions queued() {
   OpOptions options;
   options.async = true;
   return options;
@@ -222,6 +234,20 @@ TEST_P(CommOnEachNccl, splits) {
     std::vector<int> root{comm.rank()};
     done(part->broadcast(root, 0));
     EXPECT_THAT(root, ElementsAre(2));
+  });
+}
+
+TEST_P(CommOnEachNccl, ends_a_split_to_which_a_rank_does_not_come) {
+  const std::string name = unique_comm_name();
+  on_threads(2, [&](int rank) {
+    CommOptions options = this->options(rank, 2, name);
+    Comm comm = must(Comm::open(options));
+    if (rank == 1) return;
+    SplitOptions changes;
+    changes.meeting_timeout = milliseconds(30);
+    const auto late = comm.split(std::array{0}, "part", changes);
+    EXPECT_EQ(late.code(), Code::timed_out);
+    EXPECT_THAT(late.error().message, HasSubstr("another rank has not come in time"));
   });
 }
 
@@ -361,7 +387,7 @@ TEST_F(StreamsOnNccl, an_asynchronous_call_runs_beside_its_stream_until_one_wait
   Comm comm = one_rank();
   const cuda::Stream caller = stream(), other = stream();
   const cuda::Address given = memory(4), result = memory(4), later = memory(4);
-  OpOptions options = asynchronous();
+  OpOptions options = queued();
   options.stream = caller;
   gpu_.hold();
   static_cast<void>(driver_.memset_d8_async(given, 7, 4, caller));
@@ -379,7 +405,7 @@ TEST_F(StreamsOnNccl, a_call_in_a_capture_is_part_of_the_graph) {
   Comm comm = one_rank();
   const cuda::Stream caller = stream();
   const cuda::Address given = memory(4), result = memory(4);
-  OpOptions options = asynchronous();
+  OpOptions options = queued();
   options.stream = caller;
   ASSERT_EQ(driver_.stream_begin_capture(caller, cuda::CaptureMode::global), cuda::Outcome::success);
   const Work work = must(comm.broadcast(bytes_at(given, 4), 0, options));
@@ -456,6 +482,28 @@ TEST_F(CommOnNccl, says_which_rank_has_not_come) {
   EXPECT_EQ(Comm::open(options).code(), Code::timed_out);
 }
 
+class CommOnBlockingNccl : public CommOnEachNccl {};
+INSTANTIATE_TEST_SUITE_P(Ways, CommOnBlockingNccl,
+                         testing::Values(Version{"newest", "nccl_newest", "1"},
+                                         Version{"old", "nccl_old", "1"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(CommOnBlockingNccl, aborts_beside_a_call_that_waits_inside_the_library) {
+  Comm comm = one_rank();
+  std::vector<int> all{1};
+  done(comm.all_reduce(all, ReduceOp::sum));
+  const int before = library().calls("ncclAllReduce");
+  library().hold_calls(true);
+  std::jthread calling([&] {
+    const auto result = comm.all_reduce(all, ReduceOp::sum);
+    EXPECT_EQ(result.ok() ? result->wait().code() : result.code(), Code::canceled);
+  });
+  while (library().calls("ncclAllReduce") == before) std::this_thread::yield();
+  comm.abort("enough");
+  calling.join();
+  library().hold_calls(false);
+}
+
 TEST_F(CommOnNccl, leaves_at_once_while_a_call_waits_for_another_rank) {
   with_ranks(2, [](Comm& comm) {
     if (comm.rank() == 1) return;
@@ -479,7 +527,6 @@ TEST_F(CommOnNccl, takes_the_fields_of_the_configuration_as_hints) {
   const std::pair<std::map<std::string, std::string>, const char*> wrong[] = {
       {{{"maxCTA", "4"}}, "there is no hint \"maxCTA\": did you mean maxCTAs?"},
       {{{"maxCTAs", "many"}}, "hint maxCTAs is \"many\": give a number"},
-      {{{"blocking", "1"}}, "calls of this backend never block"},
       {{{"is_high_priority_stream", "maybe"}}, "give true or false"}};
   for (const auto& [hints, expected] : wrong) {
     CommOptions options = this->options(0, 1, "alone");

@@ -72,14 +72,14 @@ struct Scene {
 };
 
 template <class T>
-Result<void> done(const Result<T>& result) {
+Result<void> result_of(const Result<T>& result) {
   return result.ok() ? Result<void>() : result.error();
 }
 
 Result<void> all_gather_p(Scene& s) {
   auto handle = s.comm.all_gather_p_init(s.out);
   if (!handle.ok()) return handle.error();
-  return done(s.comm.all_gather_p_exec(*handle, s.input()));
+  return result_of(s.comm.all_gather_p_exec(*handle, s.input()));
 }
 
 Result<void> coalesced(Scene& s) {
@@ -87,7 +87,7 @@ Result<void> coalesced(Scene& s) {
   if (!started.ok()) return started;
   must(s.comm.all_reduce(s.out, ReduceOp::sum));
   must(s.comm.barrier());
-  return done(s.comm.end_coalescing());
+  return result_of(s.comm.end_coalescing());
 }
 
 /// Rank 0 sends to the victim, and receives from it.
@@ -96,7 +96,7 @@ Result<void> batch(Scene& s) {
   Batch batch = s.comm.batch();
   must(batch.send(s.input(), other));
   must(batch.recv(s.output(), other));
-  return done(batch.issue());
+  return result_of(batch.issue());
 }
 
 void make_window(Scene& s) { s.window = must(s.comm.new_window()); }
@@ -130,58 +130,59 @@ struct FaultRow {
 using S = Scene&;
 const std::array rows{
     FaultRow{"all_reduce", "`all_reduce`", "all_reduce number",
-             [](S s) { return done(s.comm.all_reduce(s.out, ReduceOp::sum)); }},
+             [](S s) { return result_of(s.comm.all_reduce(s.out, ReduceOp::sum)); }},
     FaultRow{"broadcast_from_another", "`broadcast`", "broadcast number",
-             [](S s) { return done(s.comm.broadcast(s.output(), 0)); }},
+             [](S s) { return result_of(s.comm.broadcast(s.output(), 0)); }},
     FaultRow{"broadcast_from_it", "`broadcast`", "broadcast number",
-             [](S s) { return done(s.comm.broadcast(s.output(), victim)); }},
+             [](S s) { return result_of(s.comm.broadcast(s.output(), victim)); }},
     FaultRow{"reduce_to_another", "`reduce`", "reduce number",
-             [](S s) { return done(s.comm.reduce(s.output(), 0, ReduceOp::sum)); }},
+             [](S s) { return result_of(s.comm.reduce(s.output(), 0, ReduceOp::sum)); }},
     FaultRow{"reduce_to_it", "`reduce`", "reduce number",
-             [](S s) { return done(s.comm.reduce(s.output(), victim, ReduceOp::sum)); }},
+             [](S s) { return result_of(s.comm.reduce(s.output(), victim, ReduceOp::sum)); }},
     FaultRow{"all_gather", "`all_gather`", "all_gather number",
-             [](S s) { return done(s.comm.all_gather(s.outputs(), s.input())); }},
+             [](S s) { return result_of(s.comm.all_gather(s.outputs(), s.input())); }},
     FaultRow{"all_gather_v", "`all_gather_v`", "all_gather_v number",
-             [](S s) { return done(s.comm.all_gather_v(s.outputs(), s.input())); }},
+             [](S s) { return result_of(s.comm.all_gather_v(s.outputs(), s.input())); }},
     FaultRow{"all_gather_single", "`all_gather_single`", "all_gather_single number",
-             [](S s) { return done(s.comm.all_gather_single(s.out, s.input())); }},
+             [](S s) { return result_of(s.comm.all_gather_single(s.out, s.input())); }},
     FaultRow{"all_gather_p", "`all_gather_p_exec`", "all_gather_single number", all_gather_p},
     FaultRow{"reduce_scatter", "`reduce_scatter`", "reduce_scatter number",
-             [](S s) { return done(s.comm.reduce_scatter(s.output(), s.inputs(), ReduceOp::sum)); }},
+             [](S s) { return result_of(s.comm.reduce_scatter(s.output(), s.inputs(), ReduceOp::sum)); }},
     FaultRow{"reduce_scatter_v", "`reduce_scatter_v`", "reduce_scatter_v number",
-             [](S s) { return done(s.comm.reduce_scatter_v(s.output(), s.inputs(), ReduceOp::sum)); }},
+             [](S s) { return result_of(s.comm.reduce_scatter_v(s.output(), s.inputs(), ReduceOp::sum)); }},
     FaultRow{"reduce_scatter_single", "`reduce_scatter_single`", "reduce_scatter_single number",
-             [](S s) { return done(s.comm.reduce_scatter_single(s.output(), s.in, ReduceOp::sum)); }},
-    FaultRow{"reduce_scatter_quantized", "`reduce_scatter_quantized`", "reduce_scatter_quantized number",
-             [](S s) { return done(s.comm.reduce_scatter_quantized(s.output(), s.in, ReduceOp::sum, 1)); }},
+             [](S s) { return result_of(s.comm.reduce_scatter_single(s.output(), s.in, ReduceOp::sum)); }},
+    FaultRow{
+        "reduce_scatter_quantized", "`reduce_scatter_quantized`", "reduce_scatter_quantized number",
+        [](S s) { return result_of(s.comm.reduce_scatter_quantized(s.output(), s.in, ReduceOp::sum, 1)); }},
     FaultRow{"all_to_all", "`all_to_all`", "all_to_all number",
-             [](S s) { return done(s.comm.all_to_all(s.outputs(), s.inputs())); }},
+             [](S s) { return result_of(s.comm.all_to_all(s.outputs(), s.inputs())); }},
     FaultRow{"all_to_all_single", "`all_to_all_single`", "all_to_all_single number",
-             [](S s) { return done(s.comm.all_to_all_single(s.out, s.in)); }},
+             [](S s) { return result_of(s.comm.all_to_all_single(s.out, s.in)); }},
     FaultRow{"all_to_all_v_single", "`all_to_all_v_single`", "all_to_all_v_single number",
              [](S s) {
                const std::vector<std::size_t> splits(3, Scene::count);
-               return done(s.comm.all_to_all_v_single(s.out, s.in, splits, splits));
+               return result_of(s.comm.all_to_all_v_single(s.out, s.in, splits, splits));
              }},
     FaultRow{"device_all_to_all_v_single", "`device_all_to_all_v_single`",
              "device_all_to_all_v_single number",
              [](S s) {
                const std::vector<std::int64_t> splits(3, Scene::count);
-               return done(s.comm.device_all_to_all_v_single(s.out, s.in, splits, splits));
+               return result_of(s.comm.device_all_to_all_v_single(s.out, s.in, splits, splits));
              }},
     FaultRow{"gather_to_another", "`gather`", "gather number",
-             [](S s) { return done(s.comm.gather(s.outputs_of_root(0), s.input(), 0)); }},
+             [](S s) { return result_of(s.comm.gather(s.outputs_of_root(0), s.input(), 0)); }},
     FaultRow{"gather_to_it", "`gather`", "gather number",
-             [](S s) { return done(s.comm.gather(s.outputs_of_root(victim), s.input(), victim)); }},
+             [](S s) { return result_of(s.comm.gather(s.outputs_of_root(victim), s.input(), victim)); }},
     FaultRow{"gather_single_to_another", "`gather_single`", "gather_single number",
-             [](S s) { return done(s.comm.gather_single(s.out, s.input(), 0)); }},
+             [](S s) { return result_of(s.comm.gather_single(s.out, s.input(), 0)); }},
     FaultRow{"gather_single_to_it", "`gather_single`", "gather_single number",
-             [](S s) { return done(s.comm.gather_single(s.out, s.input(), victim)); }},
+             [](S s) { return result_of(s.comm.gather_single(s.out, s.input(), victim)); }},
     FaultRow{"scatter_from_another", "`scatter`", "scatter number",
-             [](S s) { return done(s.comm.scatter(s.output(), s.inputs_of_root(0), 0)); }},
+             [](S s) { return result_of(s.comm.scatter(s.output(), s.inputs_of_root(0), 0)); }},
     FaultRow{"scatter_from_it", "`scatter`", "scatter number",
-             [](S s) { return done(s.comm.scatter(s.output(), s.inputs_of_root(victim), victim)); }},
-    FaultRow{"barrier", "`barrier`", "barrier number", [](S s) { return done(s.comm.barrier()); }},
+             [](S s) { return result_of(s.comm.scatter(s.output(), s.inputs_of_root(victim), victim)); }},
+    FaultRow{"barrier", "`barrier`", "barrier number", [](S s) { return result_of(s.comm.barrier()); }},
     FaultRow{"monitored_barrier", "`monitored_barrier`", "monitored_barrier number",
              [](S s) { return s.comm.monitored_barrier(); }},
     FaultRow{.name = "split",
@@ -190,7 +191,7 @@ const std::array rows{
              .operate =
                  [](S s) {
                    const std::array all{0, 1, 2};
-                   return done(s.comm.split(all, "again"));
+                   return result_of(s.comm.split(all, "again"));
                  },
              .may_be_repeated = false},
     FaultRow{"coalesced", "`end_coalescing`", "of coalesced number", coalesced},
@@ -199,7 +200,8 @@ const std::array rows{
              .text = "send number",
              .operate =
                  [](S s) {
-                   return done(s.is_victim() ? s.comm.recv(s.output(), 0) : s.comm.send(s.input(), victim));
+                   return result_of(s.is_victim() ? s.comm.recv(s.output(), 0)
+                                                  : s.comm.send(s.input(), victim));
                  },
              .all_take_part = false},
     FaultRow{.name = "batch",
@@ -210,14 +212,14 @@ const std::array rows{
     FaultRow{.name = "recv",
              .in_doc = "`recv`",
              .text = "recv number",
-             .operate = [](S s) { return done(s.comm.recv(s.output(), victim)); },
+             .operate = [](S s) { return result_of(s.comm.recv(s.output(), victim)); },
              .stopped = Sees::late_alone,
              .all_take_part = false,
              .may_be_repeated = false},
     FaultRow{.name = "recv_from_any",
              .in_doc = "`recv` from `any_source`",
              .text = "recv number",
-             .operate = [](S s) { return done(s.comm.recv(s.output(), any_source)); },
+             .operate = [](S s) { return result_of(s.comm.recv(s.output(), any_source)); },
              .killed = Sees::late_alone,
              .stopped = Sees::late_alone,
              .late_text = "another rank has not come within 1000 ms",
@@ -226,7 +228,7 @@ const std::array rows{
     FaultRow{.name = "tensor_register",
              .in_doc = "`Window::allocate`, `tensor_register`",
              .text = "tensor_register number",
-             .operate = [](S s) { return done(s.window->allocate(1, DType::int64)); },
+             .operate = [](S s) { return result_of(s.window->allocate(1, DType::int64)); },
              .prepare = make_window,
              .may_be_repeated = false},
     FaultRow{.name = "tensor_deregister",
@@ -242,7 +244,7 @@ const std::array rows{
              .operate =
                  [](S s) {
                    const std::vector<std::int64_t> numbers(Scene::count);
-                   return done(s.window->put(numbers, victim, 0));
+                   return result_of(s.window->put(numbers, victim, 0));
                  },
              .killed = Sees::gone_alone,
              .stopped = Sees::done,
@@ -254,7 +256,7 @@ const std::array rows{
              .operate =
                  [](S s) {
                    std::vector<std::int64_t> numbers(Scene::count);
-                   return done(s.window->get(numbers, victim, 0));
+                   return result_of(s.window->get(numbers, victim, 0));
                  },
              .killed = Sees::gone_alone,
              .stopped = Sees::done,
@@ -263,7 +265,7 @@ const std::array rows{
     FaultRow{.name = "signal",
              .in_doc = "`signal`",
              .text = "signal number",
-             .operate = [](S s) { return done(s.window->signal(victim)); },
+             .operate = [](S s) { return result_of(s.window->signal(victim)); },
              .killed = Sees::gone_alone,
              .stopped = Sees::done,
              .all_take_part = false,
@@ -271,7 +273,7 @@ const std::array rows{
     FaultRow{.name = "atomic_add",
              .in_doc = "`atomic_add`",
              .text = "atomic_add number",
-             .operate = [](S s) { return done(s.window->atomic_add(victim, 0, 1)); },
+             .operate = [](S s) { return result_of(s.window->atomic_add(victim, 0, 1)); },
              .killed = Sees::gone_alone,
              .stopped = Sees::done,
              .all_take_part = false,
@@ -279,7 +281,7 @@ const std::array rows{
     FaultRow{.name = "wait_signal",
              .in_doc = "`wait_signal`",
              .text = "wait_signal number",
-             .operate = [](S s) { return done(s.window->wait_signal(victim)); },
+             .operate = [](S s) { return result_of(s.window->wait_signal(victim)); },
              .killed = Sees::gone_alone,
              .stopped = Sees::late_alone,
              .late_text = "the signal of rank 1 is 0, and > 0 was awaited for 1000 ms",

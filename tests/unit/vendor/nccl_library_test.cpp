@@ -89,7 +89,7 @@ TEST(NcclConfig, has_the_size_and_the_fields_of_the_librarys_version) {
     const Config config = CommConfig::make(of_version(version), {})->get();
     EXPECT_EQ(config.size, size) << version;
     EXPECT_EQ(config.version, static_cast<unsigned>(version));
-    EXPECT_EQ(config.blocking, 0);
+    EXPECT_EQ(config.blocking, 1);
     EXPECT_EQ(config.max_ctas, undefined_int);
   }
 }
