@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace headrace::torch_group {
 namespace {
@@ -78,11 +79,12 @@ double factor_of(const c10d::ReduceOp& op) {
 
 }  // namespace
 
-Elements Tensors::add(const at::Tensor& tensor, bool output, bool written) {
+Elements Tensors::add(const at::Tensor& tensor, bool output, bool written, bool apart) {
   check(tensor);
   const DType dtype = dtype_of(tensor);
   Used& used = used_.emplace_back(Used{tensor, {}, output, written});
   if (!is_plain(tensor)) used.copy = plain_copy(tensor);
+  if (apart && !used.copy.defined()) used.copy = tensor.detach().clone();
   const at::Tensor& memory = used.copy.defined() ? used.copy : tensor;
   // A tensor that is read alone stays shared with its copies (torch copies on write).
   void* data = written ? memory.mutable_data_ptr() : const_cast<void*>(memory.const_data_ptr());
@@ -103,7 +105,12 @@ std::vector<ConstElements> Tensors::reads_each(std::span<const at::Tensor> tenso
 std::vector<Elements> Tensors::writes_each(std::span<const at::Tensor> tensors) {
   std::vector<Elements> all;
   all.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) all.push_back(writes(tensor));
+  std::unordered_set<const void*> seen;
+  for (const at::Tensor& tensor : tensors) {
+    check(tensor);
+    const bool seen_before = tensor.numel() != 0 && !seen.insert(tensor.const_data_ptr()).second;
+    all.push_back(add(tensor, true, true, seen_before));
+  }
   return all;
 }
 

@@ -23,6 +23,7 @@ class Tensors {
   ConstElements reads(const at::Tensor& tensor);
   std::vector<ConstElements> reads_each(std::span<const at::Tensor> tensors);
   Elements writes(const at::Tensor& tensor);
+  /// Where several are the same memory, as in `[tensor] * size`, the last one wins.
   std::vector<Elements> writes_each(std::span<const at::Tensor> tensors);
   /// Of broadcast: an output that this rank only reads, or writes.
   Elements uses(const at::Tensor& tensor, bool written);
@@ -45,7 +46,8 @@ class Tensors {
     bool output = false, written = false;
   };
   static bool needs_copy(const Used& used) { return used.written && used.copy.defined(); }
-  Elements add(const at::Tensor& tensor, bool output, bool written);
+  /// `apart`: the operation uses a copy.
+  Elements add(const at::Tensor& tensor, bool output, bool written, bool apart = false);
 
   c10::SmallVector<Used, 2> used_;
 };
