@@ -359,11 +359,13 @@ void Communicator::look_for_error() {
   if (!next_look_.expired()) return;
   next_look_ = Deadline::after(between_error_looks);
   std::unique_lock calls(calls_, std::try_to_lock);
+  std::unique_lock asking(asking_);
   if (!calls.owns_lock() || comm_ == nullptr || stopping_) return;
   Outcome state = Outcome::success;
   const Outcome asked = table_.comm_get_async_error(comm_, &state);
   if (is_fine(asked) && is_fine(state)) return;
   const Error error = failed(is_fine(asked) ? state : asked, "an operation under way");
+  asking.unlock();
   calls.unlock();
   host_->ended(host_->context, static_cast<std::int32_t>(error.code), error.message.data(),
                error.message.size());
@@ -374,12 +376,22 @@ void Communicator::abort() {
   stopping_ = true;  // a call for which the library goes on returns
   std::unique_lock calls(calls_, std::defer_lock);
   if (!blocking_) calls.lock();  // else a call that only this ends may have it
-  if (comm_ == nullptr) return;
+  if (!revoked_) stop_library();
+}
+
+/// Ends what is under way, and calls that wait inside the library. For shrink the communicator must still be
+/// there, so the first time it is only revoked, where the library can do that.
+void Communicator::stop_library() {
   const gpu::ContextGuard current(*device_);
-  if (table_.comm_revoke != nullptr)  // for shrink the communicator must still be there
-    table_.comm_revoke(comm_, 0);
-  else
-    table_.comm_abort(comm_.exchange(nullptr));
+  const std::scoped_lock asking(asking_);
+  const Comm comm = comm_;
+  if (comm == nullptr) return;
+  if (table_.comm_revoke != nullptr && !revoked_.exchange(true)) {
+    table_.comm_revoke(comm, 0);
+    return;
+  }
+  comm_ = nullptr;
+  table_.comm_abort(comm);
 }
 
 Communicator::~Communicator() { leave(); }
@@ -396,28 +408,30 @@ void Communicator::leave() {
 
 // --- other ranks
 
-Outcome Communicator::settle_part(const Comm& made, Outcome outcome, const Deadline& deadline) const {
-  outcome = settle(comm_, outcome, deadline, never_stops);
+Outcome Communicator::settle_part(const Comm& made, Outcome outcome, const Deadline& deadline,
+                                  const std::atomic<bool>& stop) const {
+  outcome = settle(comm_, outcome, deadline, stop);
   // The parent may be ready before the part is there.
   const std::atomic_ref<Comm> part(const_cast<Comm&>(made));
   while (outcome == Outcome::success && part.load() == nullptr) {
-    if (deadline.expired()) return Outcome::in_progress;
+    if (stop || deadline.expired()) return Outcome::in_progress;
     std::this_thread::sleep_for(20us);
-    outcome = settle(comm_, Outcome::in_progress, deadline, never_stops);
+    outcome = settle(comm_, Outcome::in_progress, deadline, stop);
   }
-  return outcome == Outcome::success ? settle(made, Outcome::in_progress, deadline, never_stops) : outcome;
+  return outcome == Outcome::success ? settle(made, Outcome::in_progress, deadline, stop) : outcome;
 }
 
 /// The library waits for another rank, without an end.
 void Communicator::end_late_part() {
+  stop_library();
   const std::string_view why = "another rank has not come in time to make a part";
   host_->ended(host_->context, HEADRACE_TIMED_OUT, why.data(), why.size());
-  const Comm comm = comm_.exchange(nullptr);
-  if (comm != nullptr) table_.comm_abort(comm);
 }
 
 template <class Begin>
-Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup, const Begin& begin) {
+Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup,
+                                                              const std::atomic<bool>& stop,
+                                                              const Begin& begin) {
   const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
   HEADRACE_TRY(wishes, wishes_of(parts_.library, setup));
   HEADRACE_TRY(part, make(parts_, setup, wishes.priority));
@@ -426,10 +440,10 @@ Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup
   auto made = std::make_unique<Comm>(nullptr);
   if (deadline.expired()) return late_part();
   const Alarm alarm(blocking_ ? deadline : Deadline::never(), [this] { end_late_part(); });
-  const Outcome outcome = settle_part(*made, begin(made.get(), &config), deadline);
+  const Outcome outcome = settle_part(*made, begin(made.get(), &config), deadline, stop);
   if (alarm.has_rung() || outcome == Outcome::in_progress) {
     static_cast<void>(made.release());  // the library may still write it
-    return late_part();
+    return stop && !alarm.has_rung() ? failed(Outcome::in_progress, "make the communicator") : late_part();
   }
   if (outcome != Outcome::success) return failed(outcome, "make the communicator");
   part->comm_ = *made;
@@ -459,7 +473,7 @@ Result<std::unique_ptr<Communicator>> Communicator::split(std::span<const int> r
   }
   // Groups have no rank in common, so their smallest rank tells them apart.
   const int color = *std::ranges::min_element(ranks);
-  return make_part(*setup, [&](Comm* made, Config* config) {
+  return make_part(*setup, stopping_, [&](Comm* made, Config* config) {
     return table_.comm_split(comm_, color, setup->rank, made, config);
   });
 }
@@ -479,7 +493,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const int> 
   std::vector<int> ranks(excluded.begin(), excluded.end());
   std::ranges::sort(ranks);
   const int flags = stopping_ ? shrink_default : shrink_abort;
-  return make_part(setup, [&](Comm* made, Config* config) {
+  return make_part(setup, never_stops, [&](Comm* made, Config* config) {
     return table_.comm_shrink(comm_, ranks.data(), static_cast<int>(ranks.size()), made, config, flags);
   });
 }

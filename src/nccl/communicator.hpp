@@ -107,14 +107,18 @@ class Communicator {
   }
   Outcome settle(Comm comm, Outcome outcome, const Deadline& deadline, const std::atomic<bool>& stop) const;
   /// The communicator that the library makes; it goes on by itself.
-  Outcome settle_part(const Comm& made, Outcome outcome, const Deadline& deadline) const;
+  Outcome settle_part(const Comm& made, Outcome outcome, const Deadline& deadline,
+                      const std::atomic<bool>& stop) const;
   /// Makes a part by `begin(&made, config)`, which calls the library.
   template <class Begin>
-  [[nodiscard]] Result<std::unique_ptr<Communicator>> make_part(const Setup& setup, const Begin& begin);
+  [[nodiscard]] Result<std::unique_ptr<Communicator>> make_part(const Setup& setup,
+                                                                const std::atomic<bool>& stop,
+                                                                const Begin& begin);
   [[nodiscard]] Error failed(Outcome outcome, std::string_view what) const;
   void end(std::uint64_t work, const Result<void>& result, int source = -1) const;
   void look_for_error();
   void end_late_part();
+  void stop_library();
   [[nodiscard]] Result<void> stand_aside();
   void leave();
 
@@ -129,11 +133,13 @@ class Communicator {
 
   std::mutex ending_;  // held during shrink and abort, which the library does not serve beside each other
   std::mutex calls_;   // held while the library is called with comm_
+  std::mutex asking_;  // held while the library is used beside a call
   std::atomic<Comm> comm_ = nullptr;
   Comm no_part_ = nullptr;  // where the library writes if this rank is in no group
   bool blocking_ = false;   // then a call may wait inside the library, and abort comes beside it
   std::optional<Group> group_;
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> revoked_{false};
   Deadline next_look_ = Deadline::at_ns(0);
 
   std::mutex works_;  // for what follows

@@ -7,11 +7,10 @@
 // other. Where NCCL may return ncclInProgress, or blocks, it does. A test scripts failures by fake_nccl_fail.
 #pragma once
 
-#include "base/small_float.hpp"
-#include "vendor/nccl/types.hpp"
-
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,12 +21,16 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #define HEADRACE_FAKE_NCCL_API extern "C" __attribute__((visibility("default")))
 
 #pragma GCC visibility push(hidden)  // a process may load several of these libraries
+#include "base/small_float.hpp"
+#include "vendor/nccl/types.hpp"
+
 namespace headrace::nccl {
 
 /// Queues work on a stream. It is called until it returns true.
@@ -458,10 +461,14 @@ inline void meet(const std::shared_ptr<Rank>& rank, const std::string& what, std
 /// What a call returns that goes on: a communicator that blocks waits for its end here, without the lock.
 inline Outcome join(const std::shared_ptr<Rank>& rank) {
   if (!rank->blocking) return Outcome::in_progress;
+  const bool was_aborted = [&] {
+    const std::scoped_lock lock(state().mutex);
+    return rank->aborted;
+  }();
   while (true) {
     {
       const std::scoped_lock lock(state().mutex);
-      if (rank->freed) return Outcome::internal_error;
+      if (rank->freed || rank->aborted != was_aborted) return Outcome::internal_error;
       if (!rank->pending || rank->pending()) {
         rank->pending = nullptr;
         return Outcome::success;

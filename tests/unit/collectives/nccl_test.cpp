@@ -251,6 +251,22 @@ TEST_P(CommOnEachNccl, ends_a_split_to_which_a_rank_does_not_come) {
   });
 }
 
+TEST_P(CommOnEachNccl, an_abort_ends_a_split_that_waits) {
+  const std::string name = unique_comm_name();
+  on_threads(2, [&](int rank) {
+    Comm comm = must(Comm::open(options(rank, 2, name)));
+    if (rank == 1) return;
+    const int before = library().calls("ncclCommSplit");
+    std::jthread aborting([&, before] {
+      while (library().calls("ncclCommSplit") == before) std::this_thread::yield();
+      comm.abort("enough");
+    });
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_FALSE(comm.split(std::array{0}, "part"));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  });
+}
+
 TEST_P(CommOnEachNccl, ends_when_an_operation_is_late) {
   const bool revokes = backend_ == "nccl_newest";
   const char* const ends_by = revokes ? "ncclCommRevoke" : "ncclCommAbort";
