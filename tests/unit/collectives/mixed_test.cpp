@@ -596,7 +596,9 @@ struct MixedRow {
   const char* backends;
 };
 
-void PrintTo(const MixedRow& row, std::ostream* out) { *out << row.size << " ranks over " << row.backends; }
+std::ostream& operator<<(std::ostream& out, const MixedRow& row) {
+  return out << row.size << " ranks over " << row.backends;
+}
 
 class MixedOperations : public testing::TestWithParam<MixedRow> {
  protected:

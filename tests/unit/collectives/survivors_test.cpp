@@ -509,17 +509,17 @@ TEST_P(Survivors, are_told_of_a_rank_that_is_killed) { live_through(Fault::kille
 TEST_P(Survivors, are_told_of_a_rank_that_stands_still) { live_through(Fault::stopped, Moment::before); }
 INSTANTIATE_TEST_SUITE_P(Some, Survivors, testing::ValuesIn(some_rows()), name_of);
 
-class SurvivorsOfAll_slow : public Survivors {};
-TEST_P(SurvivorsOfAll_slow, are_told_of_a_rank_with_a_fault_before_or_in_the_operation) {
+class SurvivorsOfAll : public Survivors {};
+TEST_P(SurvivorsOfAll, are_told_of_a_rank_with_a_fault_before_or_in_the_operation_slow) {
   for (const Fault fault : {Fault::killed, Fault::stopped}) {
     live_through(fault, Moment::before);
     if (rows[GetParam()].may_be_repeated) live_through(fault, Moment::inside);
   }
 }
-TEST_P(SurvivorsOfAll_slow, go_on_with_a_rank_that_was_started_again) {
+TEST_P(SurvivorsOfAll, go_on_with_a_rank_that_was_started_again_slow) {
   live_through(Fault::restarted, Moment::before);
 }
-INSTANTIATE_TEST_SUITE_P(All, SurvivorsOfAll_slow, testing::ValuesIn(all_rows()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, SurvivorsOfAll, testing::ValuesIn(all_rows()), name_of);
 
 // ---------------------------------------------------------------- the table
 
