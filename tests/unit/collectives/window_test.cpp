@@ -567,8 +567,12 @@ TEST(WindowEnd, a_wait_of_another_thread_ends_when_the_window_is_deregistered) {
   with_ranks(2, [](Comm& comm) {
     Opened window(comm, {"mapped", "shm", true}, 5, DType::int32);
     std::atomic<bool> waits = false;
+    CommHooks hooks;
+    hooks.started = [&](const CommCallId& call) {
+      waits = waits || call.operation == CommOperation::wait_signal;
+    };
+    comm.add_hooks(hooks);
     std::jthread waiter([&] {
-      waits = true;
       const auto ended = window->wait_signal(1 - comm.rank());
       EXPECT_EQ(ended.code(), Code::invalid_argument);
       EXPECT_THAT(ended.error().message, HasSubstr("deregistered"));
