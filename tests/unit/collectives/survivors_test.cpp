@@ -83,7 +83,7 @@ Result<void> all_gather_p(Scene& s) {
 }
 
 Result<void> coalesced(Scene& s) {
-  const Result<void> started = s.comm.start_coalescing();
+  Result<void> started = s.comm.start_coalescing();
   if (!started.ok()) return started;
   must(s.comm.all_reduce(s.out, ReduceOp::sum));
   must(s.comm.barrier());
