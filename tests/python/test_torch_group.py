@@ -171,6 +171,7 @@ def test_ctrl_c_ends_a_wait_alone_and_a_call_with_its_group(binding, make):
         "import datetime, signal, threading, torch, torch.distributed as dist, headrace",
         "from concurrent.futures import ThreadPoolExecutor",
         make,
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",  # a shell's background jobs ignore it
         "meet = lambda rank: headrace.new_comm(rank=rank, size=2, meeting='memory:ctrl_c')",
         "with ThreadPoolExecutor() as pool: here, there = pool.map(meet, range(2))",
         "group = make(dist.HashStore(), 0, 2, datetime.timedelta(seconds=30), comm=here)",
