@@ -350,7 +350,7 @@ TEST_P(WindowOver, a_rank_that_left_or_has_dropped_its_window_is_named) {
 
 TEST(WindowMemory, of_ranks_of_one_host_is_mapped_if_the_window_allocates_it) {
   with_ranks(3, [](Comm& comm) {
-    const auto count = static_cast<std::size_t>(100 * comm.rank());
+    const std::size_t count = 100 * static_cast<std::size_t>(comm.rank());
     RemoteTensor kept;
     {
       Opened window(comm, {"mapped", "shm", true}, count, DType::int32);
