@@ -582,12 +582,7 @@ class Figures {
         gpu.launch(gpu.bare(fmt::format("bare_one_shot_{}", ranks_.count())), blocks, threads, parameters,
                    ranks_[rank].stream());
       });
-      std::vector<double> times;
-      for (int i = 0; i < rounds; ++i) {
-        times.push_back(its.once());
-        mine.push_back(ours.once());
-      }
-      best.push_back(median(times));
+      best.push_back(in_turn(ours, its, mine));
     }
     ranks_.wait();
     ranks_.compare(call, inputs, shift, false);
@@ -616,18 +611,22 @@ class Figures {
         const Gpu& gpu = ranks_[rank].gpu();
         gpu.launch(gpu.bare("bare_two_shot_moves"), blocks, threads, parameters, ranks_[rank].stream());
       });
-      std::vector<double> times;
-      for (int i = 0; i < rounds; ++i) {
-        times.push_back(its.once());
-        mine.push_back(ours.once());
-      }
-      best.push_back(median(times));
+      best.push_back(in_turn(ours, its, mine));
     }
     ranks_.wait();
     ranks_.compare(call, inputs, shift, false);
     report(bytes, median(mine), *std::ranges::min_element(best), "bare_two_shot_moves");
   }
 
+  /// The median of the bare kernel's times; ours go into `mine`.
+  static double in_turn(const Timer& ours, const Timer& its, std::vector<double>& mine) {
+    std::vector<double> times;
+    for (int i = 0; i < rounds; ++i) {
+      times.push_back(its.once());
+      mine.push_back(ours.once());
+    }
+    return median(times);
+  }
   [[nodiscard]] static TestCall sum_of(unsigned bytes) {
     return {.count = bytes / 2, .dtype = HEADRACE_BFLOAT16, .timeout_ns = patience_ns};
   }
@@ -635,8 +634,7 @@ class Figures {
     const std::string about =
         fmt::format(R"("date": "{:%Y-%m-%dT%H:%M:%SZ}", "commit": "", "machine": "", "command": "{}", )"
                     R"("table": "coll-gpu{}", "case": "all_reduce/{}")",
-                    fmt::gmtime(std::chrono::system_clock::to_time_t(date_)),
-                    gpus_.front().device()->info().name, command_, gpus_.size(), bytes);
+                    fmt::gmtime(std::chrono::system_clock::to_time_t(date_)), command_, gpus_.size(), bytes);
     fmt::print(R"({{{}, "metric": "us", "unit": "us", "value": {:.4g}, "peer": "{}", "peer_value": {:.4g}, )"
                R"("ratio": {:.4g}, "checked": true}})"
                "\n",

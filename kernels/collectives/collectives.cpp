@@ -57,7 +57,7 @@ std::uint64_t box_bytes(const headrace_collectives_box_v1* box) {
   return shape ? shape->bytes() : 0;
 }
 
-/// One block of any of these kernels fits on a multiprocessor, whatever else these kernels have there.
+/// An empty multiprocessor has room for a block of any of these kernels: their launch bounds see to it.
 std::uint32_t most_blocks_of(const KernelSet& set, const Shape& shape, std::uint32_t sharing) {
   if (sharing == 0 || sharing > shape.ranks) return 0;
   // Two slots a block: it sends a chunk before the one before has been taken.
