@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -40,14 +42,48 @@ class Senders {
   std::map<int, std::vector<std::thread::id>> by_socket_;
 };
 
+/// Holds the I/O threads where they are about to receive: then none of them sends, or is about to.
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    if (!closed_) return;
+    ++held_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !closed_; });
+  }
+  void close() {
+    const std::scoped_lock lock(mutex_);
+    closed_ = true;
+  }
+  void open() {
+    const std::scoped_lock lock(mutex_);
+    closed_ = false;
+    changed_.notify_all();
+  }
+  [[nodiscard]] bool holds(int threads) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return held_ == threads; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;
+  int held_ = 0;
+};
+
 class NotedCalls final : public SocketCalls {
  public:
-  explicit NotedCalls(Senders& senders) : senders_(senders) {}
+  NotedCalls(Senders& senders, Gate& gate) : senders_(senders), gate_(gate) {}
   ssize_t sendmsg(int fd, const msghdr* message, bool more) override {
     senders_.sent(fd, *message);
     return system_.sendmsg(fd, message, more);
   }
-  ssize_t recvmsg(int fd, msghdr* message) override { return system_.recvmsg(fd, message); }
+  ssize_t recvmsg(int fd, msghdr* message) override {
+    gate_.pass();
+    return system_.recvmsg(fd, message);
+  }
   int connect(int fd, const sockaddr* address, socklen_t length) override {
     return system_.connect(fd, address, length);
   }
@@ -57,10 +93,12 @@ class NotedCalls final : public SocketCalls {
 
  private:
   Senders& senders_;
+  Gate& gate_;
   SystemCalls system_;
 };
 
 Senders* senders = nullptr;
+Gate* gate = nullptr;
 
 /// The backend over calls that are noted.
 struct NotedBackend {
@@ -70,7 +108,7 @@ struct NotedBackend {
   static constexpr bool maps = TcpBackend::maps;
   static std::span<const headrace_option_v1> options() { return TcpBackend::options(); }
   static Result<std::unique_ptr<TcpBackend>> open(plugin::Host host, const plugin::CreateArgs& args) {
-    return TcpBackend::open(host, args, {.calls = std::make_unique<NotedCalls>(*senders)});
+    return TcpBackend::open(host, args, {.calls = std::make_unique<NotedCalls>(*senders, *gate)});
   }
 };
 
@@ -79,6 +117,8 @@ std::vector<std::thread::id> who_begins(headrace_op_v1 op) {
   constexpr std::uint64_t page = 65536, pages = 128;
   Senders noted;
   senders = &noted;
+  Gate receiving;
+  gate = &receiving;
   test::World world;
   test::Instance instance(world, plugin::table<NotedBackend>(),
                           {{"listen", "127.0.0.1:0"},
@@ -97,6 +137,10 @@ std::vector<std::thread::id> who_begins(headrace_op_v1 op) {
     socket->say(FrameType::ping);
     (void)socket->hear(FrameType::pong);
   }
+  receiving.close();
+  first.say(FrameType::pong);  // which has no answer
+  second.say(FrameType::pong);
+  EXPECT_TRUE(receiving.holds(2)) << "an I/O thread for each socket";
   const test::Memory memory(test::Memory::Kind::plain, page * pages, 1);
   const test::Region mine(instance, memory);
   test::RegionFacts facts;
@@ -106,6 +150,7 @@ std::vector<std::thread::id> who_begins(headrace_op_v1 op) {
   test::Request request(instance, op, &link, test::uniform_side(mine.handle(), 0, page, page),
                         test::uniform_side(theirs.handle(), 0, page, page), pages);
   request.post();
+  receiving.open();
   const FrameType wanted = op == HEADRACE_READ ? FrameType::read : FrameType::write;
   (void)first.hear(wanted);
   (void)second.hear(wanted);
