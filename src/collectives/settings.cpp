@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/settings.hpp"
 
+#include "base/text.hpp"
 #include "collectives/box.hpp"
 
 #include <headrace/comm.hpp>
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace headrace::collectives {
@@ -23,14 +27,26 @@ Result<std::size_t> lines_of(const Options& hints, const char* name) {
   return static_cast<std::size_t>(bytes);
 }
 
+/// The backends that HEADRACE_BACKENDS leaves to communicators; nothing if it names none that connects ranks.
+std::optional<std::string> left_of_backends() {
+  const auto opened = environment_variable("HEADRACE_BACKENDS").value_or("");
+  std::string left;
+  for (const std::string_view name : split_list(opened))
+    if (name == "shm" || name == "tcp") left.append(left.empty() ? "" : ",").append(name);
+  return left.empty() ? std::nullopt : std::optional(left);
+}
+
+std::optional<std::string> variable_of_hint(const std::string& name) {
+  if (name == "HEADRACE_BACKENDS") return left_of_backends();
+  return name == "HEADRACE_CHECK" ? environment_variable(name) : std::nullopt;
+}
+
 }  // namespace
 
 Result<Settings> Settings::read(const std::map<std::string, std::string>& given) {
   OptionSources sources;
   sources.given = given;
-  sources.environment = [](const std::string& name) {
-    return name == "HEADRACE_CHECK" ? environment_variable(name) : std::optional<std::string>();
-  };
+  sources.environment = variable_of_hint;
   sources.config_file = "";
   auto resolved = Options::resolve(hint_rows, sources);
   if (!resolved) return std::move(resolved).error().within("hints of the communicator");
