@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """Collectives and messages between threads: each operation against NumPy, every dtype, empty memory."""
 
 import datetime

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """What wrong calls of communicators raise, where ranks meet, and what launchers set."""
 
 import ctypes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """Python objects between ranks: as JSON, and pickled where all ranks ask for it."""
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """Flight recorders: what torch's analyzer, fr_trace, says about the dumps of real ranks."""
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """Batches, coalesced calls, persistent operations; ranks that do not come; HEADRACE_CHECK."""
 
 import gc

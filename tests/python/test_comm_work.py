@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """Works: async operations, await, futures, the memory that they keep, and signals while a call waits."""
 
 import asyncio

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """headrace.compat.torchcomms: torchcomms' Python package on headrace.Comm, on two and three ranks."""
 
 import copy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """headrace.distributed: torch.distributed's functions over a communicator, on two and three ranks. The cases
 are in distributed_cases.py; processes that stay run them."""
 

@@ -40,6 +40,7 @@ for name, does in cases.items():
     if "/" in name: load("file=lib/" + name.split("/")[1] + ".so [0];  generating link map")
     if does == "crash": os.kill(os.getpid(), signal.SIGSEGV)
     if does == "hang": time.sleep(60)
+    if does == "opens": does = os.environ.get("HEADRACE_BACKENDS") or "fail"
     if does == "fail": print("it is wrong")
     word = {{"fail": "  FAILED  ", "skip": "  SKIPPED "}}.get(does, "       OK ")
     print("[" + word + "] S." + name + " (3 ms)", flush=True)
@@ -228,6 +229,20 @@ def test_a_suite_without_rows_is_one_part(rows, tmp_path):
     assert rows("unit", use_store=True).stored == 3
     (tmp_path / "tcp.so").write_text("changed")
     assert rows("unit", use_store=True).stored == 0
+
+
+def test_cases_apart_load_what_the_others_need_not(rows, tmp_path, monkeypatch):
+    monkeypatch.setitem(gtest.APART, "unit_x", gtest.Apart("far", ("*/tcp",), "shm"))
+    cases = {"a/shm": "opens"}
+    assert failed(rows("unit", use_store=True, **cases)) == []
+    (tmp_path / "tcp.so").write_text("changed")
+    again = rows("unit", use_store=True, **cases)
+    assert (again.passed, again.stored) == (3, 2), "all but the case apart"
+
+
+def test_where_nothing_is_stored_all_backends_are_opened(rows, monkeypatch):
+    monkeypatch.setitem(gtest.APART, "unit_x", gtest.Apart("far", ("*/tcp",), "shm"))
+    assert failed(rows("unit", **{"a/shm": "opens"})) == ["unit_x.S.a/shm"]
 
 
 def test_a_static_program_depends_on_everything(rows, tmp_path, monkeypatch):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm, tcp
+# backends: shm
 """Ranges for torch's profilers, and handlers of torch's debug server."""
 
 import subprocess

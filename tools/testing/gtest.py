@@ -21,6 +21,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from testing import seen, store
@@ -39,6 +40,32 @@ READ = (
 )  # of tests/, by the programs and by this tool
 
 
+@dataclass(frozen=True)
+class Apart:
+    """Cases of a program that load what its other cases need not. They are a part of their own, so that a
+    change in what they load does not run the others again."""
+
+    part: str
+    cases: tuple[str, ...]  # patterns of names
+    backends_of_others: str = ""  # what the agents of the other cases open where results are stored; "": all
+
+    def has(self, case: str) -> bool:
+        return any(fnmatchcase(case, pattern) for pattern in self.cases)
+
+
+APART = {
+    "unit_collectives": Apart(
+        "tcp",
+        (
+            "FarRanks.*", "CommProcesses.*", "WindowProcesses.*", "*far*", "*over_tcp*", "*/tcp*",
+            "WindowHooks.see_every_operation_and_may_refuse_it",
+        ),
+        backends_of_others="shm",
+    ),
+    "unit_engine": Apart("plugins", ("PluginHostTest.*",)),
+}  # fmt: skip
+
+
 @dataclass
 class Suite:
     """One test program of a build."""
@@ -53,8 +80,16 @@ class Suite:
 
     def part_of(self, case: str) -> str:
         """Returns the part to which a case belongs."""
+        if (apart := APART.get(self.name)) and apart.has(case):
+            return f"{self.name}@{apart.part}"
         by_row = self.label in ("contract", "system") and "/" in case.partition(".")[2]
         return f"{self.name}@{case.rpartition('/')[2]}" if by_row else self.name
+
+    def opened(self, part: str) -> dict[str, str]:
+        """Returns the variable that names the backends that agents open in a part, if not all."""
+        apart = APART.get(self.name)
+        others = apart.backends_of_others if apart and part == self.name else ""
+        return {"HEADRACE_BACKENDS": others} if others else {}
 
     def loaded(self, names: set[str]) -> list[Path]:
         """Returns what a process and its children loaded of `loads`; all of it where that is not known."""
@@ -215,6 +250,7 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
         f"--gtest_flagfile={flags}",
         f"--gtest_output=xml:{report}",
     ]
+    opened = shard.suite.opened(shard.part) if runner.use_store else {}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -223,7 +259,7 @@ def run_shard(runner: Runner, shard: Shard, stem: str, wrapper: list[str]) -> Re
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**inherited(), **shard.suite.environment, **seen.environment(loads)},
+            env={**inherited(), **shard.suite.environment, **opened, **seen.environment(loads)},
         )
         late = watch(runner, process, Log(log))
     text = log.read_text(errors="replace")
