@@ -15,10 +15,11 @@ build_packages=(
 # Some tests and checks need these.
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev etcd-server iproute2
-  clang-16 llvm-16 clang-tidy-16 clang-format-16 libclang-rt-16-dev shellcheck
+  clang-16 llvm-16 clang-format-16 libclang-rt-16-dev shellcheck
 )
 python_packages=("scikit-build-core>=0.10" "nanobind>=2.2" "nvidia-cuda-nvrtc-cu12==12.8.93" numpy pytest openai
-  ruff==0.17.6 mypy==2.4.1 pytest-xdist==3.8.0 expecttest)  # expecttest: torch's own tests import it
+  ruff==0.17.6 mypy==2.4.1 clang-tidy==22.1.0 pytest-xdist==3.8.0
+  expecttest)  # torch's own tests import it
 torch_package="torch==2.13.0"  # the newest version that the tests run with; a newer one may be gigabytes larger
 
 word_every=30  # seconds: the longest time without a line while pip works

@@ -19,7 +19,8 @@ from pathlib import Path
 from testing import store
 from testing.stage import JOBS, REPORTS, ROOT, Runner, Stage
 
-TIDY = "clang-tidy-16"
+# Newer than Debian's: it leaves the headers of the system alone, and takes less than half of the time.
+TIDY = str(ROOT / ".venv" / "bin" / "clang-tidy")
 HEADER_FOLDERS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")  # clang reads these variables
 
 
@@ -113,7 +114,7 @@ def run(
     stage.passed += len(files) - len(todo)
     stage.stored += len(files) - len(todo)
     if not runner.background:
-        print(f"  {TIDY} on {len(todo)} files; {len(files) - len(todo)} had no finding before", flush=True)
+        print(f"  clang-tidy on {len(todo)} files; {len(files) - len(todo)} had no finding before", flush=True)
     stop_at = time.monotonic() + minutes * 60 if minutes else None
 
     def work(name: str) -> None:
