@@ -165,11 +165,11 @@ void bind_persistent(nb::module_& module, CommClass& comm) {
           "part.")
       .def(
           "all_gather_p_exec",
-          [](PyComm& self, const nb::object& handle, nb::handle input, bool async_op, const Hints& hints,
-             const TimeLimit& timeout, nb::handle stream) {
+          [](PyComm& self, nb::handle_t<PyAllGather> handle, nb::handle input, bool async_op,
+             const Hints& hints, const TimeLimit& timeout, nb::handle stream) {
             CommCall call(self, {async_op, hints, timeout, stream});
             const auto from = call.reads(input, "input");
-            call.keep(handle);
+            call.keep(nb::borrow(handle));
             const AllGatherHandle prepared = nb::cast<PyAllGather&>(handle).handle;
             return call.start([&](headrace::Comm& comm, const OpOptions& options) {
               return comm.all_gather_p_exec(prepared, from, options);

@@ -156,9 +156,10 @@ bool TensorInput::take_exchange(PyObject* object, const TensorRole& role, Exchan
 bool TensorInput::take_buffer(PyObject* object, const TensorRole& role) {
   if (PyObject_CheckBuffer(object) == 0) return false;
   if (PyObject_GetBuffer(object, &buffer_, PyBUF_FULL_RO) != 0) {
-    if (PyObject_HasAttrString(object, "__dlpack__") == 0) throw nb::python_error();
-    PyErr_Clear();  // an output on a GPU, or with a dtype that the buffer protocol does not have
-    return false;
+    const std::string reason = first_line_of_error();
+    if (PyObject_HasAttrString(object, "__dlpack__") == 0)
+      refuse(role, "its memory cannot be used: " + reason);
+    return false;  // an output on a GPU, or with a dtype that the buffer protocol does not have
   }
   has_buffer_ = true;
   if (buffer_.suboffsets != nullptr) refuse(role, "it is a table of pointers (it has suboffsets)");
@@ -191,7 +192,10 @@ bool TensorInput::take_dlpack(PyObject* object, const TensorRole& role, std::opt
   // Not renamed to "used_dltensor": the capsule stays the owner and is freed with this object.
   const auto* const managed =
       static_cast<const DlManagedTensor*>(PyCapsule_GetPointer(kept_.ptr(), "dltensor"));
-  if (managed == nullptr) throw nb::python_error();
+  if (managed == nullptr) {
+    PyErr_Clear();
+    refuse(role, "its __dlpack__ returned " + shown(kept_) + ", which is no capsule of DLPack");
+  }
   view_ = view_of(managed->tensor, role);
   return true;
 }

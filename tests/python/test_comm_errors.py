@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,6 +46,12 @@ def read_only():
     return memory
 
 
+def released():
+    memory = memoryview(bytearray(16))
+    memory.release()
+    return memory
+
+
 @pytest.mark.parametrize(
     ("tensor", "match"),
     [
@@ -63,6 +70,14 @@ def read_only():
             "argument tensor: its elements have the format '>f', which collectives do not take",
         ),
         (np.zeros((1,) * 9), "argument tensor: it has 9 dimensions; collectives take at most 8"),
+        (
+            released(),
+            "argument tensor: its memory cannot be used: operation forbidden on released memoryview",
+        ),
+        (
+            SimpleNamespace(__dlpack__=lambda: 5),
+            "argument tensor: its __dlpack__ returned 5, which is no capsule of DLPack",
+        ),
     ],
 )
 def test_memory_that_cannot_be_used_is_described(comm, tensor, match):
@@ -196,6 +211,7 @@ def test_wrong_arguments_end_nothing(comm, call, match):
             lambda comm: comm.all_to_all_v_single(ROOM, ROOM, 4, 4),
             "output_split_sizes: collections.abc.Sequence[int]",
         ),
+        (lambda comm: comm.all_gather_p_exec(ROOM, ROOM), "handle: AllGatherHandle"),
     ],
 )
 def test_wrong_types_are_answered_by_what_was_expected(comm, call, expected):
