@@ -7,6 +7,7 @@ The compiled module imports this file at first use.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import select
 import threading
@@ -67,10 +68,13 @@ class _Futures:
 
 def _end(work: Work, future: Future[None]) -> None:
     error = work.exception()
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    try:
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+    except BaseException:  # of a callback, or its caller has ended it: the other futures end all the same
+        logging.getLogger("concurrent.futures").exception("exception at the end of %r", future)
 
 
 os.register_at_fork(after_in_child=_Futures.forget)

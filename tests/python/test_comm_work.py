@@ -135,6 +135,20 @@ def test_futures_end_with_their_works_on_one_thread(pair):
     assert done.result(30) is None
 
 
+def test_a_future_that_cannot_end_leaves_the_others_alone(pair, caplog):
+    def leave(_):
+        raise SystemExit("a callback ends its thread")
+
+    futures = [add(pair[0], async_op=True)[1].get_future() for _ in range(3)]
+    futures[0].add_done_callback(leave)
+    futures[1].set_result(None)
+    for _ in range(3):
+        add(pair[1])
+    assert futures[2].result(30) is None
+    assert "a callback ends its thread" in caplog.text
+    assert "InvalidStateError" in caplog.text
+
+
 class Watched(np.ndarray):
     """An array of which a test learns when it is freed."""
 
