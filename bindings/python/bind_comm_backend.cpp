@@ -42,11 +42,16 @@ Code code_of(nb::handle exception) {
   return Code::backend_failed;
 }
 
-/// The code and the sentence of an exception that a class raised.
+/// The code and the sentence of an exception that a class raised. Its `code` and its text may be any object,
+/// and raise again.
 Error error_of(nb::handle exception) {
-  const Code code = code_of(exception);
-  const bool ours = nb::isinstance(exception, nb::module_::import_("headrace.errors").attr("Error"));
-  return {code, ours ? nb::cast<std::string>(nb::str(exception)) : "it raised " + shown(exception)};
+  try {
+    const Code code = code_of(exception);
+    const bool ours = nb::isinstance(exception, nb::module_::import_("headrace.errors").attr("Error"));
+    return {code, ours ? nb::cast<std::string>(nb::str(exception)) : "it raised " + shown(exception)};
+  } catch (const std::exception&) {
+    return {Code::backend_failed, "it raised " + shown(exception)};
+  }
 }
 
 std::int32_t failed(const Error& error, headrace_text_v1* why) {
@@ -148,6 +153,18 @@ std::int32_t with_gil(headrace_text_v1* why, const Body& body) noexcept {
   }
 }
 
+/// The same for an entry that cannot fail: what `body` raises goes to sys.unraisablehook.
+template <class Body>
+void told_with_gil(const Body& body) noexcept {
+  const CallbackScope scope;
+  if (!scope) return;
+  try {
+    body();
+  } catch (nb::python_error& raised) {
+    raised.discard_as_unraisable("a backend of communicators");
+  }
+}
+
 nb::dict setup_of(const headrace_comm_setup_v1& setup) {
   nb::dict given;
   nb::list ranks;
@@ -175,12 +192,10 @@ std::int32_t backend_open(void* context, const headrace_comm_setup_v1* setup, vo
 
 void backend_close(void* handle) {
   const std::unique_ptr<CommHandle> comm(static_cast<CommHandle*>(handle));
-  Why ignored;
   CommLink* link = nullptr;
-  with_gil(&ignored.text, [&] {
+  told_with_gil([&] {
     link = nb::cast<CommLink*>((*comm)->link);
     (*comm)->adapter.attr("close")();
-    return HEADRACE_OK;
   });
   if (link != nullptr) link->close();
 }
@@ -237,11 +252,7 @@ std::int32_t backend_issue(void* comm, const headrace_comm_call_v1* call, std::u
 }
 
 void backend_abort(void* comm, const char* reason, std::size_t length) {
-  Why ignored;
-  with_gil(&ignored.text, [&] {
-    class_comm(comm).adapter.attr("abort")(to_str({reason, length}));
-    return HEADRACE_OK;
-  });
+  told_with_gil([&] { class_comm(comm).adapter.attr("abort")(to_str({reason, length})); });
 }
 
 std::int32_t backend_split(void* comm, const std::int32_t* ranks, std::uint64_t count,
@@ -270,11 +281,7 @@ std::int32_t backend_set_hints(void* comm, const headrace_setting_v1* hints, std
 }
 
 void backend_set_timeout(void* comm, std::int64_t timeout_ns) {
-  Why ignored;
-  with_gil(&ignored.text, [&] {
-    class_comm(comm).adapter.attr("set_timeout")(seconds_or_none(timeout_ns));
-    return HEADRACE_OK;
-  });
+  told_with_gil([&] { class_comm(comm).adapter.attr("set_timeout")(seconds_or_none(timeout_ns)); });
 }
 
 /// Name and version stay to the end of the process, as the class does.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import math
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,13 +55,12 @@ class Store:
         return value
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
-        limit = timeout or self._timeout
-        pause, waited = threading.Event(), 0.0
+        limit = self._timeout if timeout is None else timeout
+        end = math.inf if limit is None else time.monotonic() + limit.total_seconds()
         while not self.check(keys):
-            if limit is not None and waited > limit.total_seconds():
-                raise errors.TimedOut(f"no value for one of {keys} within {limit.total_seconds()} s")
-            pause.wait(0.002)
-            waited += 0.002
+            if time.monotonic() >= end:
+                raise errors.TimedOut(f"no value for one of {keys} within {limit}")
+            time.sleep(0.002)
 
 
 @dataclass

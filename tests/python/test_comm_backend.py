@@ -9,6 +9,7 @@ import gc
 import importlib.metadata
 import itertools
 import re
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 import headrace
+import headrace._comm_backend
 from headrace import ReduceOp, errors
 
 names = itertools.count()
@@ -229,6 +231,24 @@ def test_ranks_meet_in_the_store_and_run_operations():
     on_ranks(OverHost, 2, body)
 
 
+def test_a_wait_for_a_key_ends_in_time_though_each_look_takes_long():
+    looks = []
+
+    class SlowLink:
+        def get(self, key):
+            looks.append(key)
+            time.sleep(0.05)
+
+    store = headrace._comm_backend.Store(SlowLink(), datetime.timedelta(seconds=0.2))
+    with pytest.raises(errors.TimedOut, match="no value for one of .'absent'. within 0:00:00.2"):
+        store.wait(["absent"])
+    assert len(looks) < 10
+    looks.clear()
+    with pytest.raises(errors.TimedOut, match="within 0:00:00"):
+        store.wait(["absent"], datetime.timedelta(0))
+    assert len(looks) == 1
+
+
 def test_split_makes_an_object_of_the_class_for_each_group():
     def body(comm):
         part = comm.split([comm.get_rank()], f"part-{comm.get_rank()}")
@@ -326,6 +346,47 @@ def test_what_a_method_raises_is_the_error_of_the_call():
     comm = opened(Raises)
     with pytest.raises(errors.BackendFailed, match="an operation returned 3: return None, a Future"):
         comm.all_reduce(np.zeros(1), ReduceOp.SUM)
+
+
+def test_an_exception_whose_text_cannot_be_read_is_shown():
+    class Mute(errors.PeerLost):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    class Raises(Recorded):
+        def barrier(self, async_op, options):
+            raise errors.InvalidArgument("\ud800")
+
+        def broadcast(self, tensor, root, async_op, options):
+            raise Mute("gone")
+
+    comm = opened(Raises)
+    with pytest.raises(errors.BackendFailed, match=r"it raised InvalidArgument\('.ud800'\)"):
+        comm.barrier()
+    with pytest.raises(errors.BackendFailed, match=r"it raised Mute\('gone'\)"):
+        comm.broadcast(np.zeros(1), 0)
+
+
+def test_exceptions_of_abort_and_finalize_go_to_the_unraisable_hook(monkeypatch):
+    raised = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: raised.append(str(args.exc_value)))
+
+    class Raises(Recorded):
+        def finalize(self):
+            raise RuntimeError("no end")
+
+        def set_timeout(self, timeout):
+            raise RuntimeError("no time")
+
+        def abort(self, reason):
+            raise RuntimeError("no abort")
+
+    comm = opened(Raises)
+    comm.set_timeout(3)
+    comm.abort("enough")
+    with pytest.raises(errors.Canceled, match="enough"):
+        comm.finalize()
+    assert raised == ["no time", "no abort", "no end"]
 
 
 def test_what_a_class_lacks_is_not_supported():
