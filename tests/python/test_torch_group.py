@@ -116,6 +116,13 @@ def test_it_may_be_registered_again():
     assert python(*lines) == ["True"]
 
 
+def test_ddp_raises_the_error_of_a_future_that_it_takes_for_a_result():
+    error = "error = as_torch_error(headrace.PeerLost('rank 1 is gone'))"
+    lines = "import headrace, torch", "from headrace._torch.errors import as_torch_error", error
+    looks = "try: torch._jit_internal._extract_tensors(error)"  # as DDP does
+    assert python(*lines, looks, "except headrace.PeerLost as raised: print(raised is error)") == ["True"]
+
+
 def test_import_headrace_imports_no_torch():
     assert python("import headrace, headrace_torch, sys", "print('torch' in sys.modules)") == ["False"]
 

@@ -4,6 +4,8 @@ the exception of Headrace that it was."""
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch.distributed as dist
 
 import headrace
@@ -18,13 +20,18 @@ def as_torch_error(error: headrace.Error) -> headrace.Error:
         return error
     kind = type(error)
     if kind.code not in _classes:
-        _classes[kind.code] = type(
-            kind.__name__, (kind, dist.DistBackendError), {"__module__": kind.__module__}
-        )
+        content = {"__module__": kind.__module__, "__reduce__": _raised}
+        _classes[kind.code] = type(kind.__name__, (kind, dist.DistBackendError), content)
     text = str(error)
     if isinstance(error, headrace.TimedOut):
         text += " (the timeout of the call, or of the group)"  # torch's users look for the word
     return _classes[kind.code](text)
+
+
+def _raised(error: headrace.Error) -> NoReturn:
+    """DDP takes the error of a future in Python for its result: it pickles the error to find tensors, and
+    takes the first one, though there is none. What is raised here ends the step of DDP instead."""
+    raise error
 
 
 def torch_error_of(code: str, text: str) -> headrace.Error:
