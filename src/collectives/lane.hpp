@@ -100,12 +100,13 @@ class LaneReader {
     const Line& line = lane_.lines[lines_ % lane_.line_count];
     if (line.ready.load(std::memory_order_seq_cst) != lines_ + 1) return nullptr;
     has_front_ = true;
-    length_ = line.length;
+    const std::uint64_t message_bytes = line.message_bytes;
+    // Bytes of an empty message would never be taken.
+    length_ = std::min<std::uint64_t>(line.length, message_bytes);
     const std::size_t at = bytes_ % std::max<std::size_t>(lane_.byte_count, 1);
     // No length leads out of the ring.
     if (length_ > inline_bytes) length_ = std::min(length_, lane_.byte_count - at);
-    front_ = {
-        line.tag, line.message_bytes, {length_ <= inline_bytes ? line.bytes : lane_.bytes + at, length_}};
+    front_ = {line.tag, message_bytes, {length_ <= inline_bytes ? line.bytes : lane_.bytes + at, length_}};
     return &front_;
   }
   /// Takes bytes of the front line; with the last one the line goes.

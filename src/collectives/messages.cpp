@@ -11,6 +11,9 @@
 namespace headrace::collectives {
 namespace {
 
+/// What a message that is kept takes beside its bytes: empty ones, too, have an end.
+constexpr std::size_t bytes_beside_kept = 128;
+
 Error wrong_length(int from, std::size_t sent, std::size_t expected) {
   return make_error(
       Code::invalid_argument,
@@ -119,8 +122,9 @@ bool Messages::begin(int from, const Front& front) {
   const auto wanted =
       std::ranges::find_if(receives_, [&](const Receive& r) { return r.fits(from, front.tag); });
   if (wanted == receives_.end()) {
-    if (kept_bytes_ > kept_limit_ || bytes > kept_limit_ - kept_bytes_) return false;
-    kept_bytes_ += bytes;
+    const std::size_t room = kept_limit_ > kept_bytes_ ? kept_limit_ - kept_bytes_ : 0;
+    if (room < bytes_beside_kept || bytes > room - bytes_beside_kept) return false;
+    kept_bytes_ += bytes + bytes_beside_kept;
     kept_.push_back({from, front.tag, std::vector<std::byte>(bytes), 0, {}});
     arriving(from) = {true, bytes, 0, {}, &kept_.back(), false};
     return true;
@@ -147,7 +151,7 @@ void Messages::finish(int from) {
 }
 
 void Messages::deliver(Kept& kept, const Receive& receive) {
-  kept_bytes_ -= kept.bytes.size();
+  kept_bytes_ -= kept.bytes.size() + bytes_beside_kept;
   if (kept.bytes.size() != receive.bytes)
     return end(receive, kept.from, wrong_length(kept.from, kept.bytes.size(), receive.bytes));
   if (receive.bytes != 0) std::memcpy(receive.data, kept.bytes.data(), receive.bytes);

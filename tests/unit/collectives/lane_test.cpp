@@ -84,8 +84,21 @@ TEST_F(LaneTest, an_empty_message_is_a_line) {
 TEST_F(LaneTest, no_length_of_a_line_leads_out_of_the_ring) {
   const std::vector<std::byte> data(100);
   EXPECT_EQ(writer.write({9, 100}, data.data(), 100, 256), 100U);
-  box_.lane(1, LaneKind::collective).lines[0].length = 0xffffffff;
+  Line& line = box_.lane(1, LaneKind::collective).lines[0];
+  line.length = 0xffffffff;
+  line.message_bytes = 0xffffffff;
   EXPECT_EQ(reader.next()->bytes.size(), 256U);
+}
+
+TEST_F(LaneTest, a_part_has_no_more_bytes_than_its_message) {
+  const std::vector<std::byte> data(100);
+  ASSERT_EQ(writer.write({1, 0}, data.data(), 5, 256), 5U);
+  EXPECT_EQ(writer.write({1, 60}, data.data(), 100, 256), 100U);
+  ASSERT_NE(reader.next(), nullptr);
+  EXPECT_EQ(reader.next()->bytes.size(), 0U) << "a reader of 0 bytes takes none, and the line stays";
+  take_front(0);
+  ASSERT_NE(reader.next(), nullptr);
+  EXPECT_EQ(reader.next()->bytes.size(), 60U);
 }
 
 TEST_F(LaneTest, a_line_that_changes_after_it_was_read_changes_nothing) {

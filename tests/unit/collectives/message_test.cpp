@@ -124,6 +124,26 @@ TEST(Messages, that_nobody_has_asked_for_yet_are_kept_while_a_collective_waits) 
   });
 }
 
+TEST(Messages, that_are_empty_count_among_those_that_are_kept) {
+  with_ranks(2,
+             [](Comm& comm) {
+               constexpr int count = 1000;
+               const Elements nothing(nullptr, 0, DType::uint8);
+               MessageOptions options;
+               options.async = true;
+               std::vector<Work> sent;
+               for (int i = 0; comm.rank() == 0 && i < count; ++i)
+                 sent.push_back(must(comm.send(nothing, 1, options)));
+               // Rank 1 takes messages while it is in the barrier.
+               if (comm.rank() == 0)
+                 EXPECT_EQ(sent.back().wait(std::chrono::milliseconds(100)).code(), Code::timed_out);
+               ok(comm.barrier());
+               for (int i = 0; comm.rank() == 1 && i < count; ++i) ok(comm.recv(nothing, 0));
+               for (const Work& work : sent) must(work.wait());
+             },
+             {{"unexpected_bytes", "4096"}});
+}
+
 TEST(Messages, one_of_another_length_fails_its_receive_alone) {
   with_ranks(2, [](Comm& comm) {
     if (comm.rank() == 0) {
