@@ -37,7 +37,7 @@ Meeting::Meeting(CommStore& store, std::string name, int rank, int size, Interru
 
 Result<std::vector<std::string>> Meeting::exchange(std::string mine, Deadline deadline) {
   mine_ = std::move(mine);
-  HEADRACE_TRY_VOID(leave_entry(0, false));
+  HEADRACE_TRY_VOID(leave_entry(0, false, deadline));
   return rank_ == 0 ? lead(deadline) : follow(deadline);
 }
 
@@ -108,23 +108,35 @@ Result<std::vector<std::string>> Meeting::follow(Deadline deadline) {
     auto all = table();
     if (!all && !is_missing(all)) return std::move(all).error();
     if (all && all->entries[static_cast<std::size_t>(rank_)].nonce == nonce_) {
-      if (all->id != confirmed) HEADRACE_TRY_VOID(leave_entry(confirmed = all->id, false));
+      if (all->id != confirmed) HEADRACE_TRY_VOID(leave_entry(confirmed = all->id, false, deadline));
       const auto go = store_.get(key("go"));
       if (go && *go == encode_number(confirmed)) {
-        HEADRACE_TRY_VOID(leave_entry(confirmed, true));
+        HEADRACE_TRY_VOID(leave_entry(confirmed, true, deadline));
         std::vector<std::string> bytes;
         for (Entry& entry : all->entries) bytes.push_back(std::move(entry.bytes));
         return bytes;
       }
     }
-    HEADRACE_TRY(mine, entry_of(rank_));
-    if (mine.nonce != nonce_) return taken_twice();
+    const auto mine = entry_of(rank_);
+    if (is_missing(mine))  // rank 0 was started again
+      HEADRACE_TRY_VOID(leave_entry(confirmed, false, deadline));
+    else if (!mine)
+      return mine.error();
+    else if (mine->nonce != nonce_)
+      return taken_twice();
     HEADRACE_TRY_VOID(pause(deadline));
   }
 }
 
-Result<void> Meeting::leave_entry(std::uint64_t confirmed, bool done) {
-  return store_.set(key(std::to_string(rank_)), Entry{nonce_, confirmed, done, mine_}.encode());
+/// Waits for a place that is not there yet.
+Result<void> Meeting::leave_entry(std::uint64_t confirmed, bool done, Deadline deadline) {
+  const std::string entry = Entry{nonce_, confirmed, done, mine_}.encode();
+  auto left = store_.set(key(std::to_string(rank_)), entry);
+  while (is_missing(left)) {
+    HEADRACE_TRY_VOID(pause(deadline));
+    left = store_.set(key(std::to_string(rank_)), entry);
+  }
+  return left;
 }
 
 Result<Meeting::Entry> Meeting::entry_of(int rank) {
@@ -147,7 +159,8 @@ Result<void> Meeting::pause(Deadline deadline) {
 Error Meeting::late() {
   std::string missing;
   for (int rank = 0; rank < size_; ++rank)
-    if (is_missing(entry_of(rank))) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    if (rank != rank_ && is_missing(entry_of(rank)))
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   if (missing.empty()) {
     return make_error(
         Code::timed_out,

@@ -42,7 +42,7 @@ class Meeting {
   [[nodiscard]] Result<Table> collect(Deadline deadline);
   [[nodiscard]] Result<bool> confirmed_by_all(const Table& table, bool& outdated);
   [[nodiscard]] Result<void> wait_until_done(Deadline deadline);
-  [[nodiscard]] Result<void> leave_entry(std::uint64_t confirmed, bool done);
+  [[nodiscard]] Result<void> leave_entry(std::uint64_t confirmed, bool done, Deadline deadline);
   [[nodiscard]] Result<Entry> entry_of(int rank);
   [[nodiscard]] Result<Table> table();
   /// Waits before the next look into the store.

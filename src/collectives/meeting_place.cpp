@@ -2,39 +2,56 @@
 // The stores in which ranks meet: those of agents, and a socket of rank 0.
 #include "agent/core_options.hpp"
 #include "agent/secret.hpp"
+#include "base/clock.hpp"
 #include "base/errors.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "collectives/meeting.hpp"
+#include "collectives/work_state.hpp"
 #include "metadata/metadata_socket.hpp"
 #include "metadata/open_store.hpp"
 #include "wire/comm_cards.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
-#include <thread>
 
 namespace headrace::collectives {
 namespace {
 
 constexpr auto entry_ttl = std::chrono::seconds(30);
-constexpr auto call_limit = std::chrono::seconds(10);
-constexpr auto poll_interval = std::chrono::milliseconds(2);
 constexpr std::string_view tcp_scheme = "tcp://";
+
+/// How long calls of a store may take: while ranks meet, not much longer than they may.
+class CallLimit {
+ public:
+  explicit CallLimit(Timeout meeting) : end_of_meeting_(deadline_of(meeting)) {}
+  [[nodiscard]] Deadline of_a_call() const {
+    const Deadline longest = Deadline::after(std::chrono::seconds(10));
+    if (end_of_meeting_.expired()) return longest;  // ranks that met here may meet again, for a split
+    const Deadline shortest = Deadline::after(std::chrono::milliseconds(500));  // for a store that is slow
+    return Deadline::earliest(longest, std::max(shortest, end_of_meeting_));
+  }
+
+ private:
+  const Deadline end_of_meeting_;
+};
 
 /// A store of agents.
 class AgentStore final : public CommStore {
  public:
-  explicit AgentStore(std::unique_ptr<metadata::Store> store) : store_(std::move(store)) {}
+  AgentStore(std::unique_ptr<metadata::Store> store, CallLimit limit)
+      : store_(std::move(store)), limit_(limit) {}
   Result<void> set(const std::string& key, const std::string& value) override {
-    return store_->publish(key, "", value, entry_ttl, Deadline::after(call_limit));
+    return store_->publish(key, "", value, entry_ttl, limit_.of_a_call());
   }
   Result<std::string> get(const std::string& key) override {
-    return store_->fetch(key, "", Deadline::after(call_limit));
+    return store_->fetch(key, "", limit_.of_a_call());
   }
 
  private:
   std::unique_ptr<metadata::Store> store_;
+  const CallLimit limit_;
 };
 
 /// At rank 0: a map, and the server through which the others read and write it.
@@ -57,6 +74,13 @@ class ServedStore final : public CommStore {
   }
   Result<void> set(const std::string& key, const std::string& value) override {
     const std::scoped_lock lock(mutex_);
+    const auto found = values_.find(key);
+    const std::size_t before = found == values_.end() ? 0 : key.size() + found->second.size();
+    const std::size_t after = bytes_ - before + key.size() + value.size();
+    if (after > most_bytes)
+      return make_error(Code::exhausted, "the meeting place of rank 0 would hold {} bytes, and takes {}",
+                        after, most_bytes);
+    bytes_ = after;
     values_[key] = value;
     return {};
   }
@@ -73,38 +97,37 @@ class ServedStore final : public CommStore {
     return set(std::string(entry.key), std::string(entry.value));
   }
 
+  static constexpr std::size_t most_bytes = std::size_t{64} << 20;  // also of strangers
+
   std::mutex mutex_;
   std::map<std::string, std::string> values_;
+  std::size_t bytes_ = 0;                             // of keys and values
   std::unique_ptr<metadata::MetadataServer> server_;  // its thread ends before the map goes
 };
 
-/// At the other ranks. Until rank 0 listens there is no entry.
+/// At the other ranks. While rank 0 does not listen there is no entry, and none is left: not_found.
 class RemoteStore final : public CommStore {
  public:
-  RemoteStore(std::string address, metadata::SocketIdentity identity)
-      : address_(std::move(address)), identity_(std::move(identity)) {}
+  RemoteStore(std::string address, metadata::SocketIdentity identity, CallLimit limit)
+      : address_(std::move(address)), identity_(std::move(identity)), limit_(limit) {}
   Result<void> set(const std::string& key, const std::string& value) override {
     const std::string entry = wire::StoreEntry{key, value}.encode();
-    const Deadline deadline = Deadline::after(patience);
-    while (true) {
-      auto sent = metadata::send_to(address_, identity_, entry, Deadline::after(call_limit));
-      if (sent || sent.code() != Code::peer_lost || deadline.expired()) return sent;
-      if (interrupt.asked()) return Interrupt::error();
-      std::this_thread::sleep_for(poll_interval);
-    }
+    return if_it_listens(metadata::send_to(address_, identity_, entry, limit_.of_a_call()));
   }
   Result<std::string> get(const std::string& key) override {
-    auto found = metadata::fetch_from(address_, identity_, key, 0, Deadline::after(call_limit));
-    if (!found && found.code() == Code::peer_lost)
-      return make_error(Code::not_found, "{}", found.error().message);
-    return found;
+    return if_it_listens(metadata::fetch_from(address_, identity_, key, 0, limit_.of_a_call()));
   }
-  std::chrono::nanoseconds patience = std::chrono::seconds(120);
-  Interrupt interrupt = {};
 
  private:
+  template <class T>
+  static Result<T> if_it_listens(Result<T> answer) {
+    if (answer || answer.code() != Code::peer_lost) return answer;
+    return make_error(Code::not_found, "{}", answer.error().message);
+  }
+
   const std::string address_;
   const metadata::SocketIdentity identity_;
+  const CallLimit limit_;
 };
 
 Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const Options& core) {
@@ -119,10 +142,8 @@ Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const
                                         "meet at a port of 127.0.0.1 if all ranks are on this host"));
     return ServedStore::open(address, identity);
   }
-  auto store = std::make_shared<RemoteStore>(address, identity);
-  if (options.meeting_timeout) store->patience = *options.meeting_timeout;
-  store->interrupt = Interrupt(options.interrupted);
-  return std::shared_ptr<CommStore>(std::move(store));
+  return std::shared_ptr<CommStore>(
+      std::make_shared<RemoteStore>(address, identity, CallLimit(options.meeting_timeout)));
 }
 
 }  // namespace
@@ -151,7 +172,8 @@ Result<std::shared_ptr<CommStore>> open_meeting_place(const CommOptions& options
   if (options.meeting.starts_with(tcp_scheme)) return open_socket(options, core);
   HEADRACE_TRY(settings, metadata::StoreOptions::read(core));
   HEADRACE_TRY(store, metadata::open_store(options.meeting, settings, Logger::process_default()));
-  return std::shared_ptr<CommStore>(std::make_shared<AgentStore>(std::move(store)));
+  return std::shared_ptr<CommStore>(
+      std::make_shared<AgentStore>(std::move(store), CallLimit(options.meeting_timeout)));
 }
 
 }  // namespace headrace::collectives

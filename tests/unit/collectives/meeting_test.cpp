@@ -2,16 +2,23 @@
 // Where ranks meet, and what they get when one of them does not come or comes twice.
 #include "ranks.hpp"
 
+#include "base/clock.hpp"
 #include "base/unix_socket.hpp"
+#include "metadata/metadata_socket.hpp"
 #include "support/etcd_server.hpp"
 #include "support/temporary_folder.hpp"
+#include "wire/comm_cards.hpp"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <map>
 #include <mutex>
+#include <thread>
 
 namespace headrace::test {
 namespace {
@@ -27,15 +34,22 @@ void expect_sum(Comm& comm) {
   EXPECT_EQ(data[9], comm.size() * (comm.size() + 1) / 2);
 }
 
-std::uint16_t free_port() {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+/// A port of this host, at which `fd` listens.
+std::uint16_t listen_somewhere(UniqueFd& fd) {
+  fd = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::listen(fd.get(), 8), 0);
   EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   return ntohs(address.sin_port);
+}
+
+std::uint16_t free_port() {
+  UniqueFd fd;
+  return listen_somewhere(fd);
 }
 
 /// A store that a caller brings along.
@@ -106,6 +120,59 @@ TEST(Meeting, a_store_that_does_not_answer_is_named) {
   const auto comm = Comm::open(options);
   ASSERT_FALSE(comm.ok());
   EXPECT_THAT(comm.error().message, HasSubstr(options.meeting.substr(7, 12)));
+}
+
+TEST(Meeting, with_a_rank_0_that_says_nothing_ends_in_time) {
+  UniqueFd silent;
+  CommOptions options = rank_options(1, 2, "world");
+  options.meeting = "tcp://127.0.0.1:" + std::to_string(listen_somewhere(silent));
+  options.meeting_timeout = 300ms;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto comm = Comm::open(options);
+  EXPECT_EQ(comm.code(), Code::timed_out);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
+}
+
+TEST(Meeting, keeps_a_bounded_number_of_bytes_of_strangers) {
+  const std::string place = "127.0.0.1:" + std::to_string(free_port());
+  std::atomic<bool> enough = false;
+  std::jthread rank_0([&] {
+    CommOptions options = rank_options(0, 2, "world");
+    options.meeting = "tcp://" + place;
+    options.interrupted = [&] { return enough.load(); };
+    EXPECT_EQ(Comm::open(options).code(), Code::canceled);
+  });
+  metadata::SocketIdentity stranger;
+  stranger.name = "stranger";
+  stranger.incarnation = 1;
+  const std::string value(std::size_t{16} << 20, 'x');
+  Result<void> sent;
+  for (int i = 0; i < 8 && (sent || sent.code() == Code::peer_lost);) {  // until rank 0 listens
+    const std::string entry = wire::StoreEntry{std::to_string(i), value}.encode();
+    sent = metadata::send_to(place, stranger, entry, Deadline::after(10s));
+    if (sent) ++i;
+  }
+  EXPECT_EQ(sent.code(), Code::exhausted);
+  enough = true;
+}
+
+TEST(Meeting, goes_on_when_rank_0_is_started_again) {
+  const std::string name = unique_comm_name();
+  const std::string address = "tcp://127.0.0.1:" + std::to_string(free_port());
+  std::promise<void> gone;
+  on_threads(3, [&](int rank) {
+    CommOptions options = rank_options(rank, 3, name);
+    options.meeting = address;
+    if (rank == 0) {
+      CommOptions first = options;
+      first.meeting_timeout = 300ms;
+      EXPECT_EQ(Comm::open(first).code(), Code::timed_out);
+      gone.set_value();
+    }
+    if (rank == 2) gone.get_future().wait();
+    Comm comm = must(Comm::open(options));
+    expect_sum(comm);
+  });
 }
 
 TEST(Meeting, that_is_not_complete_in_time_names_the_ranks_that_have_not_come) {
