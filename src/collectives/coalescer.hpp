@@ -6,10 +6,10 @@
 #include "collectives/work_state.hpp"
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 namespace headrace::collectives {
@@ -39,7 +39,7 @@ class Coalescer {
  private:
   std::atomic<int> threads_{0};
   mutable std::mutex mutex_;
-  std::map<std::thread::id, Coalesced> kept_;
+  std::map<std::uint64_t, Coalesced> kept_;  // by the thread's number
   bool closed_ = false;
 };
 

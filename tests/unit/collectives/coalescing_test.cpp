@@ -81,6 +81,13 @@ TEST(Coalescing, leaves_the_calls_of_other_threads_alone) {
   });
 }
 
+TEST(Coalescing, that_a_thread_did_not_end_is_not_continued_by_a_later_thread) {
+  with_ranks(1, [](Comm& comm) {
+    std::thread([&] { must(comm.start_coalescing()); }).join();
+    for (int i = 0; i < 8; ++i) std::thread([&] { EXPECT_FALSE(comm.is_coalescing()); }).join();
+  });
+}
+
 TEST(Coalescing, is_not_nested_and_has_a_start) {
   with_ranks(1, [](Comm& comm) {
     EXPECT_THAT(comm.end_coalescing().error().message, HasSubstr("has not called start_coalescing"));
