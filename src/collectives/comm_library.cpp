@@ -49,6 +49,9 @@ Result<void> check_entries(const headrace_comm_backend_v1& table) {
       return make_error(Code::not_supported,
                         "its table has no entry `{}`: fill in every required entry of comm_v1.h", name);
   }
+  if ((table.group_start == nullptr) != (table.group_end == nullptr))
+    return make_error(Code::not_supported,
+                      "its table has one of `group_start` and `group_end`: fill in both, or none");
   return {};
 }
 

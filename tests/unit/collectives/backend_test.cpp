@@ -156,7 +156,8 @@ TEST(CommFactory, refuses_a_table_that_is_not_right) {
       {[](auto& table) { table.open = nullptr; }, "no entry `open`"},
       {[](auto& table) { table.close = nullptr; }, "no entry `close`"},
       {[](auto& table) { table.issue = nullptr; }, "no entry `issue`"},
-      {[](auto& table) { table.abort = nullptr; }, "no entry `abort`"}};
+      {[](auto& table) { table.abort = nullptr; }, "no entry `abort`"},
+      {[](auto& table) { table.group_start = [](void*) {}; }, "one of `group_start` and `group_end`"}};
   for (const auto& [spoil, expected] : cases) {
     headrace_comm_backend_v1 table = sound_table("spoilt");
     spoil(table);
