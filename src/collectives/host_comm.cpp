@@ -161,7 +161,8 @@ Call HostComm::begin(CommCall& call) {
 
 Result<void> HostComm::start_worker() {
   if (worker_.joinable()) return {};
-  HEADRACE_TRY(thread, start_thread("headrace-comm", [this] { work(); }));
+  HEADRACE_TRY(thread, start_thread("headrace-comm", [self = std::static_pointer_cast<HostComm>(
+                                                          shared_from_this())] { self->work(); }));
   worker_ = std::move(thread);
   return {};
 }
@@ -573,7 +574,10 @@ void HostComm::close() {
   if (busy) abort("it left while operations were under way");
   if (!again && ended()) static_cast<void>(why_ended());  // the hooks hear of an end that no call has met
   changed_.notify_all();
-  if (worker.joinable()) worker.join();
+  if (worker.get_id() == std::this_thread::get_id())
+    worker.detach();  // a hook has let go of the communicator: the thread owns it until it ends
+  else if (worker.joinable())
+    worker.join();
   const Deadline until = Deadline::after(settle_limit);
   while (!ended() && !until.expired() && !members_->far_ranks_have_all())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

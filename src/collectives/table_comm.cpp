@@ -150,6 +150,21 @@ void keep_for_ever(std::shared_ptr<TableHost> host) {
   kept.push_back(std::move(host));
 }
 
+/// The communicator whose backend this thread is in.
+thread_local const TableComm* entered = nullptr;
+
+/// While it lives this thread is in the backend of a communicator.
+class Entered {
+ public:
+  explicit Entered(const TableComm* comm) : outer_(std::exchange(entered, comm)) {}
+  ~Entered() { entered = outer_; }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+ private:
+  const TableComm* const outer_;
+};
+
 }  // namespace
 
 TableComm::TableComm(const headrace_comm_backend_v1& table, CommOptions options, std::vector<int> ranks)
@@ -208,7 +223,8 @@ Result<void> TableComm::start(const Open& open) {
   }
   if (comm_ == nullptr)
     return make_error(Code::backend_failed, "backend {} opened and gave no handle", table_.name);
-  HEADRACE_TRY(thread, start_thread("headrace-comm", [this] { watch(); }));
+  HEADRACE_TRY(thread, start_thread("headrace-comm", [self = std::static_pointer_cast<TableComm>(
+                                                          shared_from_this())] { self->watch(); }));
   watcher_ = std::move(thread);
   return {};
 }
@@ -221,9 +237,11 @@ Result<std::shared_ptr<Comm::Core>> TableComm::split(std::span<const int> ranks,
   if (table_.split == nullptr)
     return make_error(Code::not_supported, "backend {} cannot split a communicator: open another one",
                       table_.name);
+  HEADRACE_TRY_VOID(outside());
   const std::scoped_lock order(order_);
   HEADRACE_TRY_VOID(usable());
   if (ended()) return why_ended();
+  const Entered inside(this);
   CommCall call;
   call.operation = CommOperation::split;
   const Call running = begin(call, number_);
@@ -266,8 +284,10 @@ Result<std::shared_ptr<Comm::Core>> TableComm::shrink(std::span<const int> exclu
   if (forked()) return why_not_in_child();
   if (table_.shrink == nullptr) return not_in_backend("shrink");
   HEADRACE_TRY(left, ranks_left(excluded, rank(), size()));
+  HEADRACE_TRY_VOID(outside());
   const std::scoped_lock order(order_);
   HEADRACE_TRY_VOID(usable());
+  const Entered inside(this);
   const auto mine = static_cast<int>(std::ranges::find(left, rank()) - left.begin());
   const std::string stay = fmt::format("it goes on with ranks {} alone", fmt::join(left, ", "));
   auto part = make_part(left, mine, name(), stay, changes,
@@ -287,8 +307,11 @@ CommOptions TableComm::options() const {
 }
 
 void TableComm::set_timeout(Timeout timeout) {
-  const std::scoped_lock order(order_);
-  if (usable() && table_.set_timeout != nullptr) table_.set_timeout(comm_, table_timeout(timeout));
+  if (table_.set_timeout != nullptr && outside()) {
+    const std::scoped_lock order(order_);
+    const Entered inside(this);
+    if (usable()) table_.set_timeout(comm_, table_timeout(timeout));
+  }
   const std::scoped_lock lock(mutex_);
   options_.timeout = timeout;
 }
@@ -297,8 +320,10 @@ Result<void> TableComm::set_hints(const std::map<std::string, std::string>& hint
   if (table_.set_hints == nullptr)
     return make_error(Code::not_supported, "backend {} takes hints only when a communicator opens",
                       table_.name);
+  HEADRACE_TRY_VOID(outside());
   const std::scoped_lock order(order_);
   HEADRACE_TRY_VOID(usable());
+  const Entered inside(this);
   const TableSettings settings(&hints);
   TableText why;
   const std::int32_t code = table_.set_hints(comm_, settings.data(), settings.size(), why.out());
@@ -312,6 +337,16 @@ Result<void> TableComm::usable() const {
   const std::scoped_lock lock(mutex_);
   if (closing_) return why_closed();
   return {};
+}
+
+/// Inside the backend a call would wait for itself.
+Result<void> TableComm::outside() const {
+  if (entered != this) return {};
+  return make_error(
+      Code::invalid_argument,
+      "backend {} calls the communicator that it serves, or a hook does so inside it: this waits "
+      "for itself; use another communicator",
+      table_.name);
 }
 
 // --- calls
@@ -331,6 +366,7 @@ Call TableComm::begin(CommCall& call, std::uint64_t& last) {
 }
 
 Result<Work> TableComm::issue(CommCall& call, std::shared_ptr<const void> owner) {
+  if (auto free = outside(); !free) return refused(call.operation, std::move(free).error());
   std::unique_lock order(is_message(call.operation) ? message_order_ : order_);
   HEADRACE_TRY(work, begin_call(call, std::move(owner)));
   order.unlock();
@@ -340,7 +376,9 @@ Result<Work> TableComm::issue(CommCall& call, std::shared_ptr<const void> owner)
 
 void TableComm::issue_all(std::span<const KeptCall> calls, bool async, Group& group) {
   if (table_.group_start == nullptr) return Core::issue_all(calls, async, group);
+  if (auto free = outside(); !free) return group.refuse(free.error());
   const std::scoped_lock order(order_, message_order_);
+  const Entered inside(this);
   Result<void> open = usable();
   if (open && ended()) open = why_ended();
   if (!open) return group.refuse(open.error());
@@ -375,6 +413,7 @@ Result<std::shared_ptr<Work::State>> TableComm::begin_call(CommCall& call,
     return work->error();
   }
   const TableCall table_call(call, running.timeout);
+  const Entered inside(this);
   TableText why;
   const std::int32_t answer = table_.issue(comm_, table_call.get(), id, why.out());
   if (answer > 0) --last;  // the next call may be this one, corrected: the other ranks know it by the number
@@ -427,6 +466,7 @@ void TableComm::end_taken(std::uint64_t id, Work::State& work, Result<void> resu
 }
 
 void TableComm::work_ended(std::uint64_t id, Result<void> result, int source) {
+  const Entered inside(this);  // the backend waits for what hooks do here
   const auto work = take(id);
   if (!work) return;  // it was late, it ends twice, or it never was
   if (!result && ended()) {
@@ -443,7 +483,9 @@ void TableComm::work_ended(std::uint64_t id, Result<void> result, int source) {
 
 bool TableComm::drive() {
   if (table_.progress == nullptr || !any_works()) return false;
+  if (!outside()) return false;
   const std::unique_lock lock(progress_, std::try_to_lock);
+  const Entered inside(this);
   return lock.owns_lock() && !closed_ && table_.progress(comm_) != 0;
 }
 
@@ -492,12 +534,15 @@ void TableComm::watch() {
       backend_knows_ = true;
       const std::string reason = cause_->message;
       lock.unlock();
-      table_.abort(comm_, reason.data(), reason.size());
+      {
+        const Entered inside(this);
+        table_.abort(comm_, reason.data(), reason.size());
+      }
       lock.lock();
     }
     const bool waited_for =
         std::any_of(works_.begin(), works_.end(), [](const auto& one) { return one.second.work != nullptr; });
-    if (stop_ && !waited_for) return;
+    if (stop_ && !waited_for) break;
     next_look_ = Deadline::never();
     for (const auto& [id, begun] : works_)
       if (begun.work) next_look_ = Deadline::earliest(next_look_, begun.deadline);
@@ -509,6 +554,9 @@ void TableComm::watch() {
     end_late();
     lock.lock();
   }
+  const bool closes = left_to_watcher_;
+  lock.unlock();
+  if (closes) end_backend();
 }
 
 void TableComm::end_late() {
@@ -569,6 +617,7 @@ void TableComm::abort(std::string_view reason) {
 
 Result<void> TableComm::finalize() {
   if (forked()) return why_not_in_child();
+  HEADRACE_TRY_VOID(outside());
   {
     const std::scoped_lock lock(mutex_);
     if (closing_) return {};
@@ -591,7 +640,10 @@ Result<void> TableComm::finalize() {
 void TableComm::close() {
   if (forked()) return;
   drive();  // what has ended on a GPU is not under way
-  if (!leave()) return;
+  if (leave()) end_backend();
+}
+
+void TableComm::end_backend() {
   const std::scoped_lock calls(order_, message_order_, progress_);  // no thread is inside the backend
   closed_ = true;
   table_.close(comm_);
@@ -607,8 +659,11 @@ void TableComm::close() {
   keep_for_ever(host_);
 }
 
+/// A hook may let go of the communicator where nothing can be waited for: inside the backend, or on the
+/// thread that watches. Then this thread closes the backend when it ends.
 bool TableComm::leave() {
   std::thread watcher;
+  bool joins = false;
   {
     std::unique_lock lock(mutex_);
     closing_ = true;
@@ -619,11 +674,14 @@ bool TableComm::leave() {
       abort("it left while operations were under way");
       lock.lock();
     }
-    changed_.notify_all();
     watcher = std::move(watcher_);
+    joins = watcher.get_id() != std::this_thread::get_id() && outside();
+    left_to_watcher_ = !joins;
+    changed_.notify_all();
   }
-  if (watcher.joinable()) watcher.join();
-  return true;
+  if (!watcher.joinable()) return true;  // it did not start
+  joins ? watcher.join() : watcher.detach();
+  return joins;
 }
 
 }  // namespace headrace::collectives

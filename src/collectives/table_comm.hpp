@@ -72,6 +72,8 @@ class TableComm final : public Comm::Core {
   [[nodiscard]] Result<void> start(const Open& open);
   [[nodiscard]] Call begin(CommCall& call, std::uint64_t& last);
   [[nodiscard]] Result<void> usable() const;
+  ///   errors  invalid_argument (this thread is in the backend)
+  [[nodiscard]] Result<void> outside() const;
   /// Gives a call to the backend. With the lock of its order.
   Result<std::shared_ptr<Work::State>> begin_call(CommCall& call, std::shared_ptr<const void> owner);
   /// Makes a communicator of some ranks, by `open(host, setup, &comm, why)` of the table.
@@ -97,8 +99,10 @@ class TableComm final : public Comm::Core {
   /// Ends the communicator on this rank, once. Its thread tells the backend.
   void end_all(const Error& cause);
   void fail(const Call& call, Error error);
-  /// Ends what is under way, and the thread; whether it was the first to do so.
+  /// Ends what is under way, and the thread; whether the caller is to end the backend.
   bool leave();
+  /// When no thread is inside it.
+  void end_backend();
   [[nodiscard]] Error why_ended() const;
 
   const headrace_comm_backend_v1 table_;
@@ -119,6 +123,7 @@ class TableComm final : public Comm::Core {
   bool backend_knows_ = false;              // of the cause
   bool closing_ = false;                    // no call begins
   bool stop_ = false;                       // the thread ends with the last work
+  bool left_to_watcher_ = false;            // it closes the backend at its end
   Deadline next_look_ = Deadline::never();  // of the thread that watches
   std::condition_variable changed_;
   std::atomic<bool> ended_{false};  // cause_ is set

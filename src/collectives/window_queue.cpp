@@ -4,45 +4,61 @@
 #include "base/errors.hpp"
 #include "base/start_thread.hpp"
 
+#include <iterator>
 #include <utility>
 
 namespace headrace::collectives {
 
 WindowQueue::~WindowQueue() {
+  if (!thread_.joinable()) return;
   {
-    const std::scoped_lock lock(mutex_);
-    stop_ = true;
+    const std::scoped_lock lock(operations_->mutex);
+    operations_->stop = true;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  operations_->changed.notify_all();
+  if (thread_.get_id() != std::this_thread::get_id()) {
+    thread_.join();
+    return;
+  }
+  // The operation that runs lets go of the window. Those behind it use the window, so they run now.
+  std::unique_lock lock(operations_->mutex);
+  while (operations_->waiting.size() > 1) {
+    const auto second = std::next(operations_->waiting.begin());
+    const std::function<void()> next = std::move(*second);
+    operations_->waiting.erase(second);
+    lock.unlock();
+    next();
+    lock.lock();
+  }
+  thread_.detach();
 }
 
 Result<void> WindowQueue::add(std::function<void()> operation) {
-  const std::scoped_lock lock(mutex_);
+  const std::scoped_lock lock(operations_->mutex);
   if (!thread_.joinable()) {
-    HEADRACE_TRY(thread, start_thread("headrace-window", [this] { run(); }));
+    HEADRACE_TRY(thread, start_thread("headrace-window", [operations = operations_] { run(*operations); }));
     thread_ = std::move(thread);
   }
-  operations_.push_back(std::move(operation));
-  changed_.notify_all();
+  operations_->waiting.push_back(std::move(operation));
+  operations_->changed.notify_all();
   return {};
 }
 
 bool WindowQueue::empty() const {
-  const std::scoped_lock lock(mutex_);
-  return operations_.empty();
+  const std::scoped_lock lock(operations_->mutex);
+  return operations_->waiting.empty();
 }
 
-void WindowQueue::run() {
-  std::unique_lock lock(mutex_);
+void WindowQueue::run(Operations& operations) {
+  std::unique_lock lock(operations.mutex);
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || !operations_.empty(); });
-    if (operations_.empty()) return;
-    const std::function<void()>& operation = operations_.front();
+    operations.changed.wait(lock, [&] { return operations.stop || !operations.waiting.empty(); });
+    if (operations.waiting.empty()) return;
+    const std::function<void()>& operation = operations.waiting.front();
     lock.unlock();
     operation();
     lock.lock();
-    operations_.pop_front();
+    operations.waiting.pop_front();
   }
 }
 

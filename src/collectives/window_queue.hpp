@@ -6,8 +6,9 @@
 #include <headrace/result.hpp>
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -27,12 +28,16 @@ class WindowQueue {
   [[nodiscard]] bool empty() const;
 
  private:
-  void run();
+  /// What the thread uses. It may outlive the queue, when its last operation lets go of the window.
+  struct Operations {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::list<std::function<void()>> waiting;  // the first one may be running
+    bool stop = false;
+  };
+  static void run(Operations& operations);
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> operations_;  // the first one may be running
-  bool stop_ = false;
+  const std::shared_ptr<Operations> operations_ = std::make_shared<Operations>();
   std::thread thread_;
 };
 

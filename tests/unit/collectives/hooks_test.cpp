@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <future>
+#include <optional>
 
 namespace headrace::test {
 namespace {
@@ -111,6 +113,29 @@ TEST(CommHooks, hear_once_on_every_rank_that_the_communicator_has_ended) {
     EXPECT_EQ(comm.barrier().code(), Code::canceled);
     comm.abort("again");
     EXPECT_EQ(told.load(), 1);
+  });
+}
+
+TEST(CommHooks, may_let_go_of_the_communicator_on_its_own_thread) {
+  const std::string name = unique_comm_name();
+  std::promise<void> called;
+  on_threads(2, [&](int rank) {
+    std::optional<Comm> comm = must(Comm::open(rank_options(rank, 2, name)));
+    if (rank == 1) {
+      called.get_future().wait();
+      return ok(comm->barrier());
+    }
+    std::promise<void> gone;
+    CommHooks hooks;
+    hooks.completed = [&](const CommCallId&, const Error&) {
+      comm.reset();
+      gone.set_value();
+    };
+    comm->add_hooks(std::move(hooks));
+    const Work work = must(comm->barrier({.async = true}));
+    called.set_value();
+    gone.get_future().wait();
+    must(work.wait());
   });
 }
 

@@ -13,9 +13,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace headrace::test {
@@ -582,6 +584,58 @@ TEST(TableComm, ends_all_works_by_abort_though_the_backend_never_answers) {
   EXPECT_EQ(owner.use_count(), 1);
   script.end(script.last_work());  // breaks its word
   script.host->ended(script.host->context, HEADRACE_INTERNAL, nullptr, 0);
+}
+
+TEST(TableComm, refuses_calls_from_inside_its_backend) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::vector<Error> refused;
+  script.on_issue = [&](const auto&, auto, auto*) {
+    refused = {comm.barrier().error(), comm.send({nullptr, 0, DType::uint8}, 0).error(),
+               comm.finalize().error()};
+    return HEADRACE_COMM_DONE;
+  };
+  ok(comm.barrier());
+  ASSERT_EQ(refused.size(), 3U);
+  for (const Error& error : refused) {
+    EXPECT_EQ(error.code, Code::invalid_argument);
+    EXPECT_THAT(error.message, HasSubstr("calls the communicator that it serves"));
+  }
+}
+
+TEST(TableComm, may_be_let_go_by_a_hook_on_its_own_thread) {
+  Script& script = new_script();
+  std::optional<Comm> comm = must(script.open());
+  std::promise<void> returned;
+  CommHooks hooks;
+  hooks.completed = [&](const CommCallId&, const Error&) {
+    returned.get_future().wait();
+    comm.reset();
+  };
+  comm->add_hooks(std::move(hooks));
+  OpOptions options = asynchronous();
+  options.timeout = milliseconds(20);
+  const Work work = must(comm->barrier(options));
+  returned.set_value();
+  while (!script.closed()) std::this_thread::yield();
+  EXPECT_EQ(work.wait().code(), Code::timed_out);
+}
+
+TEST(TableComm, may_be_let_go_by_a_hook_while_its_backend_ends_a_work) {
+  Script& script = new_script();
+  std::mutex of_the_backend;  // which it holds while it calls the host, and takes to close
+  script.on_close = [&] { const std::scoped_lock lock(of_the_backend); };
+  std::optional<Comm> comm = must(script.open());
+  CommHooks hooks;
+  hooks.completed = [&](const CommCallId&, const Error&) { comm.reset(); };
+  comm->add_hooks(std::move(hooks));
+  const Work work = must(comm->barrier(asynchronous()));
+  {
+    const std::scoped_lock lock(of_the_backend);
+    script.end(script.last_work());
+  }
+  must(work.wait());
+  while (!script.closed()) std::this_thread::yield();
 }
 
 TEST(TableComm, waits_do_not_hang_on_an_abort_that_blocks) {

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <future>
 #include <optional>
 #include <random>
 #include <span>
@@ -580,6 +581,39 @@ TEST(WindowEnd, a_wait_of_another_thread_ends_when_the_window_is_deregistered) {
     while (!waits) std::this_thread::yield();
     must(window->tensor_deregister());
   });
+}
+
+TEST(WindowEnd, a_window_may_be_let_go_by_a_hook_on_its_own_thread) {
+  with_ranks(
+      2,
+      [](Comm& comm) {
+        std::optional<Window> window = must(comm.new_window());
+        must(window->allocate(10, DType::float32));
+        ok(comm.barrier());
+        if (comm.rank() == 0) {
+          std::promise<void> returned, gone;
+          CommHooks hooks;
+          hooks.completed = [&](const CommCallId& call, const Error&) {
+            if (call.operation != CommOperation::put || !window) return;
+            returned.get_future().wait();
+            window.reset();
+            gone.set_value();
+          };
+          CommHook hook = comm.add_hooks(std::move(hooks));
+          const std::vector<float> data(10, 1.0F);
+          WindowOptions options;
+          options.async = true;
+          const Work first = must(window->put(data, 1, 0, options));
+          const Work second = must(window->put(data, 1, 0, options));
+          returned.set_value();
+          gone.get_future().wait();
+          must(first.wait());
+          static_cast<void>(second.wait());  // it ends, well or not
+          hook.remove();
+        }
+        ok(comm.barrier());
+      },
+      Hints{{"backends", "tcp"}});
 }
 
 TEST(WindowEnd, a_window_outlives_its_communicator_and_refuses_operations) {
