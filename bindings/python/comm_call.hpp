@@ -52,14 +52,18 @@ class CommCall {
   WorkObject start(const Call& call) {
     options_.owner = owner();
     const Work work = comm_.ask([&](headrace::Comm& comm) { return call(comm, std::as_const(options_)); });
-    return options_.async || on_gpu_ ? of(work) : done();
+    let_go(options_.owner);
+    const bool has_ended = !on_gpu_ && work.status() == WorkStatus::completed;
+    return has_ended ? done() : of(work);
   }
   /// The same for call(Comm&, const MessageOptions&) of messages, which have no hints.
   template <class Call>
   WorkObject start_message(std::uint32_t tag, const Call& call) {
     refuse_hints();
-    const MessageOptions options{options_.async, options_.timeout, tag, owner(), options_.stream};
-    return of(comm_.ask([&](headrace::Comm& comm) { return call(comm, options); }));
+    MessageOptions options{options_.async, options_.timeout, tag, owner(), options_.stream};
+    const Work work = comm_.ask([&](headrace::Comm& comm) { return call(comm, std::as_const(options)); });
+    let_go(options.owner);
+    return of(work);
   }
 
  private:

@@ -102,6 +102,13 @@ void free_laid_aside() noexcept {
   while (held != nullptr) delete std::exchange(held, held->next_);
 }
 
+void let_go(std::shared_ptr<const void>& held) {
+  const nb::error_scope keep_error;  // destructors may run Python code
+  if (held.use_count() == 1)
+    if (auto* const deleter = std::get_deleter<HeldDeleter>(held)) deleter->now = true;
+  held.reset();
+}
+
 WithoutGil::~WithoutGil() {
   take_gil_back(thread_);
   free_laid_aside();

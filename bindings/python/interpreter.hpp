@@ -36,10 +36,20 @@ void lay_aside(Held* held) noexcept;
 /// Frees the queued objects. The caller must have the GIL.
 void free_laid_aside() noexcept;
 
+/// What becomes of an object that nothing holds any more.
+struct HeldDeleter {
+  bool now = false;  ///< the thread has the GIL, and holds no lock
+  void operator()(Held* held) const noexcept { now ? delete held : lay_aside(held); }
+};
+
 template <class T, class... Arguments>
 std::shared_ptr<T> hold(Arguments&&... arguments) {
-  return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), [](T* held) { lay_aside(held); });
+  return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), HeldDeleter{});
 }
+
+/// Lets go of what `hold` made, with the GIL and no lock: if nothing else holds the object it is freed now.
+/// The queue costs as much as the rest of a call that moves little.
+void let_go(std::shared_ptr<const void>& held);
 
 /// A Python function that Headrace calls on a thread of its own. Its owner in Python shows it to the garbage
 /// collector. The other references are the std::function in C++ and calls that will be made.

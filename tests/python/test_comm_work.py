@@ -61,6 +61,16 @@ def test_an_asynchronous_operation_ends_when_all_ranks_have_come(pair):
     assert work.is_completed()
 
 
+def test_an_asynchronous_operation_that_ends_in_its_call_lets_its_tensor_go_there():
+    comm = headrace.new_comm("fake", rank=0, size=2)
+    mine = np.zeros(3)
+    seen = weakref.ref(mine)
+    work = comm.all_reduce(mine, ReduceOp.SUM, async_op=True)
+    del mine
+    assert seen() is None and work.status == "completed"
+    assert comm.barrier(async_op=True) is work  # one for all that are done
+
+
 def test_messages_cross_without_an_order(pair):
     got = [np.empty(3), np.empty(3)]
     receives = [comm.recv(room, headrace.any_source, async_op=True) for comm, room in zip(pair, got)]

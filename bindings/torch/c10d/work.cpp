@@ -31,8 +31,9 @@ struct Kept {
 };
 
 std::shared_ptr<Tensors> keep(Tensors&& tensors) {
-  const auto kept = std::make_shared<Kept>(std::move(tensors));
-  return {kept, &kept->tensors};
+  auto kept = std::make_shared<Kept>(std::move(tensors));
+  Tensors* const inside = &kept->tensors;
+  return {std::move(kept), inside};
 }
 
 std::optional<TensorList> profiled(const char* title, const Tensors& tensors) {

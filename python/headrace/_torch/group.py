@@ -14,10 +14,11 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store, Work
 
 import headrace
 
-from . import profiling
 from .errors import as_torch_error
 from .monitored_barrier import monitored_barrier
 from .opening import as_torch_errors, open_comm
+from .profiling import ProfiledWork
+from .profiling import is_enabled as is_profiled
 from .reductions import reduction_of
 from .sparse import all_reduce_sparse
 from .tensors import Staged, as_input, as_output, as_outputs, only, split_elements
@@ -211,12 +212,11 @@ class HeadraceProcessGroup(ProcessGroup):
 
     def allreduce(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:  # type: ignore[override]
         tensor, op = only(tensors), reduction_of(opts.reduceOp)
-        if tensor.layout == torch.sparse_coo:
+        if tensor.is_sparse:
             return self._all_reduce_sparse(tensor, opts)
         staged: list[Staged] = []
         memory = as_output(tensor, staged)
-        calls = [(self._comm.all_reduce, (memory, op))]
-        return self._start("all_reduce", calls, opts, tensors, staged)
+        return self._start("all_reduce", (self._comm.all_reduce, (memory, op)), opts, tensors, staged)
 
     def _all_reduce_sparse(self, tensor: Tensor, opts: Any) -> Work:
         if reduction_of(opts.reduceOp) != headrace.ReduceOp.SUM:
@@ -229,15 +229,15 @@ class HeadraceProcessGroup(ProcessGroup):
         op = reduction_of(opts.reduceOp)
         staged: list[Staged] = []
         calls = [(self._comm.all_reduce, (as_output(tensor, staged), op)) for tensor in tensors]
-        return self._start("all_reduce", calls, opts, tensors, staged)
+        return self._start_each("all_reduce", calls, opts, tensors, staged)
 
     def allgather(  # type: ignore[override]
         self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = DEFAULTS
     ) -> Work:
         (outputs,) = output_tensors
         staged: list[Staged] = []
-        calls = [self._gather_call(outputs, only(input_tensors), staged)]
-        return self._start("all_gather", calls, opts, outputs, staged)
+        call = self._gather_call(outputs, only(input_tensors), staged)
+        return self._start("all_gather", call, opts, outputs, staged)
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], input_list: list[Tensor], opts: Any = DEFAULTS
@@ -248,14 +248,16 @@ class HeadraceProcessGroup(ProcessGroup):
             self._gather_call(outputs, tensor, staged)
             for outputs, tensor in zip(zip(*output_lists), input_list)
         ]
-        return self._start("all_gather", calls, opts, _flat(output_lists), staged)
+        return self._start_each("all_gather", calls, opts, _flat(output_lists), staged)
 
     def _gather_call(self, outputs: Sequence[Tensor], tensor: Tensor, staged: list[Staged]) -> Call:
         gather = self._comm.all_gather if _of_one_length(outputs) else self._comm.all_gather_v
         return gather, (as_outputs(outputs, staged), as_input(tensor))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
-        return self.all_gather_single_coalesced([output], [input], opts)
+        staged: list[Staged] = []
+        call = self._comm.all_gather_single, (as_output(output, staged), as_input(input))
+        return self._start("all_gather", call, opts, [output], staged)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = DEFAULTS
@@ -265,7 +267,7 @@ class HeadraceProcessGroup(ProcessGroup):
             (self._comm.all_gather_single, (as_output(output, staged), as_input(tensor)))
             for output, tensor in zip(outputs, inputs)
         ]
-        return self._start("all_gather", calls, opts, outputs, staged)
+        return self._start_each("all_gather", calls, opts, outputs, staged)
 
     def reduce_scatter(  # type: ignore[override]
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = DEFAULTS
@@ -274,11 +276,14 @@ class HeadraceProcessGroup(ProcessGroup):
         staged: list[Staged] = []
         output = as_output(only(output_tensors), staged)
         scatter = self._comm.reduce_scatter if _of_one_length(inputs) else self._comm.reduce_scatter_v
-        calls = [(scatter, (output, [as_input(tensor) for tensor in inputs], reduction_of(opts.reduceOp)))]
-        return self._start("reduce_scatter", calls, opts, output_tensors, staged)
+        call = scatter, (output, [as_input(tensor) for tensor in inputs], reduction_of(opts.reduceOp))
+        return self._start("reduce_scatter", call, opts, output_tensors, staged)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
-        return self.reduce_scatter_single_coalesced([output], [input], opts)
+        staged: list[Staged] = []
+        arguments = as_output(output, staged), as_input(input), reduction_of(opts.reduceOp)
+        call = self._comm.reduce_scatter_single, arguments
+        return self._start("reduce_scatter", call, opts, [output], staged)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = DEFAULTS
@@ -289,15 +294,15 @@ class HeadraceProcessGroup(ProcessGroup):
             (self._comm.reduce_scatter_single, (as_output(output, staged), as_input(tensor), op))
             for output, tensor in zip(outputs, inputs)
         ]
-        return self._start("reduce_scatter", calls, opts, outputs, staged)
+        return self._start_each("reduce_scatter", calls, opts, outputs, staged)
 
     def alltoall(
         self, output_tensors: list[Tensor], input_tensors: list[Tensor], opts: Any = DEFAULTS
     ) -> Work:
         staged: list[Staged] = []
         arguments = [as_output(t, staged) for t in output_tensors], [as_input(t) for t in input_tensors]
-        calls = [(self._comm.all_to_all, arguments)]
-        return self._start("all_to_all", calls, opts, output_tensors, staged)
+        call = self._comm.all_to_all, arguments
+        return self._start("all_to_all", call, opts, output_tensors, staged)
 
     def all_to_all_single(
         self,
@@ -315,11 +320,11 @@ class HeadraceProcessGroup(ProcessGroup):
             split_elements(output, output_split_sizes, size),
             split_elements(input, input_split_sizes, size),
         )
-        calls = [(self._comm.all_to_all_v_single, (*memory, *splits))]
-        return self._start("all_to_all", calls, opts, [output], staged)
+        call = self._comm.all_to_all_v_single, (*memory, *splits)
+        return self._start("all_to_all", call, opts, [output], staged)
 
     def barrier(self, opts: Any = DEFAULTS) -> Work:
-        return self._start("barrier", [(self._comm.barrier, ())], opts, [])
+        return self._start("barrier", (self._comm.barrier, ()), opts, [])
 
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
@@ -336,14 +341,12 @@ class HeadraceProcessGroup(ProcessGroup):
         tensor, root = only(tensors), opts.rootRank
         staged: list[Staged] = []
         memory = as_input(tensor) if root == self.rank() else as_output(tensor, staged)
-        calls = [(self._comm.broadcast, (memory, root))]
-        return self._start("broadcast", calls, opts, tensors, staged)
+        return self._start("broadcast", (self._comm.broadcast, (memory, root)), opts, tensors, staged)
 
     def reduce(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:  # type: ignore[override]
         staged: list[Staged] = []
         arguments = as_output(only(tensors), staged), opts.rootRank, reduction_of(opts.reduceOp)
-        calls = [(self._comm.reduce, arguments)]
-        return self._start("reduce", calls, opts, tensors, staged)
+        return self._start("reduce", (self._comm.reduce, arguments), opts, tensors, staged)
 
     def gather(  # type: ignore[override]
         self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = DEFAULTS
@@ -352,8 +355,7 @@ class HeadraceProcessGroup(ProcessGroup):
         outputs = _flat(output_tensors)
         memory = [as_output(tensor, staged) for tensor in outputs]
         arguments = memory, as_input(only(input_tensors)), opts.rootRank
-        calls = [(self._comm.gather, arguments)]
-        return self._start("gather", calls, opts, outputs, staged)
+        return self._start("gather", (self._comm.gather, arguments), opts, outputs, staged)
 
     def scatter(  # type: ignore[override]
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = DEFAULTS
@@ -361,8 +363,7 @@ class HeadraceProcessGroup(ProcessGroup):
         staged: list[Staged] = []
         inputs = [as_input(tensor) for tensor in _flat(input_tensors)]
         arguments = as_output(only(output_tensors), staged), inputs, opts.rootRank
-        calls = [(self._comm.scatter, arguments)]
-        return self._start("scatter", calls, opts, output_tensors, staged)
+        return self._start("scatter", (self._comm.scatter, arguments), opts, output_tensors, staged)
 
     # --- from rank to rank
 
@@ -389,24 +390,37 @@ class HeadraceProcessGroup(ProcessGroup):
     def _start(
         self,
         name: str,
-        calls: Sequence[Call],
+        call: Call,
         opts: Any,
         result: list[Any],
         staged: Sequence[Staged] = (),
     ) -> Work:
-        """Starts a collective, or several of one kind.
+        """Starts a collective.
 
         name: what profilers show.
         result: what the work's future gets.
         """
         self._number += 1
-        timeout = _timeout_of(opts)
-        at_once = not (opts.asyncOp or profiling.is_enabled() or self._coalesced is not None)
+        timeout = opts.timeout if opts.timeout > ZERO else None  # torch writes -1 ms for none
+        operation, arguments = call
         try:
-            if at_once and len(calls) == 1:
-                ((operation, arguments),) = calls
+            if not (opts.asyncOp or self._coalesced is not None or is_profiled()):
                 operation(*arguments, False, None, timeout)
                 return GroupWork.done(result, staged) if staged else self._done
+            works = (operation(*arguments, True, None, timeout),)
+        except headrace.Error as error:
+            raise as_torch_error(error) from None
+        if self._coalesced is None and not is_profiled():
+            return GroupWork(works, result, staged)
+        return self._work_of(name, works, result, staged)
+
+    def _start_each(
+        self, name: str, calls: Sequence[Call], opts: Any, result: list[Any], staged: Sequence[Staged]
+    ) -> Work:
+        """Starts several collectives of one kind, as one work."""
+        self._number += 1
+        timeout = _timeout_of(opts)
+        try:
             works = [operation(*arguments, True, None, timeout) for operation, arguments in calls]
         except headrace.Error as error:
             raise as_torch_error(error) from None
@@ -422,9 +436,9 @@ class HeadraceProcessGroup(ProcessGroup):
         if self._coalesced is not None:
             self._coalesced.append(GroupWork(works, result, staged))
             return self._coalesced[-1]
-        if profiling.is_enabled():
+        if is_profiled():
             range_name = f"{self.getBackendName()}:{name}"
-            return profiling.ProfiledWork(range_name, works, result, staged)
+            return ProfiledWork(range_name, works, result, staged)
         return GroupWork(works, result, staged)
 
     @staticmethod

@@ -24,6 +24,8 @@ __all__ = ["ProfiledWork", "is_enabled"]
 class ProfiledWork(GroupWork):
     """A work with a range. Its wait returns after the range has ended, so that no profiler misses it."""
 
+    __slots__ = ("_range",)
+
     def __init__(
         self, name: str, works: Sequence[headrace.Work], result: list[Any], staged: Sequence[Staged]
     ) -> None:

@@ -10,8 +10,13 @@ from torch.distributed import ReduceOp
 import headrace
 
 _NAMES = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
-# By torch's numbers: its own objects are slow as keys.
-_OF_TORCH = {int(getattr(ReduceOp, name)): getattr(headrace.ReduceOp, name) for name in _NAMES}
+# By torch's numbers, and by the identity of its constants: its own objects are slow as keys.
+_OF_TORCH: dict[int, headrace.ReduceOp] = {
+    int(getattr(ReduceOp, name)): getattr(headrace.ReduceOp, name) for name in _NAMES
+}
+_OF_CONSTANT: dict[int, headrace.ReduceOp] = {
+    id(getattr(ReduceOp, name)): getattr(headrace.ReduceOp, name) for name in _NAMES
+}
 
 
 def reduction_of(op: Any) -> headrace.ReduceOp:
@@ -19,8 +24,11 @@ def reduction_of(op: Any) -> headrace.ReduceOp:
     op: a torch.distributed.ReduceOp, or its RedOpType.
     Errors: ValueError (torch has it, and Headrace does not).
     """
+    found = _OF_CONSTANT.get(id(op))
+    if found is not None:
+        return found
     kind = getattr(op, "op", op)
-    found: headrace.ReduceOp | None = _OF_TORCH.get(int(kind))
+    found = _OF_TORCH.get(int(kind))
     if found is not None:
         return found
     if kind == ReduceOp.PREMUL_SUM:

@@ -22,8 +22,8 @@ def only(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0]
 
 
-def as_input(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy that is contiguous memory.
+def as_input(tensor: Tensor, staged: list[Staged] | None = None) -> Tensor:
+    """The tensor, or a copy that is contiguous memory, which `staged` then has beside it.
 
     Errors: RuntimeError (not on the CPU, not dense: what to do instead).
     """
@@ -31,18 +31,14 @@ def as_input(tensor: Tensor) -> Tensor:
         _refuse(tensor)
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
-    return _plain_copy(tensor)
-
-
-def as_output(tensor: Tensor, staged: list[Staged]) -> Tensor:
-    """The tensor, or contiguous memory with its elements that `staged` then has beside it.
-
-    Errors: those of as_input.
-    """
-    memory = as_input(tensor)
-    if memory is not tensor:
+    memory = _plain_copy(tensor)
+    if staged is not None:
         staged.append((tensor, memory))
     return memory
+
+
+# The same, with `staged`: what is written to the copy has to reach the tensor.
+as_output = as_input
 
 
 def as_outputs(tensors: Sequence[Tensor], staged: list[Staged]) -> list[Tensor]:
