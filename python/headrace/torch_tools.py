@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's profilers and torch's debug server see of communicators. torch is not imported here: the
-program has done so."""
+"""What torch's profilers and torch's debug server see of communicators, and symmetric tensors. torch is not
+imported here: the program has done so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ._headrace import Comm, CommCall, CommCallId, CommHook, FlightRecorder
 from .errors import Error, InvalidArgument, NotSupported
 
-__all__ = ["add_profiler_ranges", "register_debug_handlers"]
+__all__ = ["add_profiler_ranges", "register_debug_handlers", "register_symmetric_memory"]
 
 _End = Callable[[], None]
 
@@ -117,3 +117,15 @@ def register_debug_handlers(recorder: FlightRecorder) -> list[str]:
     except ValueError:
         return names  # torchcomms has it
     return [*names, "torchcomms_fr_trace_json"]
+
+
+def register_symmetric_memory() -> None:
+    """Makes torch.distributed._symmetric_memory take tensors on the CPU: empty(..., device="cpu"), then
+    rendezvous with a group of Headrace whose ranks are on one host. The compiled process group does it when
+    it is made; programs with the group in Python, or that make the tensors first, call this.
+
+    Errors: ImportError (Headrace has no compiled part for this torch: why).
+    """
+    from ._torch.compiled import load
+
+    load()

@@ -175,7 +175,7 @@ def test_a_group_that_was_not_built_says_what_to_do(monkeypatch):
 )
 def test_ctrl_c_ends_a_wait_alone_and_a_call_with_its_group(binding, make):
     lines = (
-        "import datetime, signal, threading, torch, torch.distributed as dist, headrace",
+        "import datetime, signal, threading, torch, torch.distributed as dist, headrace.distributed",
         "from concurrent.futures import ThreadPoolExecutor",
         make,
         "signal.signal(signal.SIGINT, signal.default_int_handler)",  # a shell's background jobs ignore it
@@ -193,5 +193,16 @@ def test_ctrl_c_ends_a_wait_alone_and_a_call_with_its_group(binding, make):
         "threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()",
         "try: group.barrier(options)",
         "except KeyboardInterrupt: print(here.is_aborted())",
+        "import headrace.torch_tools, torch.distributed._symmetric_memory as symmetric",
+        "headrace.torch_tools.register_symmetric_memory()",
+        f"headrace.distributed.register({binding!r})",
+        "dist.init_process_group('headrace', store=dist.HashStore(), rank=0, world_size=1)",
+        "alone = symmetric.rendezvous(symmetric.empty(4, device='cpu'), dist.group.WORLD)",
+        "alone.put_signal(0); alone.wait_signal(0)",
+        "threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()",
+        "try: alone.wait_signal(0)",
+        "except KeyboardInterrupt: print('no signal')",
+        "dist.all_reduce(torch.ones(1))",
+        "dist.destroy_process_group()",
     )
-    assert python(*lines) == ["interrupted", "1.0", "True"]
+    assert python(*lines) == ["interrupted", "1.0", "True", "no", "signal"]

@@ -12,11 +12,12 @@ from datetime import timedelta
 import numpy
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric
 from torch._C._distributed_c10d import ErrorType, WorkResult
 from torch.distributed import _functional_collectives as functional
 
 import headrace
-from headrace import torch_ops
+from headrace import torch_ops, torch_tools
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -634,6 +635,100 @@ def a_step_of_fsdp2(rank, size):
         torch.testing.assert_close(got.full_tensor(), expected)
 
 
+# --- symmetric tensors
+
+
+def _symmetric(rank, size, count=12):
+    """A symmetric tensor, full of the rank, and what the ranks have made of it."""
+    torch_tools.register_symmetric_memory()
+    tensor = symmetric.empty(count, dtype=torch.float64, device="cpu").fill_(rank)
+    memory = symmetric.rendezvous(tensor, dist.group.WORLD)
+    memory.barrier()
+    return tensor, memory
+
+
+def symmetric_tensors_are_mapped_by_all_ranks(rank, size):
+    tensor, memory = _symmetric(rank, size)
+    assert symmetric.is_symm_mem_tensor(tensor) and not symmetric.is_symm_mem_tensor(of(rank))
+    assert symmetric.get_backend("cpu") == "HEADRACE"
+    symmetric.set_backend("HEADRACE")
+    assert symmetric.rendezvous(tensor, dist.group.WORLD.group_name) is memory
+    assert (memory.rank, memory.world_size, memory.buffer_size) == (rank, size, 12 * 8)
+    assert memory.device == torch.device("cpu") and memory.buffer_ptrs[rank] == tensor.data_ptr()
+    assert not symmetric._SymmetricMemory.has_multicast_support(torch._C._autograd.DeviceType.CPU, 0)
+    for other in range(size):
+        same(
+            memory.get_remote_tensor(other, (3, 4), torch.float64), torch.full((3, 4), float(other)).double()
+        )
+    memory.barrier()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(100):
+        memory.get_buffer(right, (5,), torch.float64, step % 8).fill_(1000 * step + rank)
+        memory.put_signal(right, channel=1)
+        memory.wait_signal(left, channel=1)
+        assert tensor[step % 8 : step % 8 + 5].tolist() == [1000 * step + left] * 5
+        memory.barrier(channel=2)
+    dist.barrier()
+    for other in range(size):
+        assert not memory.get_signal_pad(other, dtype=torch.int32).any()
+    dist.barrier()
+    memory.get_signal_pad(right, (1,), torch.int32, 7).fill_(rank + 1)
+    memory.barrier()
+    assert memory.get_signal_pad(rank, (1,), torch.int32, 7).item() == left + 1
+
+
+def symmetric_tensors_come_and_go(rank, size):
+    """And each group has signals of its own for a tensor."""
+    for _ in range(3):
+        first, memory = _symmetric(rank, size)
+        second, other_memory = _symmetric(rank + 10, size)
+        assert other_memory.get_buffer(size - 1, (1,), torch.float64).item() == size + 9
+        memory.barrier()
+        del first, memory, second, other_memory
+    group = dist.new_group(list(range(size)))
+    tensor, memory = _symmetric(rank, size)
+    again = symmetric.rendezvous(tensor, group)
+    assert again is not memory and again.get_buffer(0, (1,), torch.float64).item() == 0
+    again.barrier()
+    dist.destroy_process_group(group)
+    assert "finalized" in raised(headrace.Error, again.barrier)
+    memory.barrier()
+
+
+def wrong_uses_of_symmetric_tensors_name_ranks_and_values(rank, size):
+    tensor, memory = _symmetric(rank, size)
+    other = (rank + 1) % size
+    memory.put_signal(other, 2)
+    put_again = raised(headrace.TimedOut, lambda: memory.put_signal(other, 2, timeout_ms=30))
+    assert f"rank {rank}, put_signal on channel 2 of symmetric memory of " in put_again
+    assert f"rank {other} has not waited for the signal before within 30 ms" in put_again
+    memory.barrier()
+    memory.wait_signal((rank - 1) % size, 2)
+    wait_again = raised(headrace.TimedOut, lambda: memory.wait_signal(other, 3, timeout_ms=30))
+    assert f"rank {other} has sent no signal within 30 ms" in wait_again
+    no_rank = raised(headrace.InvalidArgument, lambda: memory.put_signal(size))
+    assert f"there is no rank {size}; there are {size} ranks" in no_rank
+    channels = symmetric.get_signal_pad_size() // 4 // size
+    no_channel = raised(headrace.InvalidArgument, lambda: memory.barrier(channels))
+    assert (
+        f"there is no channel {channels}" in no_channel and f"have {channels} for {size} ranks" in no_channel
+    )
+    differ = symmetric.empty(4 + rank, device="cpu")
+    sizes = raised(headrace.InvalidArgument, lambda: symmetric.rendezvous(differ, dist.group.WORLD))
+    assert "rank 1 gives memory of 20 bytes, rank 0 of 16" in sizes
+    plain = raised(RuntimeError, lambda: symmetric.rendezvous(of(rank), dist.group.WORLD))
+    assert "is not that of a symmetric tensor" in plain
+    far = dist.new_group(list(range(size)), pg_options={"backends": "tcp"})
+    not_mapped = raised(headrace.NotSupported, lambda: symmetric.rendezvous(tensor, far))
+    assert f"the memory of rank {int(rank == 0)} cannot be mapped, and symmetric tensors are" in not_mapped
+    dist.destroy_process_group(far)
+    gloo = dist.new_group(list(range(size)), backend="gloo")
+    foreign = raised(headrace.NotSupported, lambda: symmetric.rendezvous(differ, gloo))
+    assert "is none of Headrace" in foreign
+    dist.destroy_process_group(gloo)
+    memory.barrier()
+
+
 # --- torch.ops.headrace
 
 
@@ -769,8 +864,10 @@ def abort_ends_a_group_on_all_ranks(rank, size):
 
 
 def the_last_rank_is_killed(rank, size):
+    _, memory = _symmetric(rank, size)
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    assert f"rank {size - 1} is gone" in raised(headrace.PeerLost, lambda: memory.wait_signal(size - 1))
     text = raised(dist.DistBackendError, lambda: dist.barrier())
     assert f"rank {size - 1} is gone" in text and f"rank {rank}, barrier number" in text
     raised(headrace.PeerLost, lambda: dist.barrier())

@@ -10,17 +10,6 @@
 namespace headrace::torch_group {
 namespace {
 
-/// The communicator of a headrace.Comm, which lives as long as this pointer. With the GIL.
-std::shared_ptr<Comm> comm_of(const py::object& object) {
-  const auto address = object.attr("_capsule")().cast<py::capsule>();
-  PyObject* const held = py::object(object).release().ptr();
-  return {address.get_pointer<Comm>(), [held](Comm*) {
-            if (Py_IsInitialized() == 0) return;
-            const py::gil_scoped_acquire gil;
-            Py_DECREF(held);
-          }};
-}
-
 /// Backends whose operations leave the memory alone once their call has returned. Others may be silent when
 /// they are aborted.
 bool leaves_memory(std::string_view backend) { return backend == "host" || backend == "fake"; }
@@ -56,6 +45,16 @@ c10d::ErrorType error_type_of(Code code) {
 }
 
 }  // namespace
+
+std::shared_ptr<Comm> comm_of(const py::object& object) {
+  const auto address = object.attr("_capsule")().cast<py::capsule>();
+  PyObject* const held = py::object(object).release().ptr();
+  return {address.get_pointer<Comm>(), [held](Comm*) {
+            if (Py_IsInitialized() == 0) return;
+            const py::gil_scoped_acquire gil;
+            Py_DECREF(held);
+          }};
+}
 
 GroupBackend::GroupBackend(py::object comm, c10::intrusive_ptr<GroupOptions> options)
     : c10d::Backend(comm.attr("get_rank")().cast<int>(), comm.attr("get_size")().cast<int>()),

@@ -24,6 +24,9 @@ namespace headrace::torch_group {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
+/// The communicator of a headrace.Comm, which lives as long as this pointer. With the GIL.
+std::shared_ptr<Comm> comm_of(const py::object& object);
+
 /// What a group was made with.
 struct GroupOptions final : c10d::Backend::Options {
   using c10d::Backend::Options::Options;

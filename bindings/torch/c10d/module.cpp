@@ -3,6 +3,7 @@
 #include "bindings/torch/c10d/backend.hpp"
 #include "bindings/torch/c10d/endings.hpp"
 #include "bindings/torch/c10d/errors.hpp"
+#include "bindings/torch/c10d/symmetric_allocator.hpp"
 #include "bindings/torch/c10d/work.hpp"
 
 #include <pybind11/chrono.h>
@@ -76,8 +77,10 @@ PYBIND11_MODULE(HEADRACE_C10D_MODULE, module) {
   bind_work(module);
   bind_backend(module);
   translate_errors();
+  register_symmetric_memory();
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     const py::gil_scoped_release without_gil;
     stop_endings();
+    close_symmetric_memory();
   }));
 }

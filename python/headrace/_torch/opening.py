@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communicator of a process group."""
+"""The communicator of a process group: opened for it, and found."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import Store
+import torch
+from torch._C._distributed_c10d import ProcessGroup, Store, _resolve_process_group
+from torch.distributed import GroupMember
 
 import headrace
 
 from .errors import as_torch_error
+
+_CPU = torch.device("cpu")
 
 
 def open_comm(
@@ -29,6 +33,33 @@ def open_comm(
             meeting_timeout=timeout,
             hints=hints,
         )
+
+
+def comm_of(group: ProcessGroup | None = None) -> headrace.Comm | None:
+    """The communicator behind a group, by default the default one; None: it is of another backend, or there
+    is none."""
+    group = GroupMember.WORLD if group is None else group
+    found = getattr(group, "comm", None)
+    if found is None and type(group) is ProcessGroup:
+        found = _comm_of_backend(group)
+    return found
+
+
+def _comm_of_backend(group: ProcessGroup) -> headrace.Comm | None:
+    """Of a group whose backend for the CPU is a compiled one of Headrace."""
+    try:
+        return getattr(group._get_backend(_CPU), "comm", None)
+    except RuntimeError:
+        return None  # it has no backend for the CPU
+
+
+def comm_of_group_name(name: str) -> headrace.Comm:
+    """The communicator behind the group of a name. The compiled part calls it for symmetric tensors."""
+    comm = comm_of(_resolve_process_group(name))  # type: ignore[arg-type]  # torch's GroupName is newer
+    if comm is None:
+        text = f'group "{name}" is none of Headrace: make it by init_process_group("headrace")'
+        raise as_torch_error(headrace.NotSupported(text))
+    return comm
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 _HAS_TORCH = find_spec("torch") is not None
 
 if _HAS_TORCH or TYPE_CHECKING:
+    from headrace._torch.opening import comm_of
     from headrace_torch import register
 
     from ._coalescing import _coalescing_manager
@@ -44,7 +45,6 @@ if _HAS_TORCH or TYPE_CHECKING:
         scatter,
     )
     from ._groups import (
-        comm_of,
         init_process_group,
         is_enabled,
         new_group,

@@ -14,10 +14,9 @@ from torch.nn import Parameter
 import headrace
 from headrace._torch import profiling
 from headrace._torch.errors import as_torch_error
+from headrace._torch.opening import comm_of
 from headrace._torch.tensors import Staged
 from headrace._torch.work import GroupWork
-
-from ._groups import comm_of
 
 # Others (DTensor, fake tensors of a compiler) have functions of their own, which torch's functions call.
 _PLAIN = (Tensor, Parameter)

@@ -13,10 +13,10 @@ from torch.distributed import distributed_c10d as c10d
 
 import headrace
 from headrace._torch.errors import as_torch_error
+from headrace._torch.opening import comm_of
 from headrace._torch.work import GroupWork
 
 from ._calls import Block, blocks
-from ._groups import comm_of
 
 
 @contextmanager

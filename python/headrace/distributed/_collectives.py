@@ -19,11 +19,12 @@ from torch.distributed import GroupMember, ProcessGroup, ReduceOp
 import headrace
 from headrace._torch import profiling
 from headrace._torch.errors import as_torch_error
+from headrace._torch.opening import comm_of
 from headrace._torch.reductions import reduction_of
 from headrace._torch.tensors import Staged, as_input, as_output, as_outputs, split_elements
 
 from ._calls import comm_for, comm_for_all, start
-from ._groups import comm_of, rank_in, root_in
+from ._groups import rank_in, root_in
 
 Group = ProcessGroup | None
 

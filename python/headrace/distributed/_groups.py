@@ -14,28 +14,10 @@ from torch.distributed import GroupMember, ProcessGroup
 
 import headrace
 from headrace._torch.errors import as_torch_error
+from headrace._torch.opening import comm_of
 from headrace_torch import NAME
 
-_CPU = torch.device("cpu")
 _OURS = (None, NAME, f"cpu:{NAME}")
-
-
-def comm_of(group: ProcessGroup | None = None) -> headrace.Comm | None:
-    """The communicator behind a group, by default the default one; None: it is of another backend, or there
-    is none."""
-    group = GroupMember.WORLD if group is None else group
-    found = getattr(group, "comm", None)
-    if found is None and type(group) is ProcessGroup:
-        found = _comm_of_backend(group)
-    return found
-
-
-def _comm_of_backend(group: ProcessGroup) -> headrace.Comm | None:
-    """Of a group whose backend for the CPU is a compiled one of Headrace."""
-    try:
-        return getattr(group._get_backend(_CPU), "comm", None)
-    except RuntimeError:
-        return None  # it has no backend for the CPU
 
 
 def is_enabled() -> bool:

@@ -17,8 +17,9 @@ from torch.distributed import ProcessGroup
 import headrace
 from headrace import objects
 from headrace._torch.errors import as_torch_error
+from headrace._torch.opening import comm_of
 
-from ._groups import comm_of, rank_in, root_in
+from ._groups import rank_in, root_in
 
 Group = ProcessGroup | None
 
