@@ -3,11 +3,11 @@
 // receives tokens from them.
 #pragma once
 
+#include "cli/common/work_folder.hpp"
 #include "cli/demo/messages.hpp"
 #include "cli/demo/placement.hpp"
 #include "cli/demo/processes.hpp"
 #include "cli/demo/watch_rules.hpp"
-#include "cli/demo/work_folder.hpp"
 #include "cli/demo/worker.hpp"
 
 #include <atomic>

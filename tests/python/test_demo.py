@@ -372,7 +372,7 @@ def test_a_signal_ends_the_text_and_leaves_nothing(demo, tmp_path, number):
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == -number, err.decode()
-    assert not list(tmp_path.glob("headrace-demo-*"))
+    assert not list(tmp_path.glob("headrace-work-*"))
     assert not [path for path in Path(os.environ["HEADRACE_RUNTIME_DIR"]).rglob("*") if not path.is_dir()]
 
 
@@ -381,9 +381,9 @@ def test_what_a_killed_demo_left_is_removed_by_the_next(demo, tmp_path):
     assert process.stdout.read(200)
     process.kill()
     process.wait()
-    assert list(tmp_path.glob("headrace-demo-*"))
+    assert list(tmp_path.glob("headrace-work-*"))
     finished(demo("--json", "--tokens", 3))
-    assert not list(tmp_path.glob("headrace-demo-*"))
+    assert not list(tmp_path.glob("headrace-work-*"))
 
 
 def test_a_worker_that_says_nothing_is_named(demo):
@@ -435,7 +435,7 @@ def test_a_worker_that_cannot_live_is_given_up_by_name(demo):
 
 def test_nothing_is_left_behind(demo, tmp_path):
     finished(demo("--json", "--tokens", 3))
-    assert not list(tmp_path.glob("headrace-demo-*"))
+    assert not list(tmp_path.glob("headrace-work-*"))
     process = demo("--tokens", 1700)
     assert process.stdout.read(200)
     workers = [worker(process, name) for name in ("prefill", "decode-0")]
@@ -445,5 +445,5 @@ def test_nothing_is_left_behind(demo, tmp_path):
     while any(runs(pid) for pid in workers):
         assert time.monotonic() < ended, "workers outlive the demo"
         time.sleep(0.01)
-    for folder in tmp_path.glob("headrace-demo-*"):
+    for folder in tmp_path.glob("headrace-work-*"):
         shutil.rmtree(folder)

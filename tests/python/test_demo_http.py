@@ -430,7 +430,7 @@ def test_a_signal_ends_streams_and_server(own_server, stop):
         assert own_server.process.wait(30) == 0
     with pytest.raises(openai.APIError, match="being stopped"):
         list(parts)
-    assert not list(own_server.folder.glob("headrace-demo-*"))
+    assert not list(own_server.folder.glob("headrace-work-*"))
 
 
 def the_last_worker_dies(server, name):

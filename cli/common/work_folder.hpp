@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The demo's temporary folder. Its process holds a lock on it. A folder without a lock was left by a process
-// that was killed; the next demo removes it.
+// A temporary folder of a command. Its process holds a lock on it. A folder without a lock was left by a
+// process that was killed; the next command that makes one removes it.
 #pragma once
 
 #include "cli/common/file_descriptor.hpp"
@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace headrace::cli::demo {
+namespace headrace::cli {
 
 class WorkFolder {
  public:
@@ -29,4 +29,4 @@ class WorkFolder {
   FileDescriptor lock_;
 };
 
-}  // namespace headrace::cli::demo
+}  // namespace headrace::cli

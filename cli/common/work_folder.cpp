@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo/work_folder.hpp"
+#include "cli/common/work_folder.hpp"
 
 #include "cli/common/errors.hpp"
 
@@ -11,12 +11,12 @@
 #include <filesystem>
 #include <random>
 
-namespace headrace::cli::demo {
+namespace headrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view prefix = "headrace-demo-";
+constexpr std::string_view prefix = "headrace-work-";
 constexpr std::size_t digits = 16;
 
 std::string random_name() {
@@ -97,4 +97,4 @@ void WorkFolder::remove() {
   lock_.reset();
 }
 
-}  // namespace headrace::cli::demo
+}  // namespace headrace::cli

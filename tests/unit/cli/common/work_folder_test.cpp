@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/demo/work_folder.hpp"
+#include "cli/common/work_folder.hpp"
 
 #include "support/temporary_folder.hpp"
 
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <optional>
 
-namespace headrace::cli::demo {
+namespace headrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -51,17 +51,17 @@ TEST_F(WorkFolderTest, AWorkFolderIsRemovedWithItsContents) {
 TEST_F(WorkFolderTest, ANewWorkFolderRemovesAbandonedOnesAndNothingElse) {
   auto living = WorkFolder::make();
   ASSERT_TRUE(living.ok());
-  const fs::path left = parent_ / "headrace-demo-0123456789abcdef", other = parent_ / "other";
+  const fs::path left = parent_ / "headrace-work-0123456789abcdef", other = parent_ / "other";
   fs::create_directories(left / "agents");
   fs::create_directory(other);
   fs::permissions(left, fs::perms::owner_all);
-  fs::create_directory_symlink(other, parent_ / "headrace-demo-0123456789abcd00");
-  for (const char* const name : {"headrace-demo-results", "headrace-demo-backup", "headrace-demo-20240101"})
+  fs::create_directory_symlink(other, parent_ / "headrace-work-0123456789abcd00");
+  for (const char* const name : {"headrace-work-results", "headrace-work-backup", "headrace-work-20240101"})
     fs::create_directory(parent_ / name);
   auto next = WorkFolder::make();
   ASSERT_TRUE(next.ok());
   EXPECT_FALSE(fs::exists(left));
-  for (const char* const name : {"headrace-demo-results", "headrace-demo-backup", "headrace-demo-20240101"})
+  for (const char* const name : {"headrace-work-results", "headrace-work-backup", "headrace-work-20240101"})
     EXPECT_TRUE(fs::exists(parent_ / name)) << name;
   EXPECT_TRUE(fs::exists(living->path()) && fs::exists(next->path()) && fs::exists(other));
 }
@@ -75,4 +75,4 @@ TEST_F(WorkFolderTest, AMissingTemporaryFolderIsNamed) {
 }
 
 }  // namespace
-}  // namespace headrace::cli::demo
+}  // namespace headrace::cli
