@@ -6,7 +6,11 @@
 
 Each returns a new tensor, and waits in the call. They have gradients where the reduction has one: "sum" and
 "avg". All ranks call the same operators in the same order; torch.compile leaves out one whose result nobody
-uses, so compile the same program on all ranks.
+uses, so compile the same program on all ranks. It leaves out none of batch_send_recv and of windows, and
+keeps the order of these among themselves:
+
+    headrace.torch_ops.register_window(window, "kv")
+    torch.ops.headrace.window_put(tensor, 1, 0, "kv")
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from torch import Tensor
 
 import headrace
 
-__all__ = ["register", "unregister"]
+from ._torch.opening import comm_of
+from ._torch.window_ops import in_order, register_window, unregister_window
+
+__all__ = ["register", "register_window", "unregister", "unregister_window"]
 
 _comms: dict[str, headrace.Comm] = {}
 _REDUCTIONS: dict[str, headrace.ReduceOp] = {
@@ -31,7 +38,7 @@ _REDUCTIONS: dict[str, headrace.ReduceOp] = {
 def register(comm: headrace.Comm | torch.distributed.ProcessGroup) -> str:
     """Makes a communicator known to the operators, and keeps it. Returns its name.
 
-    Errors: InvalidArgument (another communicator of this name is registered).
+    Errors: InvalidArgument (another communicator of this name is registered; a group of another backend).
     """
     ours = comm if isinstance(comm, headrace.Comm) else _comm_of(comm)
     name = ours.get_name()
@@ -42,8 +49,12 @@ def register(comm: headrace.Comm | torch.distributed.ProcessGroup) -> str:
     return name
 
 
-def _comm_of(group: Any) -> headrace.Comm:
-    comm: headrace.Comm = group._get_backend(torch.device("cpu")).comm
+def _comm_of(group: torch.distributed.ProcessGroup) -> headrace.Comm:
+    comm = comm_of(group)
+    if comm is None:
+        raise headrace.InvalidArgument(
+            f'{group} is none of Headrace: give a headrace.Comm, or a group of the backend "headrace"'
+        )
     return comm
 
 
@@ -214,3 +225,57 @@ def _broadcast_gradient(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 broadcast.register_autograd(_broadcast_gradient, setup_context=_keep_root)
+
+
+# --- messages, issued together
+
+
+@in_order
+@torch.library.custom_op("headrace::batch_send_recv", mutates_args=())
+def batch_send_recv(
+    inputs: list[Tensor], destinations: list[int], like: list[Tensor], sources: list[int], comm: str
+) -> list[Tensor]:
+    """Sends inputs[i] to rank destinations[i], and receives from rank sources[i] a new tensor of the shape
+    and type of like[i], all of them together."""
+    batch = _comm(comm).batch_op_create()
+    outputs = _empty_like(like)
+    for tensor, rank in _pairs("inputs", inputs, "destinations", destinations):
+        batch.send(_plain(tensor), rank)
+    for output, rank in _pairs("like", outputs, "sources", sources):
+        batch.recv(output, rank)
+    batch.issue(False)
+    return outputs
+
+
+@batch_send_recv.register_fake
+def _(
+    inputs: list[Tensor], destinations: list[int], like: list[Tensor], sources: list[int], comm: str
+) -> list[Tensor]:
+    return _empty_like(like)
+
+
+def _empty_like(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in tensors]
+
+
+def _pairs(name: str, tensors: list[Tensor], name_of_ranks: str, ranks: list[int]) -> Any:
+    if len(tensors) != len(ranks):
+        raise headrace.InvalidArgument(
+            f"{name} has {len(tensors)} tensors, {name_of_ranks} has {len(ranks)} ranks: give a rank for each"
+        )
+    return zip(tensors, ranks)
+
+
+def _keep_messages(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    sent, ctx.destinations, _, ctx.sources, ctx.comm = inputs
+    ctx.sent = [(tensor.shape, tensor.dtype) for tensor in sent]
+
+
+def _messages_gradient(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
+    """The gradient of what was received goes back to its sender."""
+    like = [torch.empty(shape, dtype=dtype) for shape, dtype in ctx.sent]
+    back = batch_send_recv(list(gradients), ctx.sources, like, ctx.destinations, ctx.comm)
+    return back, None, [None] * len(gradients), None, None
+
+
+batch_send_recv.register_autograd(_messages_gradient, setup_context=_keep_messages)

@@ -8,6 +8,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ CASES = [
     if isinstance(node, ast.FunctionDef) and [a.arg for a in node.args.args] == ["rank", "size"]
 ]
 WITH_TWO_RANKS = "compiled_operators"  # torch's compiler takes seconds to import
+WITH_A_C_COMPILER = "compiled_operators_run_in_code_of_inductor"
 BINDINGS = ["compiled", "python"]
 
 
@@ -37,6 +39,15 @@ def cases_of(binding):
     """Cases of one binding begin with its name."""
     others = tuple(f"{other}_" for other in BINDINGS if other != binding)
     return [case for case in CASES if case != ENDS_A_RANK and not case.startswith(others)]
+
+
+def marks_of(case):
+    if case != WITH_A_C_COMPILER:
+        return ()
+    absent = shutil.which("g++") is None
+    return pytest.mark.slow, pytest.mark.skipif(
+        absent, reason="there is no g++, which torch's inductor calls"
+    )
 
 
 def folder_for(factory):
@@ -66,7 +77,7 @@ def ranks_of(tmp_path_factory):
 @pytest.mark.parametrize(
     "size, binding, case",
     [
-        (size, binding, case)
+        pytest.param(size, binding, case, marks=marks_of(case))
         for size in (2, 3)
         for binding in BINDINGS
         for case in cases_of(binding)

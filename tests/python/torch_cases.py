@@ -786,8 +786,127 @@ def compiled_operators_refuse_what_they_cannot_do(rank, size):
     assert "no equal rows" in raised(
         headrace.InvalidArgument, lambda: ops.reduce_scatter_single(plain, "sum", name)
     )
+    gloo = dist.new_group(list(range(size)), backend="gloo")
+    assert "is none of Headrace" in raised(headrace.InvalidArgument, lambda: torch_ops.register(gloo))
+    dist.destroy_process_group(gloo)
     torch_ops.unregister(name)
     assert "Call register(comm)" in raised(headrace.NotFound, lambda: ops.all_gather_single(plain, name))
+
+
+def compiled_operators_of_windows_keep_their_order(rank, size):
+    window = backend_of(dist.group.WORLD).comm.new_window()
+    window.allocate(8, "float64")
+    name = torch_ops.register_window(window, "eight numbers")
+    ops, other = torch.ops.headrace, 1 - rank
+
+    def meet():
+        ops.window_signal(other, 1, "add", name)
+        ops.window_wait_signal(other, name)
+
+    def program(tensor):
+        ops.window_put(tensor + rank, other, 2, name)
+        meet()
+        first = ops.window_get(rank, 2, 3, name)
+        meet()
+        ops.window_put(first * 10, other, 2, name)
+        meet()
+        second = ops.window_get(other, 2, 3, name)
+        meet()
+        return first, second
+
+    for run in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
+        first, second = run(torch.arange(3.0, dtype=torch.float64))
+        same(first, torch.arange(3.0, dtype=torch.float64) + other)
+        same(second, first * 10)
+    _check_operators(
+        window_put=(torch.ones(2, dtype=torch.float64), rank, 6, name),
+        window_get=(rank, 0, 4, name),
+        window_signal=(rank, 5, "set", name),
+        window_wait_signal=(rank, name, "eq", 5),
+    )
+    wrong = lambda: ops.window_put(torch.ones(2), other, 0, name)  # noqa: E731
+    assert "float32, those of the window are float64" in raised(headrace.InvalidArgument, wrong)
+    traced = torch.compile(lambda tensor: ops.window_put(tensor, other, 0, name), backend="aot_eager")
+    assert "convert it by tensor.to(torch.float64)" in raised(Exception, lambda: traced(torch.ones(2)))
+    assert "another window" in raised(
+        headrace.InvalidArgument, lambda: torch_ops.register_window(_with_memory("int8"), name)
+    )
+    torch_ops.unregister_window(name)
+    assert "Call register_window" in raised(headrace.NotFound, lambda: ops.window_get(rank, 0, 1, name))
+    window.tensor_deregister()
+
+
+def _with_memory(dtype):
+    window = backend_of(dist.group.WORLD).comm.new_window()
+    window.allocate(2, dtype)
+    return window
+
+
+def _check_operators(**arguments):
+    for operator, given in arguments.items():
+        torch.library.opcheck(getattr(torch.ops.headrace, operator), given)
+
+
+def compiled_operators_add_in_windows(rank, size):
+    name = torch_ops.register_window(_with_memory("int64"), "counts")
+    add = torch.ops.headrace.window_atomic_add
+    traced = torch.compile(lambda value: add(0, 1, 5, name) + value, backend="aot_eager", fullgraph=True)
+    got = [add(0, 1, 5, name).item(), traced(torch.tensor(0)).item()]
+    assert got[0] < got[1] and set(got) <= {0, 5, 10, 15}
+    dist.barrier()
+    assert torch.ops.headrace.window_get(0, 1, 1, name).item() == 20
+    dist.barrier()
+    torch_ops.unregister_window(name)
+
+
+def compiled_operators_of_batches_are_traced_and_have_gradients(rank, size):
+    name = torch_ops.register(dist.group.WORLD)
+    exchange, other = torch.ops.headrace.batch_send_recv, 1 - rank
+
+    def program(tensor):
+        first, second = exchange(
+            [tensor * 2, tensor[:1]], [other, other], [tensor, tensor[:1]], [other, other], name
+        )
+        return first * (rank + 1) + second
+
+    for run in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
+        tensor = torch.full((3,), rank + 1.0, requires_grad=True)
+        result = run(tensor)
+        result.sum().backward()
+        same(result.detach(), torch.full((3,), 2.0 * (other + 1) * (rank + 1) + other + 1))
+        expected = torch.full((3,), 2.0 * (other + 1))  # what the other rank multiplied it by
+        expected[0] += 3
+        same(tensor.grad, expected)
+    sends_alone = torch.compile(
+        lambda tensor: exchange([tensor], [other], [], [], name), backend="aot_eager", fullgraph=True
+    )
+    sends_alone(torch.full((2,), float(rank)))
+    received = torch.empty(2)
+    dist.recv(received, other)
+    assert received.tolist() == [other] * 2
+    _check_operators(batch_send_recv=([torch.ones(2)], [other], [torch.ones(2)], [other], name))
+    wrong = lambda: exchange([torch.ones(2)], [], [], [], name)  # noqa: E731
+    assert "destinations has 0 ranks" in raised(headrace.InvalidArgument, wrong)
+    torch_ops.unregister(name)
+
+
+def compiled_operators_run_in_code_of_inductor(rank, size):
+    name = torch_ops.register(dist.group.WORLD)
+    window = torch_ops.register_window(_with_memory("float32"), "two numbers")
+    ops, other = torch.ops.headrace, 1 - rank
+
+    def program(tensor):
+        total = ops.all_reduce(tensor * 2, "sum", name)
+        ops.window_put(total[:2] + rank, other, 0, window)
+        ops.window_signal(other, 1, "add", window)
+        ops.window_wait_signal(other, window)
+        (received,) = ops.batch_send_recv([total * rank], [other], [total], [other], name)
+        return ops.window_get(rank, 0, 2, window).sum() + received.sin()
+
+    tensor = torch.arange(4.0) + rank
+    torch.testing.assert_close(torch.compile(program, fullgraph=True)(tensor), program(tensor))
+    torch_ops.unregister_window(window)
+    torch_ops.unregister(name)
 
 
 # --- errors

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of windows as operators of torch, `torch.ops.headrace.window_put` and others: headrace.torch_ops
+has what programs call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+from torch._library.custom_ops import CustomOpDef
+from torch.utils.dlpack import from_dlpack
+
+import headrace
+
+_windows: dict[str, tuple[headrace.Window, torch.dtype]] = {}
+
+
+def in_order(operator: CustomOpDef) -> CustomOpDef:
+    """Says of an operator that its call is an effect: torch.compile leaves none of them out, and keeps their
+    order."""
+    _register_effectful_op(operator._opoverload, _EffectType.ORDERED)
+    return operator
+
+
+def register_window(window: headrace.Window, name: str) -> str:
+    """Makes a window with its memory known to the operators, and keeps it. Returns the name.
+
+    Errors: InvalidArgument (another window of this name is registered; the window has no memory yet).
+    """
+    dtype = from_dlpack(window.get_tensor()).dtype
+    if _windows.setdefault(name, (window, dtype))[0] is not window:
+        raise headrace.InvalidArgument(
+            f'another window "{name}" is registered: unregister it, or give this one another name'
+        )
+    return name
+
+
+def unregister_window(name: str) -> None:
+    """Forgets a window. Does nothing if the name is not registered."""
+    _windows.pop(name, None)
+
+
+def _entry(name: str) -> tuple[headrace.Window, torch.dtype]:
+    if name not in _windows:
+        known = ", ".join(_windows) or "none"
+        raise headrace.NotFound(
+            f'no window "{name}" is registered: {known}. Call register_window(window, name)'
+        )
+    return _windows[name]
+
+
+def _window(name: str) -> headrace.Window:
+    return _entry(name)[0]
+
+
+def _operator(name: str) -> Callable[[Callable[..., object]], CustomOpDef]:
+    define = torch.library.custom_op(f"headrace::{name}", mutates_args=())
+    return lambda function: in_order(define(function))
+
+
+@_operator("window_put")
+def window_put(input: Tensor, dst_rank: int, offset: int, window: str) -> None:
+    """Writes the elements to those of a rank, from its element `offset` on."""
+    _window(window).put(input.contiguous().resolve_conj().resolve_neg(), dst_rank, offset)
+
+
+@_operator("window_get")
+def window_get(src_rank: int, offset: int, count: int, window: str) -> Tensor:
+    """A new tensor with `count` elements of a rank, also of this one, from its element `offset` on."""
+    found, dtype = _entry(window)
+    output = torch.empty(count, dtype=dtype)
+    found.get(output, src_rank, offset)
+    return output
+
+
+@_operator("window_signal")
+def window_signal(peer_rank: int, value: int, op: str, window: str) -> None:
+    """Changes the word that this rank has at another one. op: "add" or "set"."""
+    _window(window).signal(peer_rank, value=value, op=op)
+
+
+@_operator("window_wait_signal")
+def window_wait_signal(peer_rank: int, window: str, condition: str | None = None, value: int = 1) -> None:
+    """Waits for the word that a rank has here. condition: as of headrace.Window.wait_signal."""
+    _window(window).wait_signal(peer_rank, condition=condition, value=value)
+
+
+@_operator("window_atomic_add")
+def window_atomic_add(dst_rank: int, offset: int, value: int, window: str) -> Tensor:
+    """Adds to one element of a rank. Returns the value before, an int64 without dimensions."""
+    return torch.tensor(_window(window).atomic_add(dst_rank, offset, value), dtype=torch.int64)
+
+
+@window_put.register_fake
+def _(input: Tensor, dst_rank: int, offset: int, window: str) -> None:
+    _check_dtype(input, window)
+
+
+@window_get.register_fake
+def _(src_rank: int, offset: int, count: int, window: str) -> Tensor:
+    return torch.empty(count, dtype=_entry(window)[1])
+
+
+@window_signal.register_fake
+def _(peer_rank: int, value: int, op: str, window: str) -> None:
+    _entry(window)
+
+
+@window_wait_signal.register_fake
+def _(peer_rank: int, window: str, condition: str | None = None, value: int = 1) -> None:
+    _entry(window)
+
+
+@window_atomic_add.register_fake
+def _(dst_rank: int, offset: int, value: int, window: str) -> Tensor:
+    _entry(window)
+    return torch.empty((), dtype=torch.int64)
+
+
+def _check_dtype(input: Tensor, window: str) -> None:
+    dtype = _entry(window)[1]
+    if input.dtype != dtype:
+        raise headrace.InvalidArgument(
+            f'the tensor is {input.dtype}, window "{window}" has {dtype}: convert it by tensor.to({dtype})'
+        )
