@@ -222,6 +222,9 @@ function(headrace_add_tests)
     set_target_properties(test_plugin_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY
                                                                                       ${headrace_tests_dir}/plugins)
     headrace_existing(users unit_vendor unit_engine unit_agent unit_collectives contract system)
+    if(name STREQUAL "libheadrace_comm_idle")
+      headrace_existing(users command)  # the one that it loads
+    endif()
     foreach(user IN LISTS users)
       add_dependencies(${user} test_plugin_${name})
     endforeach()

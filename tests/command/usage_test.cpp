@@ -31,7 +31,8 @@ INSTANTIATE_TEST_SUITE_P(Commands, CliHelp,
                                          std::vector<std::string>{"pull"}, std::vector<std::string>{"doctor"},
                                          std::vector<std::string>{"plugins"},
                                          std::vector<std::string>{"bench"},
-                                         std::vector<std::string>{"bench", "pages"}));
+                                         std::vector<std::string>{"bench", "pages"},
+                                         std::vector<std::string>{"bench", "coll"}));
 
 TEST(CliUsage, TheVersionIsPrinted) {
   const Outcome outcome = run_command({"--version"});
@@ -62,7 +63,7 @@ TEST(CliUsage, AWrongWordIsNamedWithTheNearestRightOne) {
   using Words = std::vector<std::string>;
   for (const auto& [arguments, text] : std::vector<std::pair<Words, const char*>>{
            {{}, "name a command: demo, serve, pull, "},
-           {{"bench"}, "name a command: pages"},
+           {{"bench"}, "name a command: pages, coll"},
            {{"doctr"}, "no command `headrace doctr`: did you mean doctor?"},
            {{"export", "mlp.py:build"}, "no command `headrace export`: `python -m headrace.export` makes"},
            {{"bench", "page"}, "no command `headrace bench page`: did you mean pages?"},

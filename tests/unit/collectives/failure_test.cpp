@@ -92,7 +92,7 @@ TEST(CommFailure, an_abort_from_another_thread_ends_every_wait_on_all_ranks_with
     EXPECT_EQ(result.code(), Code::canceled);
     EXPECT_THAT(result.error().message, HasSubstr("rank 2 aborted"));
     EXPECT_THAT(result.error().message, HasSubstr("the user pressed a key"));
-    EXPECT_LT(took, 10s);  // 100 ms on an idle machine: bench_collectives measures it
+    EXPECT_LT(took, 10s);  // 100 ms on an idle machine
     EXPECT_TRUE(comm.is_aborted());
   });
 }

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/coll_gpu.hpp"
+
+#include <utility>
+
+namespace headrace::cli {
+
+CollGraph::~CollGraph() {
+  const gpu::ContextGuard current(stream_.device());
+  const cuda::DriverTable& driver = stream_.device().driver();
+  if (exec_ != nullptr) (void)driver.graph_exec_destroy(exec_);
+  if (graph_ != nullptr) (void)driver.graph_destroy(graph_);
+}
+
+Result<void> CollGraph::launch() const {
+  const gpu::ContextGuard current(stream_.device());
+  const cuda::DriverTable& driver = stream_.device().driver();
+  HEADRACE_CUDA_TRY(driver, driver.graph_launch(exec_, stream_.handle()), "replay a graph on GPU {}",
+                    stream_.device().ordinal());
+  return {};
+}
+
+Result<std::unique_ptr<CollGpu>> CollGpu::open(const cuda::DriverTable& driver, int ordinal) {
+  HEADRACE_CLI_TRY(device, gpu::Device::open(driver, ordinal));
+  HEADRACE_CLI_TRY(stream, gpu::Stream::make(device));
+  return std::unique_ptr<CollGpu>(new CollGpu(std::move(device), std::move(stream)));
+}
+
+Result<gpu::DeviceMemory> CollGpu::allocate(std::size_t bytes) const {
+  return gpu::DeviceMemory::allocate(device_, bytes);
+}
+
+Result<void> CollGpu::upload(const gpu::DeviceMemory& to, std::span<const std::byte> from) const {
+  return copy(to.address(), reinterpret_cast<cuda::Address>(from.data()), from.size());
+}
+
+Result<void> CollGpu::download(std::span<std::byte> to, const gpu::DeviceMemory& from) const {
+  return copy(reinterpret_cast<cuda::Address>(to.data()), from.address(), to.size());
+}
+
+Result<void> CollGpu::copy(cuda::Address to, cuda::Address from, std::size_t bytes) const {
+  const gpu::ContextGuard current(*device_);
+  const cuda::DriverTable& driver = device_->driver();
+  HEADRACE_CUDA_TRY(driver, driver.memcpy_async(to, from, bytes, stream_.handle()),
+                    "copy {} bytes between GPU {} and host", bytes, device_->ordinal());
+  return stream_.wait_idle();
+}
+
+Result<std::unique_ptr<CollGraph>> CollGpu::capture(const std::function<Result<void>()>& record) const {
+  const gpu::ContextGuard current(*device_);
+  const cuda::DriverTable& driver = device_->driver();
+  std::unique_ptr<CollGraph> made(new CollGraph(stream_));
+  // Ranks may be threads of one process: what others do meanwhile does not end this capture.
+  HEADRACE_CUDA_TRY(driver, driver.stream_begin_capture(stream_.handle(), cuda::CaptureMode::thread_local_),
+                    "begin a capture on GPU {}", device_->ordinal());
+  auto recorded = record();
+  const cuda::Outcome ended = driver.stream_end_capture(stream_.handle(), &made->graph_);
+  if (!recorded) return std::move(recorded).error();
+  HEADRACE_CUDA_TRY(driver, ended, "end a capture on GPU {}", device_->ordinal());
+  HEADRACE_CUDA_TRY(driver, driver.graph_instantiate(&made->exec_, made->graph_, 0), "make a graph on GPU {}",
+                    device_->ordinal());
+  return made;
+}
+
+}  // namespace headrace::cli
