@@ -4,6 +4,7 @@
 #include "cli/common/backend_report.hpp"
 #include "cli/common/table.hpp"
 #include "cli/common/text.hpp"
+#include "cli/doctor/collectives_doctor.hpp"
 #include "cli/doctor/machine_probe.hpp"
 #include "cli/doctor/model_doctor.hpp"
 #include "cli/doctor/path_survey.hpp"
@@ -165,10 +166,12 @@ void add_doctor(const Command& app, Invocation& invocation) {
   const Command doctor =
       app.add_subcommand("doctor", "Check this machine: what works, what does not, and what to install");
   auto exam = std::make_shared<DeviceExam>();
-  auto paths = std::make_shared<bool>(false);
+  auto paths = std::make_shared<bool>(false), collectives = std::make_shared<bool>(false);
   doctor.add_flag("--json", exam->json, "Print JSON");
   doctor.add_flag("--paths", *paths,
                   "Measure which path pages take between each pair of memory kinds, and how fast it is");
+  doctor.add_flag("--collectives", *collectives,
+                  "Show what serves communicators: torch's binding, backends, variables of launchers");
   doctor.add_option("--device", exam->device, "Check torch on this device instead: cpu, cuda or cuda:1")
       .type_name("DEVICE");
   doctor.add_option("--model", exam->model, "Run this compiled model once on generated inputs")
@@ -183,11 +186,14 @@ void add_doctor(const Command& app, Invocation& invocation) {
       "  headrace doctor --json\n"
       "  headrace doctor --paths                     the path for each pair of memory kinds, measured "
       "here\n"
+      "  headrace doctor --collectives               which backends move elements of communicators here\n"
       "  headrace doctor --device cpu --model model.pt2      check that torch and a compiled model work "
       "here");
-  doctor.callback([exam, paths, &invocation] {
-    invocation.action = [exam, paths, &invocation] {
+  doctor.callback([exam, paths, collectives, &invocation] {
+    if (*paths && *collectives) refuse_together("--paths", "--collectives");
+    invocation.action = [exam, paths, collectives, &invocation] {
       if (*paths) return survey_paths(invocation, exam->json);
+      if (*collectives) return survey_collectives(invocation, exam->json);
       return exam->wanted() ? examine_device(*exam, invocation) : examine(invocation, exam->json);
     };
   });

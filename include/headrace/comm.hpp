@@ -72,6 +72,15 @@ struct CommOptions {
   static HEADRACE_API Result<std::string> meeting_from_environment();
 };
 
+/// The variables by which a launcher tells a process its rank, and what the environment has for them.
+struct LauncherVariables {
+  std::string launcher;  ///< "torchrun"
+  std::string rank_name, size_name;
+  std::optional<std::string> rank, size;  ///< nullopt: not set
+};
+/// Lists the pairs that CommOptions::from_environment looks for, in its order.
+HEADRACE_API std::vector<LauncherVariables> list_launcher_variables();
+
 /// One hint: what it is for. The value is the default.
 struct CommHint {
   std::string name, default_value, unit, sentence;

@@ -40,8 +40,10 @@ inline constexpr std::array agent_options{
     OptionRow{
         "check", "no", "boolean",
         "Refuse requests whose destination pages overlap; costs one sort for each request that is made."},
-    OptionRow{"python", "python3", "text",
-              "Python interpreter with torch and headrace that `headrace demo` uses to compile its model."},
+    OptionRow{
+        "python", "python3", "text",
+        "Python interpreter with torch and headrace: `headrace demo` compiles its model by it, and `headrace "
+        "doctor --collectives` asks it about torch."},
     OptionRow{
         "log", "warn", "text",
         "Log level, and room=level pairs for single rooms, as in \"info,tcp=debug\"; the levels are off, "

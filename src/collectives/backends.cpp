@@ -12,6 +12,7 @@
 #include "nccl/backend.hpp"
 
 #include <headrace/comm_backend.hpp>
+#include <headrace/version.hpp>
 
 #include <algorithm>
 #include <array>
@@ -134,6 +135,84 @@ Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& given) {
   return unknown(options.backend);
 }
 
+namespace {
+
+std::vector<std::string> device_names(std::uint32_t devices) {
+  std::vector<std::string> names;
+  if ((devices & HEADRACE_COMM_MOVES_HOST_MEMORY) != 0) names.emplace_back("cpu");
+  if ((devices & HEADRACE_COMM_MOVES_CUDA_MEMORY) != 0) names.emplace_back("cuda");
+  return names;
+}
+
+std::vector<std::string> features_of(const LinkedIn& backend) {
+  if (backend.open == FakeComm::open) return {"split"};
+  return {"split", "shrink", "reconfigure", "windows", "tags", "any_source", "set_hints"};
+}
+
+/// The entries of a table that may be missing.
+std::vector<std::string> features_of(const headrace_comm_backend_v1& table) {
+  std::vector<std::string> features;
+  const std::pair<const char*, bool> entries[] = {{"split", table.split != nullptr},
+                                                  {"shrink", table.shrink != nullptr},
+                                                  {"set_hints", table.set_hints != nullptr},
+                                                  {"streams", table.wait_on != nullptr},
+                                                  {"groups", table.group_start != nullptr}};
+  for (const auto& [name, there] : entries)
+    if (there) features.emplace_back(name);
+  return features;
+}
+
+CommBackendInfo with_table(CommBackendInfo info, const headrace_comm_backend_v1& table) {
+  info.version = table.version;
+  info.devices = device_names(table.devices);
+  info.features = features_of(table);
+  return info;
+}
+
+/// Its library may be there and the driver not.
+CommBackendInfo look_at_nccl(CommBackendInfo info) {
+  nccl::Backend& backend = nccl::installed_backend(info.name);
+  info.devices = device_names(HEADRACE_COMM_MOVES_CUDA_MEMORY);
+  const auto table = backend.table();
+  const auto library = backend.library();
+  if (!table || !library) {
+    info.refusal = table ? library.error().message : table.error().message;
+    return info;
+  }
+  info = with_table(std::move(info), *table);
+  info.from = library->path;
+  for (const nccl::Feature& feature : nccl::features(*library))
+    if (feature.there) info.features.emplace_back(feature.symbol);
+  if (library->version >= nccl::version_of_float8) info.features.emplace_back("float8");
+  if (const auto driver = backend.driver(); !driver) info.refusal = driver.error().message;
+  return info;
+}
+
+}  // namespace
+
+CommBackendInfo look_at_backend(const std::string& name) {
+  CommBackendInfo info;
+  info.name = name;
+  if (const LinkedIn* const found = find_linked_in(name)) {
+    info.version = HEADRACE_VERSION;
+    info.from = "linked in";
+    info.devices = device_names(found->devices);
+    info.features = features_of(*found);
+    return info;
+  }
+  if (is_over_nccl(name)) return look_at_nccl(std::move(info));
+  if (const auto table = Registered::of_process().find(name)) {
+    info.from = "registered";
+    return with_table(std::move(info), *table);
+  }
+  std::string path;
+  const auto table = load_comm_library(name, &path);
+  info.from = path;
+  if (table && *table) return with_table(std::move(info), **table);
+  info.refusal = table ? where_library_may_lie(name) : table.error().message;
+  return info;
+}
+
 }  // namespace headrace::collectives
 
 namespace headrace {
@@ -141,6 +220,12 @@ namespace headrace {
 std::vector<std::string> list_comm_backends() {
   const std::set<std::string> names = collectives::all_names();
   return {names.begin(), names.end()};
+}
+
+std::vector<CommBackendInfo> survey_comm_backends() {
+  std::vector<CommBackendInfo> all;
+  for (const std::string& name : list_comm_backends()) all.push_back(collectives::look_at_backend(name));
+  return all;
 }
 
 Result<void> register_comm_backend(const headrace_comm_backend_v1* table) {

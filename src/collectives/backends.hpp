@@ -4,6 +4,8 @@
 
 #include "collectives/core.hpp"
 
+#include <headrace/comm_backend.hpp>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,5 +18,8 @@ namespace headrace::collectives {
 ///   name,
 ///           where its library may lie), and those of the library and of the backend
 [[nodiscard]] Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& options);
+
+/// What is known of a backend, which list_comm_backends() names.
+[[nodiscard]] CommBackendInfo look_at_backend(const std::string& name);
 
 }  // namespace headrace::collectives

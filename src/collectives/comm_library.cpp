@@ -122,7 +122,8 @@ Result<headrace_comm_backend_v1> check_comm_table(const headrace_comm_backend_v1
   return known;
 }
 
-Result<std::optional<headrace_comm_backend_v1>> load_comm_library(const std::string& name) {
+Result<std::optional<headrace_comm_backend_v1>> load_comm_library(const std::string& name,
+                                                                  std::string* where) {
   using Found = std::optional<headrace_comm_backend_v1>;
   if (!is_backend_name(name)) return Found();
   const std::string variable = variable_name(variable_scope, name);
@@ -136,6 +137,7 @@ Result<std::optional<headrace_comm_backend_v1>> load_comm_library(const std::str
     const fs::path candidate = fs::path(folder) / file_of(name);
     if (fs::exists(candidate, ignored)) path = candidate.string();
   }
+  if (where != nullptr) *where = path;
   if (path.empty()) return Found();
   auto table = load(name, path);
   if (!table) return std::move(table).error().within(fmt::format("library {} refused", path));

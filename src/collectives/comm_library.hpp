@@ -21,10 +21,11 @@ namespace headrace::collectives {
                                                                 std::string_view expected_name);
 
 /// The table of the library of that name: the one that HEADRACE_COMM_LIB_<NAME> names, else the first in the
-/// folders of plugins. nullopt: there is none.
+/// folders of plugins. nullopt: there is none. `where`, if given, gets the path, also of one that is refused.
 ///   errors  not_supported (it does not load, or its table is wrong), not_found (the variable's file is not
 ///           there)
-[[nodiscard]] Result<std::optional<headrace_comm_backend_v1>> load_comm_library(const std::string& name);
+[[nodiscard]] Result<std::optional<headrace_comm_backend_v1>> load_comm_library(const std::string& name,
+                                                                                std::string* where = nullptr);
 
 /// The names of the libraries in the folders of plugins.
 [[nodiscard]] std::set<std::string> comm_libraries();

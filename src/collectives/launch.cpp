@@ -11,17 +11,18 @@ namespace headrace::collectives {
 namespace {
 
 struct Pair {
+  const char* launcher;
   const char* rank;
   const char* size;
   bool size_is_shared = false;  ///< another launcher sets it too: alone it says nothing
 };
 /// The one that starts a process last comes first: torchrun and mpirun may run under Slurm.
-constexpr std::array pairs{Pair{"HEADRACE_RANK", "HEADRACE_SIZE"},
-                           Pair{"RANK", "WORLD_SIZE"},
-                           Pair{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                           Pair{"PALS_RANKID", "PMI_SIZE", true},
-                           Pair{"PMI_RANK", "PMI_SIZE"},
-                           Pair{"SLURM_PROCID", "SLURM_NTASKS"}};
+constexpr std::array pairs{Pair{"set by hand", "HEADRACE_RANK", "HEADRACE_SIZE"},
+                           Pair{"torchrun", "RANK", "WORLD_SIZE"},
+                           Pair{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                           Pair{"HPE PALS", "PALS_RANKID", "PMI_SIZE", true},
+                           Pair{"PMI", "PMI_RANK", "PMI_SIZE"},
+                           Pair{"Slurm", "SLURM_PROCID", "SLURM_NTASKS"}};
 
 /// An empty variable is as good as none.
 std::optional<std::string> value_of(const Lookup& lookup, const char* name) {
@@ -99,6 +100,15 @@ Result<CommOptions> CommOptions::from_environment() {
 }
 Result<std::string> CommOptions::meeting_from_environment() {
   return collectives::launched_meeting(environment_variable);
+}
+
+std::vector<LauncherVariables> list_launcher_variables() {
+  std::vector<LauncherVariables> all;
+  for (const auto& pair : collectives::pairs)
+    all.push_back({pair.launcher, pair.rank, pair.size,
+                   collectives::value_of(environment_variable, pair.rank),
+                   collectives::value_of(environment_variable, pair.size)});
+  return all;
 }
 
 }  // namespace headrace

@@ -191,9 +191,9 @@ Result<headrace_comm_backend_v1> Backend::table() {
 
 std::vector<std::string_view> backend_names() { return {names.begin(), names.end()}; }
 
-Result<headrace_comm_backend_v1> table_of(std::string_view name) {
-  return Installed::of_process().of(*find_flavour(name)).table();
-}
+Backend& installed_backend(std::string_view name) { return Installed::of_process().of(*find_flavour(name)); }
+
+Result<headrace_comm_backend_v1> table_of(std::string_view name) { return installed_backend(name).table(); }
 
 Result<Options> backend_options(std::string_view name) {
   OptionSources sources;

@@ -56,6 +56,9 @@ class Backend {
 ///   errors  those of load_library
 [[nodiscard]] Result<headrace_comm_backend_v1> table_of(std::string_view name);
 
+/// One of them.
+[[nodiscard]] Backend& installed_backend(std::string_view name);
+
 /// The options of one of them: `library`, its path.
 [[nodiscard]] Result<Options> backend_options(std::string_view name);
 

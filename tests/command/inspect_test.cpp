@@ -78,6 +78,47 @@ TEST(CliPlugins, ARefusedPluginIsListedWithItsRefusal) {
   EXPECT_LE(widest_line(text.out), 120U) << text.out;
 }
 
+TEST(CliDoctor, TheCollectivesReportNamesEveryBackendAndTheLaunchersVariables) {
+  Command command({"RANK=1", "WORLD_SIZE=3", HEADRACE_COMMAND, "doctor", "--collectives", "--json"},
+                  "/usr/bin/env");
+  ASSERT_EQ(command.wait(), 0) << command.err;
+  const PlainJson report = PlainJson::parse(command.out);
+  EXPECT_EQ(report.at("works"), true);
+  const PlainJson host = find(report.at("comm_backends"), "host");
+  EXPECT_EQ(host.at("usable"), true);
+  EXPECT_EQ(host.at("devices"), PlainJson({"cpu"}));
+  const PlainJson nccl = find(report.at("comm_backends"), "nccl");
+  if (!nccl.at("usable")) {
+    EXPECT_NE(nccl.at("refusal"), "");
+  }
+  EXPECT_EQ(find(report.at("findings"), "rank: torchrun").at("value"), "RANK=1, WORLD_SIZE=3");
+  EXPECT_THAT(find(report.at("findings"), "rank").at("value").get<std::string>(),
+              testing::HasSubstr("rank 1 of 3"));
+  EXPECT_NE(find(report.at("findings"), "torch").at("value"), "");
+  EXPECT_EQ(find(report.at("options"), "comm.trace").at("source"), "default");
+}
+
+TEST(CliDoctor, TheCollectivesTableFitsTheTerminal) {
+  const Outcome outcome = run_command({"doctor", "--collectives"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_LE(widest_line(outcome.out), 120U) << outcome.out;
+  for (const char* text : {"a communicator", "backend host", "backend nccl", "torch", "rank", "comm.trace"})
+    EXPECT_THAT(outcome.out, testing::HasSubstr(text));
+}
+
+TEST(CliDoctor, ABrokenLibraryOfABackendIsListedWithItsRefusal) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/libheadrace_comm_broken.so") << "this is no shared object";
+  Command command(
+      {"HEADRACE_PLUGIN_PATH=" + folder.path(), HEADRACE_COMMAND, "doctor", "--collectives", "--json"},
+      "/usr/bin/env");
+  ASSERT_EQ(command.wait(), 0) << command.err;
+  const PlainJson broken = find(PlainJson::parse(command.out).at("comm_backends"), "broken");
+  EXPECT_EQ(broken.at("usable"), false);
+  EXPECT_THAT(broken.at("refusal").get<std::string>(),
+              testing::HasSubstr("libheadrace_comm_broken.so refused"));
+}
+
 TEST(CliDoctor, TheReportSaysThatTheCoreWorksAndDescribesTheMachine) {
   const Outcome outcome = run_command({"doctor", "--json", "--option", "tcp.sockets=3"});
   ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;

@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
@@ -180,6 +181,40 @@ TEST(CommFactory, finds_a_library_in_the_folders_of_plugins) {
   const Variable variable("HEADRACE_PLUGIN_PATH", plugins);
   EXPECT_EQ(must(Comm::open(on_backend("threads"))).backend(), "threads");
   EXPECT_THAT(list_comm_backends(), Contains("threads"));
+}
+
+const CommBackendInfo& info_of(const std::vector<CommBackendInfo>& all, const std::string& name) {
+  const auto at = std::ranges::find(all, name, &CommBackendInfo::name);
+  if (at == all.end()) std::abort();
+  return *at;
+}
+
+TEST(CommFactory, a_survey_says_what_each_backend_is_or_why_it_cannot_be_used) {
+  const Variable variable("HEADRACE_PLUGIN_PATH", plugins);
+  const auto all = survey_comm_backends();
+  const CommBackendInfo& host = info_of(all, "host");
+  EXPECT_EQ(host.from, "linked in");
+  EXPECT_EQ(host.devices, std::vector<std::string>{"cpu"});
+  EXPECT_THAT(host.features, testing::IsSupersetOf({"split", "shrink", "windows"}));
+  EXPECT_EQ(host.refusal, "");
+  const CommBackendInfo& threads = info_of(all, "threads");
+  EXPECT_EQ(threads.from, library("threads"));
+  EXPECT_EQ(threads.version, "1.2");
+  EXPECT_EQ(threads.refusal, "");
+  const CommBackendInfo& other = info_of(all, "other_version");
+  EXPECT_EQ(other.version, "");
+  EXPECT_EQ(other.from, library("other_version"));
+  EXPECT_THAT(other.refusal, HasSubstr("its table has version 2.0"));
+}
+
+TEST(CommFactory, a_survey_names_the_library_of_nccl_and_what_it_has_without_a_gpu) {
+  const Variable variable("HEADRACE_NCCLX_LIBRARY", plugins + "/libfake_nccl_old.so");
+  const auto all = survey_comm_backends();
+  const CommBackendInfo& ncclx = info_of(all, "ncclx");
+  EXPECT_EQ(ncclx.version, "2.20.5");
+  EXPECT_THAT(ncclx.from, HasSubstr("libfake_nccl_old.so"));
+  EXPECT_EQ(ncclx.devices, std::vector<std::string>{"cuda"});
+  EXPECT_THAT(ncclx.features, testing::AllOf(Contains("split"), testing::Not(Contains("ncclAlltoAll"))));
 }
 
 TEST(CommFactory, says_what_is_wrong_with_a_library) {

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
+#include <optional>
 
 namespace headrace::collectives {
 namespace {
@@ -101,6 +103,18 @@ TEST(Launch, the_port_of_torchruns_own_store_is_no_meeting_place) {
   const Variables variables{
       {"MASTER_ADDR", "a"}, {"MASTER_PORT", "7"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
   EXPECT_EQ(launched_meeting(lookup_of(variables)).value(), "");
+}
+
+TEST(Launch, the_variables_of_each_launcher_are_listed_with_what_is_set) {
+  ::setenv("SLURM_PROCID", "3", 1);
+  const auto all = list_launcher_variables();
+  ::unsetenv("SLURM_PROCID");
+  ASSERT_EQ(all.size(), 6U);
+  EXPECT_EQ(all.front().rank_name, "HEADRACE_RANK");
+  EXPECT_EQ(all[1].launcher, "torchrun");
+  EXPECT_EQ(all.back().launcher, "Slurm");
+  EXPECT_EQ(all.back().rank, "3");
+  EXPECT_EQ(all.back().size, std::nullopt);
 }
 
 }  // namespace
