@@ -205,6 +205,8 @@ if (TOOLS / "abi.py").exists():
     CHECKS["abi"] = own("abi.py", "--root")
 if (TOOLS / "check_numbers.py").exists():
     CHECKS["numbers"] = own("check_numbers.py", "--root")
+if (TOOLS / "support_table.py").exists():
+    CHECKS["support"] = own("support_table.py", "--root")
 
 
 def timed(check: Callable[[Path], list[str]], root: Path) -> tuple[float, list[str]]:

@@ -71,7 +71,12 @@ def test_an_untyped_function_and_a_wrong_type_are_found(repository):
 
 def test_a_clean_repository_has_no_finding(repository, capsys):
     root = repository("tools/new.py", CLEAN["tools/a.py"])
-    assert lint.main(["--root", str(root), *(name for name in lint.CHECKS if name != "numbers")]) == 0
+    assert (
+        lint.main(
+            ["--root", str(root), *(name for name in lint.CHECKS if name not in ("numbers", "support"))]
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= len(lint.CHECKS) - 1
     assert all(line.endswith(" 0 findings") for line in lines)

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operations, types and reductions each backend takes, asked of the code that refuses calls: `host` by
+// calls of two ranks, NCCL by its check of a call. tests/fixtures/comm_support.tsv has the answers, of which
+// tools/support_table.py makes the tables of docs/collectives.md.
+#include "ranks.hpp"
+
+#include "nccl/operation.hpp"
+
+#include <headrace/comm_window.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+namespace headrace::test {
+namespace {
+
+using Op = CommOperation;
+using Names = std::vector<std::string>;
+
+constexpr std::array operations{Op::all_reduce,
+                                Op::reduce,
+                                Op::reduce_scatter,
+                                Op::reduce_scatter_v,
+                                Op::reduce_scatter_single,
+                                Op::reduce_scatter_quantized,
+                                Op::broadcast,
+                                Op::all_gather,
+                                Op::all_gather_v,
+                                Op::all_gather_single,
+                                Op::all_to_all,
+                                Op::all_to_all_single,
+                                Op::all_to_all_v_single,
+                                Op::device_all_to_all_v_single,
+                                Op::gather,
+                                Op::gather_single,
+                                Op::scatter,
+                                Op::send,
+                                Op::recv,
+                                Op::barrier,
+                                Op::monitored_barrier,
+                                Op::put,
+                                Op::get,
+                                Op::signal,
+                                Op::atomic_add};
+
+bool reduces(Op op) {
+  return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter || op == Op::reduce_scatter_v ||
+         op == Op::reduce_scatter_single || op == Op::reduce_scatter_quantized;
+}
+bool has_elements(Op op) { return op != Op::barrier && op != Op::monitored_barrier && op != Op::signal; }
+
+/// Whether a backend takes a call.
+using Asked = std::function<bool(Op op, DType dtype, ReduceOp::Kind reduction)>;
+
+std::string list_text(const Names& names, std::size_t all) {
+  return names.size() == all ? "all" : fmt::format("{}", fmt::join(names, ","));
+}
+
+/// The lines of a backend: types that take the same reductions share one.
+std::string lines_of(const std::string& backend, const Asked& takes) {
+  std::string lines;
+  for (const Op op : operations) {
+    std::vector<std::pair<std::string, Names>> types_of;  // reductions, types
+    for (std::size_t type = 0; type < dtype_count; ++type) {
+      const auto dtype = static_cast<DType>(type);
+      Names reductions;
+      for (int kind = ReduceOp::sum; kind <= (reduces(op) ? ReduceOp::premul_sum : ReduceOp::sum); ++kind)
+        if (takes(op, dtype, static_cast<ReduceOp::Kind>(kind)))
+          reductions.emplace_back(reduce_op_name(static_cast<ReduceOp::Kind>(kind)));
+      if (reductions.empty()) continue;
+      const std::string text = reduces(op) ? list_text(reductions, 9) : "-";
+      const auto at = std::ranges::find(types_of, text, &std::pair<std::string, Names>::first);
+      (at == types_of.end() ? types_of.emplace_back(text, Names()) : *at)
+          .second.emplace_back(dtype_name(dtype));
+      if (!has_elements(op)) break;
+    }
+    for (const auto& [reductions, types] : types_of)
+      lines += fmt::format("{}\t{}\t{}\t{}\n", backend, comm_operation_name(op),
+                           has_elements(op) ? list_text(types, dtype_count) : "-", reductions);
+  }
+  return lines;
+}
+
+/// Rank 0 sends to rank 1.
+Result<Work> message(Comm& comm, const Elements& elements) {
+  return comm.rank() == 0 ? comm.send(elements, 1) : comm.recv(elements, 0);
+}
+
+Result<void> window_call(Comm& comm, Op op, DType dtype) {
+  Window window = must(comm.new_window());
+  const Elements own = must(window.allocate(1, dtype));
+  std::array<std::byte, 16> bytes{};
+  const Elements elements{bytes.data(), 1, own.dtype};
+  Result<void> done;
+  const auto keep = [&done](const auto& result) {
+    if (!result) done = result.error();
+  };
+  if (op == Op::put) keep(window.put(elements, comm.rank(), 0));
+  if (op == Op::get) keep(window.get(elements, comm.rank(), 0));
+  if (op == Op::signal) keep(window.signal(comm.rank()));
+  if (op == Op::atomic_add) keep(window.atomic_add(comm.rank(), 0, 1));
+  must(window.tensor_deregister());
+  return done;
+}
+
+/// One call of two ranks, with one element for each.
+Result<void> host_call(Comm& comm, Op op, DType dtype, ReduceOp::Kind reduction) {
+  alignas(16) std::array<std::byte, 32> from{}, to{};
+  const std::size_t width = element_bytes(dtype);
+  const Elements in{from.data(), 1, dtype}, out{to.data(), 1, dtype};
+  const Elements in_row{from.data(), 2, dtype}, out_row{to.data(), 2, dtype};
+  const std::array<ConstElements, 2> ins{in, ConstElements{&from[width], 1, dtype}};
+  const std::array<Elements, 2> outs{out, Elements{&to[width], 1, dtype}};
+  const std::array<std::size_t, 2> splits{1, 1};
+  const std::vector<std::int64_t> split_elements{1, 1};
+  const bool root = comm.rank() == 0;
+  const auto at_root = [root](const auto& list) {
+    return root ? std::span(list) : std::span(list).subspan(0, 0);
+  };
+  const auto done = [](const Result<Work>& work) {
+    return work ? Result<void>() : Result<void>(work.error());
+  };
+  switch (op) {
+    case Op::all_reduce:
+      return done(comm.all_reduce(in, out, reduction));
+    case Op::reduce:
+      return done(comm.reduce(out, 0, reduction));
+    case Op::reduce_scatter:
+      return done(comm.reduce_scatter(out, ins, reduction));
+    case Op::reduce_scatter_v:
+      return done(comm.reduce_scatter_v(out, ins, reduction));
+    case Op::reduce_scatter_single:
+      return done(comm.reduce_scatter_single(out, in_row, reduction));
+    case Op::reduce_scatter_quantized:
+      return done(comm.reduce_scatter_quantized(out, in_row, reduction, 1));
+    case Op::broadcast:
+      return done(comm.broadcast(out, 0));
+    case Op::all_gather:
+      return done(comm.all_gather(outs, in));
+    case Op::all_gather_v:
+      return done(comm.all_gather_v(outs, in));
+    case Op::all_gather_single:
+      return done(comm.all_gather_single(out_row, in));
+    case Op::all_to_all:
+      return done(comm.all_to_all(outs, ins));
+    case Op::all_to_all_single:
+      return done(comm.all_to_all_single(out_row, in_row));
+    case Op::all_to_all_v_single:
+      return done(comm.all_to_all_v_single(out_row, in_row, splits, splits));
+    case Op::device_all_to_all_v_single:
+      return done(comm.device_all_to_all_v_single(out_row, in_row, split_elements, split_elements));
+    case Op::gather:
+      return done(comm.gather(at_root(outs), in, 0));
+    case Op::gather_single:
+      return done(comm.gather_single(out_row, in, 0));
+    case Op::scatter:
+      return done(comm.scatter(out, at_root(ins), 0));
+    case Op::send:
+    case Op::recv:
+      return done(message(comm, out));
+    case Op::barrier:
+      return done(comm.barrier());
+    case Op::monitored_barrier:
+      return comm.monitored_barrier();
+    default:
+      return window_call(comm, op, dtype);
+  }
+}
+
+std::string lines_of_host() {
+  std::array<std::string, 2> lines;
+  with_ranks(2, [&](Comm& comm) {
+    lines[static_cast<std::size_t>(comm.rank())] =
+        lines_of("host", [&](Op op, DType dtype, ReduceOp::Kind reduction) {
+          const auto done = host_call(comm, op, dtype, reduction);
+          EXPECT_TRUE(done || done.code() == Code::invalid_argument || done.code() == Code::not_supported)
+              << done.error().message;
+          return done.ok();
+        });
+  });
+  EXPECT_EQ(lines[0], lines[1]);
+  return lines[0];
+}
+
+/// With all that the newest version that is known has.
+std::string lines_of_nccl() {
+  nccl::Library library;
+  library.version = 23203;
+  return lines_of("nccl", [&](Op op, DType dtype, ReduceOp::Kind reduction) {
+    const headrace_comm_elements_v1 elements{nullptr, 1, static_cast<std::int32_t>(dtype)};
+    headrace_comm_call_v1 call{};
+    call.struct_size = sizeof call;
+    call.operation = static_cast<std::int32_t>(op);
+    call.inputs = call.outputs = &elements;
+    call.input_count = call.output_count = 1;
+    call.reduction = reduction;
+    call.factor = 1;
+    return nccl::check_call(library, call).ok();
+  });
+}
+
+const std::string file = HEADRACE_TEST_DIR "/fixtures/comm_support.tsv";
+
+TEST(CommSupport, the_table_of_operations_and_types_is_what_the_backends_take) {
+  const std::string taken = "backend\toperation\ttypes\treductions\n" + lines_of_host() + lines_of_nccl();
+  if (std::getenv("HEADRACE_WRITE_SUPPORT") != nullptr) std::ofstream(file) << taken;
+  std::ifstream written(file);
+  const std::string text{std::istreambuf_iterator<char>(written), {}};
+  EXPECT_EQ(text, taken)
+      << "run this test with HEADRACE_WRITE_SUPPORT=1, then tools/support_table.py --write";
+}
+
+}  // namespace
+}  // namespace headrace::test
