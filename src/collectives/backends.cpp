@@ -3,11 +3,13 @@
 
 #include "base/errors.hpp"
 #include "base/names.hpp"
+#include "base/options.hpp"
 #include "base/text.hpp"
 #include "collectives/check_options.hpp"
 #include "collectives/comm_library.hpp"
 #include "collectives/fake_comm.hpp"
 #include "collectives/host_comm.hpp"
+#include "collectives/left_out.hpp"
 #include "collectives/table_comm.hpp"
 #include "nccl/backend.hpp"
 
@@ -37,13 +39,13 @@ constexpr std::array linked_in{
 
 const LinkedIn* find_linked_in(std::string_view name) {
   for (const LinkedIn& one : linked_in)
-    if (one.name == name) return &one;
+    if (one.name == name && !is_left_out(name)) return &one;
   return nullptr;
 }
 
 bool is_over_nccl(std::string_view name) {
   const auto names = nccl::backend_names();
-  return std::ranges::find(names, name) != names.end();
+  return std::ranges::find(names, name) != names.end() && !is_left_out(name);
 }
 
 /// The backends that this process has registered. They stay to its end.
@@ -78,6 +80,7 @@ std::set<std::string> all_names() {
   std::set<std::string> names;
   for (const LinkedIn& one : linked_in) names.emplace(one.name);
   for (const std::string_view name : nccl::backend_names()) names.emplace(name);
+  std::erase_if(names, [](const std::string& name) { return is_left_out(name); });
   Registered::of_process().names(names);
   names.merge(comm_libraries());
   return names;
@@ -88,6 +91,9 @@ Error unknown(const std::string& name) {
   const std::vector<std::string_view> views(names.begin(), names.end());
   Error error = make_error(Code::not_found, "there is no backend {}: did you mean {}? There are: {}",
                            name_text(name), nearest_name(name, views), fmt::join(names, ", "));
+  if (is_left_out(name))
+    error.message +=
+        fmt::format(". It is left out of this build: build Headrace with {}=ON", variable_name("comm", name));
   if (is_backend_name(name)) error.message += fmt::format(". {}", where_library_may_lie(name));
   return error;
 }
@@ -102,6 +108,7 @@ Result<void> check_device(const CommOptions& options, std::uint32_t devices) {
     if ((one.devices & needed) != 0) able.emplace(one.name);
   if (gpu)
     for (const std::string_view name : nccl::backend_names()) able.emplace(name);
+  std::erase_if(able, [](const std::string& name) { return is_left_out(name); });
   Registered::of_process().names(able, needed);
   return make_error(Code::not_supported,
                     "backend {} does not move memory of {}: use another backend ({}), or open it with device "
