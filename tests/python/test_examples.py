@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every program in examples/*.py runs and prints its text."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -49,6 +52,24 @@ def test_three_processes_add_their_elements():
 def test_a_rank_serves_others_with_asyncio():
     said = run("send_recv_asyncio.py")
     assert sorted(said.splitlines()) == ["rank 1: [100, 121, 144, 169]", "rank 2: [400, 441, 484, 529]"]
+
+
+def test_two_ranks_exchange_messages_and_write_into_windows():
+    said = run("messages.py")
+    assert sorted(said.splitlines()) == ["rank 0: 11, 100", "rank 1: 10, 121"]
+
+
+def test_a_backend_of_communicators_is_a_python_class():
+    said = run("comm_backend.py")
+    assert sorted(said.splitlines()) == [f"rank {rank}: the sum is 6" for rank in range(3)]
+
+
+@pytest.mark.slow
+def test_a_training_step_leaves_all_ranks_with_the_same_weights():
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    said = run("ddp_step.py")
+    assert sorted(said.splitlines()) == [f"rank {rank}: the weights are equal: True" for rank in range(2)]
 
 
 def test_two_agents_find_each_other_in_a_real_etcd(etcd, monkeypatch):
