@@ -593,22 +593,31 @@ Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, 
   HEADRACE_TRY(settings, settings_of_split(options, changes));
   std::unique_ptr<Members> members;
   wire::SplitCard card{{ranks.begin(), ranks.end()}, name, {}};
-  if (!ranks.empty()) {
+  const auto open_part = [&]() -> Result<void> {
+    if (ranks.empty()) return {};
     const std::string box = fmt::format("{}/{:016x}", members_->box_name(), random_u64());
     HEADRACE_TRY(opened,
                  Members::open(members_->station(), mine, static_cast<int>(ranks.size()), box, settings));
     HEADRACE_TRY(bytes, opened->card());
     members = std::move(opened);
     card.rank_card = std::move(bytes);
-  }
+    return {};
+  };
+  // A rank that fails says so: the others do not wait for it.
+  const Result<void> part = open_part();
   std::vector<std::string> cards;
-  const std::string encoded = card.encode();
+  const std::string encoded = wire::Outcome::encode(part) + card.encode();
   HEADRACE_TRY_VOID(own_collective(
       CommOperation::split, {}, [&](Exchange& exchange) { return gather_texts(exchange, encoded, cards); }));
+  if (!part) return refused(CommOperation::split, part.error());
   if (ranks.empty()) return std::shared_ptr<Core>();
   std::vector<std::string> group;
   for (const int other : ranks) {
-    HEADRACE_TRY(theirs, wire::SplitCard::decode(cards[static_cast<std::size_t>(other)]));
+    HEADRACE_TRY(outcome, wire::Outcome::decode(cards[static_cast<std::size_t>(other)]));
+    if (!outcome.result)
+      return refused(CommOperation::split,
+                     std::move(outcome.result).error().within(fmt::format("rank {}", other)));
+    HEADRACE_TRY(theirs, wire::SplitCard::decode(outcome.rest));
     if (theirs.ranks != card.ranks || theirs.name != name) {
       return make_error(
           Code::invalid_argument,

@@ -3,10 +3,12 @@
 #include "ranks.hpp"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <numeric>
 #include <utility>
 
@@ -374,6 +376,40 @@ TEST(Comm, split_refuses_groups_that_do_not_fit) {
     EXPECT_THAT(comm.split(twice, "x").error().message, HasSubstr("rank 1 is twice"));
     EXPECT_THAT(comm.split(beyond, "x").error().message, HasSubstr("there is no rank 2"));
     EXPECT_THAT(comm.split(both, comm.rank() == 0 ? "x" : "y").error().message, HasSubstr("other groups"));
+    ok(comm.barrier());
+  });
+}
+
+/// No file, and no memory file, becomes longer while it lives.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : before_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, before_handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*before_handler_)(int);
+};
+
+TEST(Comm, a_rank_that_cannot_split_says_so_to_its_group_and_all_go_on) {
+  const FileSizeLimit limit(64 << 20);
+  with_ranks(3, [](Comm& comm) {
+    const std::vector<int> group = comm.rank() == 2 ? std::vector{2} : std::vector{0, 1};
+    SplitOptions options;
+    if (comm.rank() == 1) options.hints["lane_bytes"] = "1GiB";  // more than the limit
+    const auto part = comm.split(group, "part", options);
+    EXPECT_EQ(part.ok(), comm.rank() == 2);
+    if (comm.rank() == 0) EXPECT_THAT(part.error().message, HasSubstr("rank 0, split of"));
+    if (comm.rank() == 0) EXPECT_THAT(part.error().message, HasSubstr("rank 1: allocate "));
     ok(comm.barrier());
   });
 }
