@@ -41,7 +41,7 @@ def all_gather_object(
     mine = _encode(obj, pickle)
     lengths = array("q", bytes(8 * size))
     comm.all_gather_single(lengths, array("q", [len(mine)]), timeout=timeout)
-    parts = [bytearray(length) for length in lengths]
+    parts = [_room(length, rank) for rank, length in enumerate(lengths)]
     comm.all_gather_v(parts, mine, timeout=timeout)
     object_list[:] = [_decode(part, pickle, rank) for rank, part in enumerate(parts)]
 
@@ -67,7 +67,7 @@ def gather_object(
     comm.gather_single(lengths, array("q", [len(mine)]), root, timeout=timeout)
     to_root = [len(mine) if rank == root else 0 for rank in range(size)]
     from_ranks = list(lengths) if lengths is not None else [0] * size
-    whole = bytearray(sum(from_ranks))
+    whole = bytearray().join(_room(length, rank) for rank, length in enumerate(from_ranks))
     comm.all_to_all_v_single(whole, mine, from_ranks, to_root, timeout=timeout)
     if object_gather_list is not None and is_root:
         parts = _cut(whole, from_ranks)
@@ -83,7 +83,7 @@ def broadcast_object_list(
     length = array("q", [len(whole)])
     comm.broadcast(length, root, timeout=timeout)
     if not is_root:
-        whole = bytearray(length[0])
+        whole = _room(length[0], root)
     comm.broadcast(whole, root, timeout=timeout)
     if not is_root:
         _replace(object_list, whole, pickle, root)
@@ -111,7 +111,7 @@ def scatter_object_list(
         parts = [_encode(obj, pickle) for obj in scatter_object_input_list or ()]
     length = array("q", [0])
     comm.scatter(length, [array("q", [len(part)]) for part in parts], root, timeout=timeout)
-    mine = bytearray(length[0])
+    mine = _room(length[0], root)
     from_root = [length[0] if rank == root else 0 for rank in range(size)]
     to_ranks = [len(part) for part in parts] if is_root else [0] * size
     comm.all_to_all_v_single(mine, bytearray().join(parts), from_root, to_ranks, timeout=timeout)
@@ -136,7 +136,7 @@ def recv_object_list(
     """
     length = array("q", [0])
     source = comm.recv(length, src, timeout=timeout, tag=TAG).source()
-    whole = bytearray(length[0])
+    whole = _room(length[0], source)
     comm.recv(whole, source, timeout=timeout, tag=TAG)
     _replace(object_list, whole, pickle, source)
     return source
@@ -147,8 +147,14 @@ def _encode(obj: object, pickle: bool) -> bytearray:
         return bytearray([PICKLE]) + pickles.dumps(obj)
     try:
         return bytearray([JSON]) + json.dumps(obj).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{error}: give what JSON has, or pickle=True on all ranks") from error
+
+
+def _room(length: int, source: int) -> bytearray:
+    if length < 0:
+        raise Corrupt(f"rank {source} announces an object of {length} bytes")
+    return bytearray(length)
 
 
 def _decode(encoded: bytearray, pickle: bool, source: int) -> Any:
@@ -160,12 +166,14 @@ def _decode(encoded: bytearray, pickle: bool, source: int) -> Any:
         return pickles.loads(memoryview(encoded)[1:])
     try:
         return json.loads(encoded[1:])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Corrupt(f"the object of rank {source} is not JSON: {error}") from error
 
 
 def _replace(object_list: list[Any], encoded: bytearray, pickle: bool, source: int) -> None:
     objects = _decode(encoded, pickle, source)
+    if not isinstance(objects, list):
+        raise Corrupt(f"rank {source} sends no list of objects")
     if len(objects) != len(object_list):
         raise InvalidArgument(
             f"rank {source} sends {len(objects)} objects, and the list has {len(object_list)} entries: "

@@ -2,6 +2,7 @@
 # backends: shm
 """Python objects between ranks: as JSON, and pickled where all ranks ask for it."""
 
+from array import array
 from dataclasses import dataclass
 
 import pytest
@@ -93,4 +94,22 @@ def test_lists_of_another_length_are_refused():
         objects.scatter_object_list(left, 1, [])
     objects.send_object_list(left, [1, 2], 1)
     with pytest.raises(headrace.InvalidArgument, match="rank 0 sends 2 objects, and the list has 1 entries"):
+        objects.recv_object_list(right, [None], 0)
+
+
+@pytest.mark.parametrize(
+    ("length", "sent", "match"),
+    [
+        (-1, b"", "rank 0 announces an object of -1 bytes"),
+        (2, b"\0{", "the object of rank 0 is not JSON: Expecting"),
+        (100_001, b"\0" + b"[" * 100_000, "the object of rank 0 is not JSON: maximum recursion depth"),
+        (2, b"\0" + b"3", "rank 0 sends no list of objects"),
+        (3, b"\0\xff\xff", "the object of rank 0 is not JSON: "),
+    ],
+)
+def test_what_a_rank_sends_in_place_of_objects_is_described(length, sent, match):
+    left, right = two_ranks()
+    left.send(array("q", [length]), 1, tag=objects.TAG)
+    left.send(bytearray(sent), 1, tag=objects.TAG)
+    with pytest.raises(headrace.Corrupt, match=match):
         objects.recv_object_list(right, [None], 0)
