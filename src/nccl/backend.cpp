@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/backend.hpp"
 
+#include "base/comm_border.hpp"
 #include "base/options.hpp"
 #include "nccl/communicator.hpp"
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <map>
 #include <memory>
 #include <span>
@@ -15,26 +15,12 @@
 namespace headrace::nccl {
 namespace {
 
+using comm_border::guarded;
+
 constexpr std::array option_rows{OptionRow{
     "library", "", "text",
     "Path of the library; empty: the one that the process has loaded, else that of the pip package, "
     "else the one that the loader finds"}};
-
-std::int32_t answer(const Error& error, headrace_text_v1* why) {
-  if (why != nullptr) why->length = error.message.copy(why->data, why->capacity);
-  return static_cast<std::int32_t>(error.code);
-}
-
-/// The code of what `body` returns; no exception crosses the border.
-template <class Body>
-std::int32_t guarded(headrace_text_v1* why, const Body& body) noexcept {
-  try {
-    const auto result = body();
-    return result ? HEADRACE_OK : answer(result.error(), why);
-  } catch (const std::exception& thrown) {
-    return answer({Code::internal, thrown.what()}, why);
-  }
-}
 
 Communicator& communicator(void* comm) { return *static_cast<Communicator*>(comm); }
 

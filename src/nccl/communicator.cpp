@@ -2,7 +2,6 @@
 #include "nccl/communicator.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -15,33 +14,13 @@ namespace headrace::nccl {
 namespace {
 
 using namespace std::chrono_literals;
+using comm_border::deadline_of;
 
 constexpr const char* id_key = "unique_id";
 constexpr auto longest_leave = 2s;          // until a rank that closes aborts instead
 constexpr auto between_error_looks = 10ms;  // at errors that the library finds by itself
 
 const std::atomic<bool> never_stops{false};
-
-Deadline deadline_of(std::int64_t timeout_ns) {
-  return timeout_ns < 0 ? Deadline::never() : Deadline::after(std::chrono::nanoseconds(timeout_ns));
-}
-
-/// The buffer into which a function of the host writes why it fails.
-class Why {
- public:
-  headrace_text_v1* out() { return &text_; }
-  [[nodiscard]] Error error(std::int32_t code) const {
-    return {static_cast<Code>(code), {buffer_.data(), std::min(text_.length, buffer_.size())}};
-  }
-
- private:
-  std::array<char, 1024> buffer_{};
-  headrace_text_v1 text_{sizeof(headrace_text_v1), buffer_.data(), buffer_.size(), 0};
-};
-
-void append(void* text, const void* bytes, std::size_t length) {
-  static_cast<std::string*>(text)->append(static_cast<const char*>(bytes), length);
-}
 
 Result<UniqueId> id_in(const std::string& bytes) {
   UniqueId id{};
@@ -109,7 +88,8 @@ Communicator::Communicator(const Parts& parts, const Setup& setup, std::shared_p
       meeting_timeout_ns_(setup.meeting_timeout_ns),
       device_(std::move(device)),
       stream_(std::move(stream)),
-      scratch_(std::move(scratch)) {}
+      scratch_(std::move(scratch)),
+      works_(device_, gpu::StreamWorks::Order::of_streams) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::make(const Parts& parts, const Setup& setup,
                                                          gpu::Priority priority) {
@@ -129,25 +109,15 @@ Result<std::unique_ptr<Communicator>> Communicator::open(const Parts& parts, con
 
 Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
   UniqueId id{};
-  Why why;
   if (rank_ == 0) {
     if (const Outcome outcome = table_.get_unique_id(&id); outcome != Outcome::success)
       return failed(outcome, "make the id of the communicator");
     if (size_ == 1) return id;
-    const std::int32_t code = host_->set(host_->context, id_key, &id, sizeof id, why.out());
-    if (code != HEADRACE_OK) return why.error(code);
+    HEADRACE_TRY_VOID(host_.set(id_key, {reinterpret_cast<const char*>(&id), sizeof id}));
     return id;
   }
-  while (true) {
-    std::string bytes;
-    const headrace_sink_v1 sink{sizeof sink, &bytes, append};
-    const std::int32_t code = host_->get(host_->context, id_key, &sink, why.out());
-    if (code == HEADRACE_OK) return id_in(bytes);
-    if (code != HEADRACE_NOT_FOUND) return why.error(code);
-    if (deadline.expired())
-      return make_error(Code::timed_out, "rank 0 has not given the id of the communicator");
-    std::this_thread::sleep_for(1ms);
-  }
+  HEADRACE_TRY(bytes, host_.wait_for(id_key, deadline, "rank 0 has not given the id of the communicator"));
+  return id_in(bytes);
 }
 
 Result<void> Communicator::connect(const Setup& setup, const Wishes& wishes) {
@@ -221,7 +191,7 @@ Result<bool> Communicator::issue(const Call& call, std::uint64_t work) {
   if (outcome == Outcome::success) return watch(taken);
   Error error = failed(outcome, "queue it");
   if (error.code == Code::invalid_argument) return error;  // the library has looked at it and done nothing
-  end(work, std::move(error));
+  host_.end(work, std::move(error));
   return false;
 }
 
@@ -235,7 +205,7 @@ Result<Communicator::Taken> Communicator::take(const Call& call, std::uint64_t w
               capture != cuda::CaptureStatus::none, std::nullopt};
   // In a capture nothing tells when a replay ends, and no stream joins later: the call is part of its stream.
   if (call.async == 0 || taken.captured) return taken;
-  HEADRACE_TRY_VOID(follow(caller));
+  HEADRACE_TRY_VOID(works_.follow(stream_.handle(), caller));
   taken.stream = stream_.handle();
   return taken;
 }
@@ -249,38 +219,9 @@ Result<ReduceOp> Communicator::make_op(const Reduction& reduction, double factor
   return op;
 }
 
-Result<void> Communicator::follow(cuda::Stream caller) {
-  HEADRACE_TRY(event, take_event());
-  HEADRACE_TRY_VOID(event.record(caller));
-  HEADRACE_TRY_VOID(event.hold_back(stream_.handle()));
-  const std::scoped_lock lock(works_);
-  spare_events_.push_back(std::move(event));  // the stream keeps the mark, not the event
-  return {};
-}
-
-Result<gpu::Event> Communicator::take_event() {
-  {
-    const std::scoped_lock lock(works_);
-    if (!spare_events_.empty()) {
-      gpu::Event event = std::move(spare_events_.back());
-      spare_events_.pop_back();
-      return event;
-    }
-  }
-  return gpu::Event::make(device_);
-}
-
-Result<bool> Communicator::watch(const Taken& taken) {
+bool Communicator::watch(const Taken& taken) {
   if (taken.captured) return true;
-  auto event = take_event();
-  Result<void> recorded;
-  event ? void(recorded = event->record(taken.stream)) : void(recorded = event.error());
-  if (!recorded) {
-    end(taken.work, recorded);
-    return false;
-  }
-  const std::scoped_lock lock(works_);
-  running_.push_back({taken.work, taken.source, taken.stream, std::move(*event)});
+  if (auto added = works_.add(taken.work, taken.source, taken.stream); !added) host_.end(taken.work, added);
   return false;
 }
 
@@ -301,56 +242,25 @@ Result<void> Communicator::group_end() {
   for (const Taken& taken : group.taken)
     if (taken.own_op) table_.red_op_destroy(*taken.own_op, comm_);
   if (outcome != Outcome::success) return failed(outcome, "queue the calls of a group");
-  for (const Taken& taken : group.taken) {
-    HEADRACE_TRY(ended, watch(taken));
-    if (ended) end(taken.work, {}, taken.source);
-  }
+  for (const Taken& taken : group.taken)
+    if (watch(taken)) host_.end(taken.work, {}, taken.source);
   return {};
 }
 
 Result<void> Communicator::wait_on(std::uint64_t work, cuda::Stream stream) {
-  const std::scoped_lock lock(works_);
-  const auto found = std::ranges::find(running_, work, &Running::work);
-  if (found == running_.end()) return {};
-  return found->event.hold_back(stream);
+  return works_.wait_on(work, stream);
 }
 
 // --- ends
 
-void Communicator::end(std::uint64_t work, const Result<void>& result, int source) const {
-  const Error error = result ? Error{Code::ok, {}} : result.error();
-  host_->end(host_->context, work, static_cast<std::int32_t>(error.code), error.message.data(),
-             error.message.size(), source);
-}
-
 bool Communicator::progress() {
-  struct Ended {
-    std::uint64_t work;
-    int source;
-    Result<void> result;
-  };
-  std::vector<Ended> ended;
-  {
-    const std::scoped_lock lock(works_);
-    std::vector<cuda::Stream> busy;  // what was queued later on these has not ended either
-    std::erase_if(running_, [&](Running& running) {
-      if (std::ranges::find(busy, running.stream) != busy.end()) return false;
-      auto reached = running.event.poll_reached();
-      if (reached && !*reached) {
-        busy.push_back(running.stream);
-        return false;
-      }
-      Result<void> result;
-      if (!reached)
-        result = std::move(reached).error();
-      else if (stopping_)
-        result = make_error(Code::canceled, "the communicator has ended");
-      ended.push_back({running.work, running.source, std::move(result)});
-      spare_events_.push_back(std::move(running.event));
-      return true;
-    });
+  const auto ended = works_.take_ended();
+  for (const auto& [work, source, result] : ended) {
+    if (result && stopping_)
+      host_.end(work, make_error(Code::canceled, "the communicator has ended"), source);
+    else
+      host_.end(work, result, source);
   }
-  for (const Ended& one : ended) end(one.work, one.result, one.source);
   look_for_error();
   return !ended.empty();
 }
@@ -367,8 +277,7 @@ void Communicator::look_for_error() {
   const Error error = failed(is_fine(asked) ? state : asked, "an operation under way");
   asking.unlock();
   calls.unlock();
-  host_->ended(host_->context, static_cast<std::int32_t>(error.code), error.message.data(),
-               error.message.size());
+  host_.ended(error);
 }
 
 void Communicator::abort() {
@@ -424,8 +333,7 @@ Outcome Communicator::settle_part(const Comm& made, Outcome outcome, const Deadl
 /// The library waits for another rank, without an end.
 void Communicator::end_late_part() {
   stop_library();
-  const std::string_view why = "another rank has not come in time to make a part";
-  host_->ended(host_->context, HEADRACE_TIMED_OUT, why.data(), why.size());
+  host_.ended(make_error(Code::timed_out, "another rank has not come in time to make a part"));
 }
 
 template <class Begin>

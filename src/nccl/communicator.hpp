@@ -3,9 +3,10 @@
 #pragma once
 
 #include "base/clock.hpp"
+#include "base/comm_border.hpp"
 #include "gpu/device_memory.hpp"
-#include "gpu/event.hpp"
 #include "gpu/stream.hpp"
+#include "gpu/stream_works.hpp"
 #include "nccl/operation.hpp"
 #include "vendor/nccl/config.hpp"
 
@@ -13,7 +14,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -55,13 +55,6 @@ class Communicator {
   Result<std::unique_ptr<Communicator>> shrink(std::span<const int> excluded, const Setup& setup);
 
  private:
-  /// A work that has been queued, and the event behind it.
-  struct Running {
-    std::uint64_t work;
-    int source;
-    cuda::Stream stream;
-    gpu::Event event;
-  };
   /// A call that the library has taken.
   struct Taken {
     std::uint64_t work;
@@ -96,11 +89,8 @@ class Communicator {
   [[nodiscard]] Result<Taken> take(const Call& call, std::uint64_t work);
   [[nodiscard]] Result<void> queue(const Call& call, const Reduction& reduction, Taken& taken);
   [[nodiscard]] Result<ReduceOp> make_op(const Reduction& reduction, double factor);
-  /// Lets the work of a call follow what its caller has queued.
-  [[nodiscard]] Result<void> follow(cuda::Stream caller);
   /// Puts an event behind a call; whether its work has ended already.
-  [[nodiscard]] Result<bool> watch(const Taken& taken);
-  [[nodiscard]] Result<gpu::Event> take_event();
+  [[nodiscard]] bool watch(const Taken& taken);
   /// Waits while the library goes on by itself; in_progress: it is late, or the communicator ends.
   Outcome settle(Comm comm, Outcome outcome, const Deadline& deadline) const {
     return settle(comm, outcome, deadline, stopping_);
@@ -115,7 +105,6 @@ class Communicator {
                                                                 const std::atomic<bool>& stop,
                                                                 const Begin& begin);
   [[nodiscard]] Error failed(Outcome outcome, std::string_view what) const;
-  void end(std::uint64_t work, const Result<void>& result, int source = -1) const;
   void look_for_error();
   void end_late_part();
   void stop_library();
@@ -124,7 +113,7 @@ class Communicator {
 
   const Parts parts_;
   const Table& table_;
-  const headrace_comm_host_v1* const host_;
+  const comm_border::Host host_;
   const int rank_, size_;
   const std::int64_t meeting_timeout_ns_;
   const std::shared_ptr<const gpu::Device> device_;
@@ -141,10 +130,7 @@ class Communicator {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> revoked_{false};
   Deadline next_look_ = Deadline::at_ns(0);
-
-  std::mutex works_;  // for what follows
-  std::list<Running> running_;
-  std::vector<gpu::Event> spare_events_;
+  gpu::StreamWorks works_;
 };
 
 }  // namespace headrace::nccl
