@@ -68,7 +68,7 @@ Error table_error(std::string_view backend, std::int32_t code, std::string_view 
 }
 
 Error TableText::error(std::string_view backend, std::int32_t code) const {
-  return table_error(backend, code, {buffer_.data(), std::min(text_.length, buffer_.size())});
+  return table_error(backend, code, view());
 }
 
 }  // namespace headrace::collectives

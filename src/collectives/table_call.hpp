@@ -6,6 +6,7 @@
 #include <headrace/plugin/comm_v1.h>
 #include <headrace/comm.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -52,6 +53,9 @@ class TableText {
  public:
   headrace_text_v1* out() { return &text_; }
   [[nodiscard]] Error error(std::string_view backend, std::int32_t code) const;
+  [[nodiscard]] std::string_view view() const {
+    return {buffer_.data(), std::min(text_.length, buffer_.size())};
+  }
 
  private:
   std::array<char, 1024> buffer_{};

@@ -560,23 +560,32 @@ void TableComm::watch() {
 }
 
 void TableComm::end_late() {
-  std::vector<std::shared_ptr<Work::State>> late;
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<Work::State>>> late;
   {
     const std::scoped_lock lock(mutex_);
     for (auto& [id, begun] : works_)
-      if (begun.work && begun.deadline.expired()) late.push_back(std::exchange(begun.work, nullptr));
+      if (begun.work && begun.deadline.expired()) late.emplace_back(id, std::exchange(begun.work, nullptr));
     if (late.empty()) return;
     changed_.notify_all();
   }
-  for (const auto& work : late) {
+  for (const auto& [id, work] : late) {
     Error error = why_ended();
     if (error.code == Code::ok) {
-      error = make_error(Code::timed_out, "backend {} has not ended it within {}", table_.name,
-                         duration_text(work->call().timeout));
+      error = make_error(Code::timed_out, "backend {} has not ended it within {}{}", table_.name,
+                         duration_text(work->call().timeout), what_it_waits_for(id));
       fail(work->call(), error);
     }
     work->end(std::move(error));
   }
+}
+
+std::string TableComm::what_it_waits_for(std::uint64_t id) {
+  if (table_.waits_for == nullptr) return {};
+  TableText why;
+  const std::scoped_lock lock(progress_);
+  if (closed_) return {};
+  table_.waits_for(comm_, id, why.out());
+  return why.view().empty() ? std::string() : fmt::format(": {}", why.view());
 }
 
 // --- the end

@@ -95,6 +95,8 @@ class TableComm final : public Comm::Core {
   /// Makes progress once; whether something moved.
   bool drive();
   void end_late();
+  /// What the backend says of a late work, behind a colon; empty: nothing.
+  [[nodiscard]] std::string what_it_waits_for(std::uint64_t id);
   [[nodiscard]] bool any_works() const;
   /// Ends the communicator on this rank, once. Its thread tells the backend.
   void end_all(const Error& cause);

@@ -543,6 +543,7 @@ static void a_program_brings_its_own_backend(void) {
                                     NULL,
                                     NULL,
                                     NULL,
+                                    NULL,
                                     NULL};
   CHECK(headrace_register_comm_backend(&table, fresh()) == 0);
   CHECK(headrace_register_comm_backend(&table, fresh()) != 0);

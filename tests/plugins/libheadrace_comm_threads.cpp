@@ -249,6 +249,7 @@ extern "C" __attribute__((visibility("default"))) const headrace_comm_backend_v1
                                               nullptr,
                                               nullptr,
                                               nullptr,
+                                              nullptr,
                                               nullptr};
   return &table;
 }

@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_COMM_ABI_MAJOR 1u
-#define HEADRACE_COMM_ABI_MINOR 0u
+#define HEADRACE_COMM_ABI_MINOR 1u
 #define HEADRACE_COMM_SYMBOL "headrace_comm_v1_table"
 
 /* The values of headrace::CommOperation. They never change. */
@@ -243,6 +243,14 @@ typedef struct headrace_comm_backend_v1 {
    * such calls are issued one after another. */
   void (*group_start)(void* comm);
   int32_t (*group_end)(void* comm, headrace_text_v1* why);
+
+  /* ---- since version 1.1 */
+
+  /* Writes into `why` what a late work waits for, as in "rank 1 has not come". The host ends this work, and
+   * with it the communicator, directly afterwards: to find out, a backend may let its operations end early,
+   * and wait 10 ms for them. It ends no work from here to `abort`. Beside any entry but `close` and
+   * `progress`. NULL: it cannot say. */
+  void (*waits_for)(void* comm, uint64_t work, headrace_text_v1* why);
 } headrace_comm_backend_v1;
 
 /* The size of the table in version 1.0. */

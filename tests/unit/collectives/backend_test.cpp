@@ -149,7 +149,7 @@ TEST(CommFactory, registers_a_name_once) {
 TEST(CommFactory, refuses_a_table_that_is_not_right) {
   const std::pair<std::function<void(headrace_comm_backend_v1&)>, std::string> cases[] = {
       {[](auto& table) { table.struct_size = 16; }, "struct_size 16"},
-      {[](auto& table) { table.abi_major = 2; }, "version 2.0, this Headrace has 1.0"},
+      {[](auto& table) { table.abi_major = 2; }, "version 2.0, this Headrace has 1.1"},
       {[](auto& table) { table.name = nullptr; }, "no valid name"},
       {[](auto& table) { table.name = "Not/Valid"; }, "no valid name"},
       {[](auto& table) { table.version = nullptr; }, "no version"},

@@ -49,6 +49,7 @@ class Script {
     table_.group_start = group_start_it;
     table_.group_end = group_end_it;
     table_.shrink = shrink_it;
+    table_.waits_for = waits_for_it;
     must(register_comm_backend(&table_));
   }
 
@@ -95,6 +96,7 @@ class Script {
   std::function<void()> on_group_start = [] {};
   std::function<std::int32_t(headrace_text_v1*)> on_group_end = [](auto*) { return HEADRACE_OK; };
   std::function<std::int32_t(std::vector<int>, const headrace_comm_setup_v1&)> on_shrink;
+  std::function<std::string(std::uint64_t)> on_waits_for = [](auto) { return std::string(); };
 
  private:
   static int number() {
@@ -140,6 +142,10 @@ class Script {
                                 const headrace_comm_setup_v1* setup, void** part, headrace_text_v1*) {
     *part = comm;
     return self(comm).on_shrink({excluded, excluded + count}, *setup);
+  }
+
+  static void waits_for_it(void* comm, std::uint64_t work, headrace_text_v1* why) {
+    why->length = self(comm).on_waits_for(work).copy(why->data, why->capacity);
   }
 
   const std::string name_;
@@ -542,6 +548,21 @@ TEST(TableComm, ends_a_late_work_and_keeps_its_owner_until_the_backend_has_ended
   script.end(script.last_work(), HEADRACE_INTERNAL, "late");
   EXPECT_EQ(owner.use_count(), 2);
   EXPECT_EQ(work.status(), WorkStatus::timed_out);
+}
+
+TEST(TableComm, says_what_a_late_work_waits_for) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  OpOptions options = asynchronous();
+  options.timeout = milliseconds(20);
+  script.on_waits_for = [&](std::uint64_t work) {
+    EXPECT_EQ(work, script.last_work());
+    return std::string("rank 2 has not come");
+  };
+  const Work work = must(comm.barrier(options));
+  EXPECT_EQ(work.wait().code(), Code::timed_out);
+  EXPECT_THAT(work.error().message, HasSubstr("has not ended it within 20 ms: rank 2 has not come"));
+  EXPECT_THAT(script.abort_reason(), HasSubstr("rank 2 has not come"));
 }
 
 TEST(TableComm, ends_a_late_work_that_nobody_waits_for) {
