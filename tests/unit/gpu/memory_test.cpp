@@ -3,6 +3,7 @@
 #include "gpu/device_memory.hpp"
 #include "gpu/peer_memory.hpp"
 #include "gpu/pinned_memory.hpp"
+#include "gpu/shareable_memory.hpp"
 #include "gpu_test.hpp"
 #include "support/child_ending.hpp"
 
@@ -11,6 +12,7 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace headrace::gpu {
@@ -40,6 +42,37 @@ TEST_F(MemoryTest, an_allocation_that_does_not_fit_is_refused_with_its_size) {
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.code(), Code::exhausted);
   EXPECT_THAT(memory.error().message, HasSubstr("allocate 1099511627776 bytes on GPU 0"));
+}
+
+TEST_F(MemoryTest, shareable_memory_stays_for_those_who_have_mapped_it) {
+  const auto reader = open(1);
+  std::optional<PeerMemory> mapped;
+  {
+    auto memory = ShareableMemory::allocate(open(0), 1000);
+    ASSERT_TRUE(memory) << memory.error().message;
+    EXPECT_EQ(memory->bytes(), 65536u);  // of a physical allocation
+    auto* const first = reinterpret_cast<unsigned char*>(memory->address());
+    EXPECT_EQ(first[999], 0);
+    first[999] = 7;
+    const auto shared = share_memory(*open(0), memory->address(), memory->bytes());
+    ASSERT_TRUE(shared) << shared.error().message;
+    auto opened = PeerMemory::open(reader, *shared);
+    ASSERT_TRUE(opened) << opened.error().message;
+    mapped.emplace(std::move(*opened));
+  }
+  EXPECT_EQ(reinterpret_cast<const unsigned char*>(mapped->address())[999], 7);
+  mapped.reset();
+  EXPECT_EQ(fake.live().physical, 0);
+  EXPECT_EQ(fake.live().reservations, 0);
+}
+
+TEST_F(MemoryTest, shareable_memory_that_cannot_be_is_refused) {
+  EXPECT_EQ(ShareableMemory::allocate(open(), 0).code(), Code::invalid_argument);
+  EXPECT_EQ(ShareableMemory::allocate(open(), std::size_t{1} << 40).code(), Code::exhausted);
+  fake.fail("cuMemMap", cuda::Outcome::unknown);
+  EXPECT_EQ(ShareableMemory::allocate(open(), 1).code(), Code::backend_failed);
+  EXPECT_EQ(fake.live().physical, 0);
+  EXPECT_EQ(fake.live().reservations, 0);
 }
 
 TEST_F(MemoryTest, pinned_memory_is_zeroed_and_reachable) {
