@@ -15,7 +15,6 @@ namespace headrace::test {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 using Json = nlohmann::ordered_json;
 using Words = std::vector<std::string>;
 
@@ -126,9 +125,9 @@ TEST(CliBenchColl, TheFakeBackendIsNotChecked) {
 }
 
 TEST(CliBenchColl, WrongElementsAreCountedAndAreAFailure) {
-  Command command({"HEADRACE_COMM_LIB_IDLE=" HEADRACE_TEST_BIN_DIR "/plugins/libheadrace_comm_idle.so",
-                   HEADRACE_COMMAND, "bench", "coll", "--iterations", "2", "--backend", "idle", "--ops",
-                   "all_reduce,put", "--bytes", "64"},
+  const std::string library = HEADRACE_TEST_BIN_DIR "/plugins/libheadrace_comm_idle.so";
+  Command command({"HEADRACE_COMM_LIB_IDLE=" + library, HEADRACE_COMMAND, "bench", "coll", "--iterations",
+                   "2", "--backend", "idle", "--ops", "all_reduce,put", "--bytes", "64"},
                   "/usr/bin/env");
   EXPECT_EQ(command.wait(), 1);
   EXPECT_THAT(command.out, HasSubstr("backend idle 1.0"));

@@ -114,7 +114,8 @@ def run(
     stage.passed += len(files) - len(todo)
     stage.stored += len(files) - len(todo)
     if not runner.background:
-        print(f"  clang-tidy on {len(todo)} files; {len(files) - len(todo)} had no finding before", flush=True)
+        kept = len(files) - len(todo)
+        print(f"  clang-tidy on {len(todo)} files; {kept} had no finding before", flush=True)
     stop_at = time.monotonic() + minutes * 60 if minutes else None
 
     def work(name: str) -> None:
