@@ -51,26 +51,49 @@ class Assembly {
     return {};
   }
 
+  /// Another attempt has other cards: ranks that have not called yet are not to take this one's. An empty
+  /// card takes its place.
+  void withdraw() {
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+      if (rank == mine_) continue;
+      for (const std::string& piece : AssemblyMail::pieces(key_, random_u64(), {}))
+        static_cast<void>(station_.agent().notify(seats_[rank].agent, Station::mail_of_assemblies(piece)));
+    }
+  }
+
   Result<std::string> card_of(std::size_t rank) {
     while (true) {
-      if (auto card = station_.assembly_mail().card(key_, seats_[rank].agent)) return std::move(*card);
+      if (auto card = came(rank)) return std::move(*card);
       HEADRACE_TRY_VOID(go_on());
       if (lost(rank)) return make_error(Code::peer_lost, "it is gone");
       station_.assembly_mail().wait(Deadline::earliest(deadline_, Deadline::after(card_interval)));
     }
   }
 
-  /// The ranks whose cards have not come.
+  /// The ranks whose cards have not come. One that has withdrawn its card was there, and waited for the
+  /// others.
   [[nodiscard]] std::string missing() const {
-    std::string list;
-    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-      if (rank == mine_ || station_.assembly_mail().card(key_, seats_[rank].agent)) continue;
-      list.append(list.empty() ? "" : ", ").append(std::to_string(rank));
-    }
-    return list;
+    const auto without = [this](const auto& is_there) {
+      std::string list;
+      for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+        if (rank == mine_ || is_there(rank)) continue;
+        list.append(list.empty() ? "" : ", ").append(std::to_string(rank));
+      }
+      return list;
+    };
+    std::string never = without([this](std::size_t rank) {
+      return station_.assembly_mail().card(key_, seats_[rank].agent).has_value();
+    });
+    return never.empty() ? without([this](std::size_t rank) { return came(rank).has_value(); }) : never;
   }
 
  private:
+  /// The card of a rank, unless it has withdrawn it.
+  [[nodiscard]] std::optional<std::string> came(std::size_t rank) const {
+    auto card = station_.assembly_mail().card(key_, seats_[rank].agent);
+    if (card && card->empty()) card.reset();
+    return card;
+  }
   Result<void> go_on() {
     if (interrupt_.asked()) return Interrupt::error();
     if (deadline_.expired())
@@ -183,14 +206,19 @@ Result<std::vector<std::string>> exchange_cards(Station& station, std::uint64_t 
   };
   std::vector<std::string> cards(seats.size());
   cards[mine] = card;
-  HEADRACE_TRY_VOID(all_others([&](std::size_t rank) { return assembly.reach(rank); }));
-  HEADRACE_TRY_VOID(all_others([&](std::size_t rank) { return assembly.mail_to(rank, pieces); }));
-  HEADRACE_TRY_VOID(all_others([&](std::size_t rank) -> Result<void> {
-    HEADRACE_TRY(theirs, assembly.card_of(rank));
-    cards[rank] = std::move(theirs);
-    return {};
-  }));
+  const auto exchange = [&]() -> Result<void> {
+    HEADRACE_TRY_VOID(all_others([&](std::size_t rank) { return assembly.reach(rank); }));
+    HEADRACE_TRY_VOID(all_others([&](std::size_t rank) { return assembly.mail_to(rank, pieces); }));
+    return all_others([&](std::size_t rank) -> Result<void> {
+      HEADRACE_TRY(theirs, assembly.card_of(rank));
+      cards[rank] = std::move(theirs);
+      return {};
+    });
+  };
+  const Result<void> done = exchange();
+  if (!done) assembly.withdraw();
   station.assembly_mail().forget(key);
+  if (!done) return done.error();
   return cards;
 }
 

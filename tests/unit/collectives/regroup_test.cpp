@@ -7,6 +7,7 @@
 
 #include <array>
 #include <barrier>
+#include <chrono>
 #include <mutex>
 #include <optional>
 
@@ -138,6 +139,23 @@ TEST(Shrink, a_rank_that_does_not_come_is_named_and_a_second_call_leaves_it_out)
       EXPECT_THAT(late.error().message, HasSubstr("2"));
     }
     Comm left = must(comm.shrink(std::array{2}));
+    expect_all_add(left);
+  });
+}
+
+TEST(Shrink, can_be_tried_again_with_the_same_ranks) {
+  std::barrier tried(4);
+  with_open_ranks(4, [&](Comm& comm) {
+    SplitOptions soon;
+    soon.meeting_timeout = std::chrono::milliseconds(300);
+    if (comm.rank() < 2) {
+      const auto late = comm.shrink(std::array{3}, soon);
+      EXPECT_EQ(late.code(), Code::timed_out);
+      EXPECT_THAT(late.error().message, HasSubstr("waits for ranks that have not come: 2"));
+    }
+    tried.arrive_and_wait();
+    if (comm.rank() == 3) return;
+    Comm left = must(comm.shrink(std::array{3}));
     expect_all_add(left);
   });
 }
