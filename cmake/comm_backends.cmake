@@ -3,7 +3,7 @@
 # environment, which reaches CMake from pip, uv and conda. ON, OFF, 1 and 0 are understood; -D comes first; without both it is ON.
 # Backend `host` is always there, because communicators of other backends meet by it in tests and tools.
 
-set(headrace_comm_choices FAKE LAZY NCCL NCCLX)
+set(headrace_comm_choices FAKE LAZY NCCL NCCLX P2P)
 
 # headrace_comm_left_out(<variable>): the names of those that are left out, as "lazy,nccl".
 function(headrace_comm_left_out variable)

@@ -12,6 +12,7 @@
 #include "collectives/left_out.hpp"
 #include "collectives/table_comm.hpp"
 #include "nccl/backend.hpp"
+#include "p2p/backend.hpp"
 
 #include <headrace/comm_backend.hpp>
 #include <headrace/version.hpp>
@@ -43,9 +44,19 @@ const LinkedIn* find_linked_in(std::string_view name) {
   return nullptr;
 }
 
-bool is_over_nccl(std::string_view name) {
-  const auto names = nccl::backend_names();
+/// The linked-in backends that are C tables. All of them move memory of NVIDIA's GPUs.
+std::vector<std::string_view> gpu_backends() {
+  std::vector<std::string_view> names = nccl::backend_names();
+  names.emplace_back(p2p::backend_name);
+  return names;
+}
+bool is_gpu_backend(std::string_view name) {
+  const auto names = gpu_backends();
   return std::ranges::find(names, name) != names.end() && !is_left_out(name);
+}
+Result<headrace_comm_backend_v1> gpu_backend_table(std::string_view name) {
+  if (name == p2p::backend_name) return p2p::installed_table();
+  return nccl::table_of(name);
 }
 
 /// The backends that this process has registered. They stay to its end.
@@ -79,7 +90,7 @@ class Registered {
 std::set<std::string> all_names() {
   std::set<std::string> names;
   for (const LinkedIn& one : linked_in) names.emplace(one.name);
-  for (const std::string_view name : nccl::backend_names()) names.emplace(name);
+  for (const std::string_view name : gpu_backends()) names.emplace(name);
   std::erase_if(names, [](const std::string& name) { return is_left_out(name); });
   Registered::of_process().names(names);
   names.merge(comm_libraries());
@@ -107,7 +118,7 @@ Result<void> check_device(const CommOptions& options, std::uint32_t devices) {
   for (const LinkedIn& one : linked_in)
     if ((one.devices & needed) != 0) able.emplace(one.name);
   if (gpu)
-    for (const std::string_view name : nccl::backend_names()) able.emplace(name);
+    for (const std::string_view name : gpu_backends()) able.emplace(name);
   std::erase_if(able, [](const std::string& name) { return is_left_out(name); });
   Registered::of_process().names(able, needed);
   return make_error(Code::not_supported,
@@ -131,9 +142,9 @@ Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& given) {
     HEADRACE_TRY_VOID(check_device(options, found->devices));
     return found->open(options);
   }
-  if (is_over_nccl(options.backend)) {
+  if (is_gpu_backend(options.backend)) {
     HEADRACE_TRY_VOID(check_device(options, HEADRACE_COMM_MOVES_CUDA_MEMORY));
-    HEADRACE_TRY(table, nccl::table_of(options.backend));
+    HEADRACE_TRY(table, gpu_backend_table(options.backend));
     return TableComm::open(table, options);
   }
   if (const auto table = Registered::of_process().find(options.backend)) return open_table(*table, options);
@@ -195,6 +206,20 @@ CommBackendInfo look_at_nccl(CommBackendInfo info) {
   return info;
 }
 
+CommBackendInfo look_at_p2p(CommBackendInfo info) {
+  info = with_table(std::move(info), p2p::installed_table());
+  info.from = "linked in";
+  const p2p::Source source = p2p::Source::installed();
+  const auto driver = source.driver();
+  const auto kernels = source.kernels();
+  if (!driver) {
+    info.refusal = driver.error().message;
+  } else if (!kernels) {
+    info.refusal = kernels.error().message;
+  }
+  return info;
+}
+
 }  // namespace
 
 CommBackendInfo look_at_backend(const std::string& name) {
@@ -207,7 +232,8 @@ CommBackendInfo look_at_backend(const std::string& name) {
     info.features = features_of(*found);
     return info;
   }
-  if (is_over_nccl(name)) return look_at_nccl(std::move(info));
+  if (is_gpu_backend(name))
+    return name == p2p::backend_name ? look_at_p2p(std::move(info)) : look_at_nccl(std::move(info));
   if (const auto table = Registered::of_process().find(name)) {
     info.from = "registered";
     return with_table(std::move(info), *table);
@@ -237,7 +263,7 @@ std::vector<CommBackendInfo> survey_comm_backends() {
 
 Result<void> register_comm_backend(const headrace_comm_backend_v1* table) {
   HEADRACE_TRY(checked, collectives::check_comm_table(table, {}));
-  if (collectives::find_linked_in(checked.name) == nullptr && !collectives::is_over_nccl(checked.name) &&
+  if (collectives::find_linked_in(checked.name) == nullptr && !collectives::is_gpu_backend(checked.name) &&
       collectives::Registered::of_process().add(checked))
     return {};
   return make_error(Code::invalid_argument,

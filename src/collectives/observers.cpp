@@ -9,6 +9,7 @@
 #include "collectives/line_file.hpp"
 #include "collectives/trace_file.hpp"
 #include "nccl/backend.hpp"
+#include "p2p/settings.hpp"
 
 #include <headrace/flight_recorder.hpp>
 #include <headrace/nan_check.hpp>
@@ -149,11 +150,16 @@ namespace headrace {
 Result<std::vector<OptionInfo>> list_comm_options() {
   HEADRACE_TRY(options, collectives::resolve_options());
   std::vector<OptionInfo> all = option_infos(options, "comm.", {});
-  for (const std::string_view backend : nccl::backend_names()) {
-    HEADRACE_TRY(of_backend, nccl::backend_options(backend));
+  const auto add = [&all](const Options& of_backend, std::string_view backend) {
     const std::vector<OptionInfo> more = option_infos(of_backend, fmt::format("{}.", backend), {});
     all.insert(all.end(), more.begin(), more.end());
+  };
+  for (const std::string_view backend : nccl::backend_names()) {
+    HEADRACE_TRY(of_backend, nccl::backend_options(backend));
+    add(of_backend, backend);
   }
+  HEADRACE_TRY(of_p2p, p2p::default_options());
+  add(of_p2p, "p2p");
   return all;
 }
 

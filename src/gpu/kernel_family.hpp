@@ -24,6 +24,10 @@ class KernelFamily {
     return KernelFamily(std::move(kernels), *reinterpret_cast<const Table*>(table));
   }
 
+  /// Its entries that launch nothing take `kernels().set()`.
+  [[nodiscard]] const Table& table() const noexcept { return *table_; }
+  [[nodiscard]] const Kernels& kernels() const noexcept { return *kernels_; }
+
   /// Queues one launch: launch<&headrace_grids_v1::move_grids>(args, stream). The device's context is
   /// current.
   template <auto Entry, class Args>

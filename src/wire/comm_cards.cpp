@@ -262,4 +262,54 @@ Result<CardPiece> CardPiece::decode(std::string_view bytes) {
   return CardPiece{key, attempt, number, count, reader.rest()};
 }
 
+std::string GpuCard::encode() const {
+  ByteWriter writer;
+  for (const std::uint32_t value : {blocks, packet_bytes, chunk_bytes, slots}) writer.number(value);
+  writer.text(gpu, 0xffff);
+  return std::move(writer).take();
+}
+
+Result<GpuCard> GpuCard::decode(std::string_view bytes) {
+  BoundedReader reader(bytes, "the card of a GPU");
+  GpuCard card;
+  for (std::uint32_t* value : {&card.blocks, &card.packet_bytes, &card.chunk_bytes, &card.slots}) {
+    HEADRACE_TRY(number, reader.number<std::uint32_t>("a hint"));
+    *value = number;
+  }
+  HEADRACE_TRY(gpu, read_text(reader, "the GPU"));
+  card.gpu = std::move(gpu);
+  return card;
+}
+
+std::string BoxCard::encode() const {
+  ByteWriter writer;
+  writer.number(most_blocks);
+  writer.bytes(metadata);
+  return std::move(writer).take();
+}
+
+Result<BoxCard> BoxCard::decode(std::string_view bytes) {
+  BoundedReader reader(bytes, "the card of a box");
+  HEADRACE_TRY(most_blocks, reader.number<std::uint32_t>("the number of blocks"));
+  return BoxCard{most_blocks, std::string(reader.rest())};
+}
+
+std::string Saying::encode() const {
+  ByteWriter writer;
+  writer.number(static_cast<std::uint8_t>(kind));
+  writer.number(number);
+  writer.text(text, most_text);
+  return std::move(writer).take();
+}
+
+Result<Saying> Saying::decode(std::string_view bytes) {
+  BoundedReader reader(bytes, "what a rank says");
+  HEADRACE_TRY(kind, reader.number<std::uint8_t>("its kind"));
+  HEADRACE_TRY(number, reader.number<std::uint64_t>("the number"));
+  HEADRACE_TRY(text, read_text(reader, "the text"));
+  if (kind != static_cast<std::uint8_t>(Kind::aborted) && kind != static_cast<std::uint8_t>(Kind::left))
+    return reader.corrupt("kind {} is none", kind);
+  return Saying{static_cast<Kind>(kind), number, std::move(text)};
+}
+
 }  // namespace headrace::wire

@@ -126,4 +126,35 @@ struct CardPiece {
   [[nodiscard]] static Result<CardPiece> decode(std::string_view bytes);
 };
 
+/// What a rank brings to a new communicator of `p2p`: its GPU, and the hints that all ranks must share.
+struct GpuCard {
+  std::uint32_t blocks = 0, packet_bytes = 0, chunk_bytes = 0, slots = 0;  ///< 0: the default
+  std::string gpu;                                                         ///< its UUID
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Result<GpuCard> decode(std::string_view bytes);
+};
+
+/// The box of a rank of `p2p`, as the agents of others reach it.
+struct BoxCard {
+  std::uint32_t most_blocks = 0;  ///< that fit on its GPU
+  std::string metadata;
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Result<BoxCard> decode(std::string_view bytes);
+};
+
+/// What a rank of `p2p` says to all others, as a notification of its agent.
+struct Saying {
+  static constexpr std::size_t most_text = 4096;  // longer ones are cut
+  enum class Kind : std::uint8_t { aborted = 1, left = 2 };
+
+  Kind kind = Kind::aborted;
+  std::uint64_t number = 0;  ///< left: of the last collective that it has called
+  std::string text;          ///< aborted: why
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Result<Saying> decode(std::string_view bytes);
+};
+
 }  // namespace headrace::wire

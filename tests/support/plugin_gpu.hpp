@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake GPU of tests/test_backends/headrace_backend_cuda_ipc_gpu.cpp, a plugin that agents open by name:
-// its memory, for the program that loads the plugin.
+// The fake GPUs of tests/test_backends/headrace_backend_cuda_ipc_gpu.cpp, a plugin that agents open by name:
+// memory, driver and kernels, for the program that loads the plugin.
 #pragma once
+
+#include "vendor/cuda/driver.hpp"
+
+#include <headrace/plugin/kernels_v1.h>
 
 #include <dlfcn.h>
 
@@ -19,7 +23,12 @@ struct PluginGpu {
   void (*give_back)(void* memory);
   void (*hold)();  ///< work of streams stays queued until `release`
   void (*release)();
+  const cuda::DriverTable* driver;  ///< of plugin_gpus GPUs, whose memory the CPU can access
+  const headrace_kernels_v1* kernels;
+  void (*reach)(int from, int to,
+                bool can);  ///< whether a GPU can access another one's memory; at first it can
 };
+inline constexpr int plugin_gpus = 3;
 using PluginGpuFunction = const PluginGpu* (*)();
 
 /// The backend cuda_ipc over the fake GPU, and the folder of its plugin for option `plugin_path`.

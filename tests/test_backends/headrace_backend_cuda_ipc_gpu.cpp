@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda_ipc over a fake GPU of its process, as a plugin that agents open by name. The program that loads it
-// takes memory of that GPU (support/plugin_gpu.hpp).
+// cuda_ipc over fake GPUs of its process, as a plugin that agents open by name. The program that loads it
+// takes memory of GPU 0, or uses the driver (support/plugin_gpu.hpp).
 #include "backends/cuda_ipc/backend.hpp"
 #include "support/fake_cuda.hpp"
 #include "support/fake_kernels.hpp"
@@ -21,7 +21,7 @@ struct Gpu {
     return *gpu;
   }
 
-  cuda::FakeCuda driver{{{.memory_bytes = std::size_t{1} << 30}}};
+  cuda::FakeCuda driver{std::vector<cuda::FakeGpu>(plugin_gpus, {.memory_bytes = std::size_t{1} << 30})};
   cuda::DriverTable table;
 };
 
@@ -38,6 +38,11 @@ void* take(std::size_t bytes) {
   return reinterpret_cast<void*>(address);
 }
 
+void reach(int from, int to, bool can) {
+  cuda::FakeCuda& driver = Gpu::of_this_process().driver;
+  can ? driver.allow_peer_access(from, to) : driver.forbid_peer_access(from, to);
+}
+
 void give_back(void* memory) {
   (void)Gpu::of_this_process().table.mem_free(reinterpret_cast<cuda::Address>(memory));
 }
@@ -52,13 +57,22 @@ struct CudaIpcOnGpu : OnGpus<cuda_ipc::CudaIpcBackend> {
 
 extern "C" __attribute__((visibility("default"))) const headrace_backend_v1* headrace_backend_v1_table() {
   using namespace headrace;  // NOLINT: one function
-  test::CudaIpcOnGpu::use(test::Gpu::of_this_process().table, cuda::fake_kernels_table());
-  return plugin::table<test::CudaIpcOnGpu>();
+  // Agents of several threads may load it at once.
+  static const headrace_backend_v1* const table = [] {
+    test::CudaIpcOnGpu::use(test::Gpu::of_this_process().table, cuda::fake_kernels_table());
+    return plugin::table<test::CudaIpcOnGpu>();
+  }();
+  return table;
 }
 
 extern "C" __attribute__((visibility("default"))) const headrace::test::PluginGpu* headrace_test_gpu() {
   using namespace headrace::test;  // NOLINT: one function
-  static constexpr PluginGpu gpu{take, give_back, [] { Gpu::of_this_process().driver.hold(); },
-                                 [] { Gpu::of_this_process().driver.release(); }};
+  static const PluginGpu gpu{take,
+                             give_back,
+                             [] { Gpu::of_this_process().driver.hold(); },
+                             [] { Gpu::of_this_process().driver.release(); },
+                             &Gpu::of_this_process().table,
+                             &headrace::cuda::fake_kernels_table(),
+                             reach};
   return &gpu;
 }

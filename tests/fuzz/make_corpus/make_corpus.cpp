@@ -159,6 +159,9 @@ void comm_cards_seeds() {
   card("table_of_two", 7 + 2 * 9, wire::MeetingTable{9, {{1, 0, false, "a"}, {2, 0, false, "b"}}}.encode());
   card("store", 8, wire::StoreEntry{"world/0", "entry"}.encode());
   card("piece", 8 + 14 * 9, wire::CardPiece{1, 2, 0, 3, "part"}.encode());
+  card("gpu", 8 + 1 * 9, wire::GpuCard{32, 1 << 18, 1 << 17, 64, "GPU-7a1c"}.encode());
+  card("box", 8 + 2 * 9, wire::BoxCard{44, "metadata"}.encode());
+  card("saying", 8 + 3 * 9, wire::Saying{wire::Saying::Kind::aborted, 0, "enough"}.encode());
 }
 
 }  // namespace

@@ -152,6 +152,7 @@ constexpr std::array programs{Row{"work_through", work_through, "shm,tcp"},
 /// The main function of a rank: NAME RANK SIZE FOLDER. Its line goes into FOLDER/RANK.
 int run_rank(char** words) {
   if (is_faulty_program(words[0])) return run_faulty_rank(words);
+  if (is_p2p_program(words[0])) return run_p2p_rank(words);
   CommOptions options;
   options.rank = std::atoi(words[1]);
   options.size = std::atoi(words[2]);

@@ -22,6 +22,9 @@ namespace headrace::test {
 /// Whether a program of ranks is one of survivors_test.cpp, and its main function: NAME RANK SIZE FOLDER.
 bool is_faulty_program(const std::string& program);
 int run_faulty_rank(char** words);
+/// The same for p2p_test.cpp.
+bool is_p2p_program(const std::string& program);
+int run_p2p_rank(char** words);
 
 template <class T>
 std::string text_of(const Result<T>& result) {

@@ -95,6 +95,39 @@ TEST(CardPiece, of_an_impossible_number_is_refused) {
   EXPECT_EQ(CardPiece::decode(CardPiece{1, 2, 0, CardPiece::most + 1, ""}.encode()).code(), Code::corrupt);
 }
 
+TEST(GpuCard, is_read_as_it_was_written) {
+  const GpuCard card{1, 2, 3, 4, "GPU-7a1c"};
+  const auto read = GpuCard::decode(card.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->blocks, 1U);
+  EXPECT_EQ(read->packet_bytes, 2U);
+  EXPECT_EQ(read->chunk_bytes, 3U);
+  EXPECT_EQ(read->slots, 4U);
+  EXPECT_EQ(read->gpu, "GPU-7a1c");
+  expect_refused_if_cut<GpuCard>(card.encode(), card.encode().size());
+}
+
+TEST(BoxCard, is_read_as_it_was_written) {
+  const BoxCard card{44, "metadata"};
+  const auto read = BoxCard::decode(card.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->most_blocks, 44U);
+  EXPECT_EQ(read->metadata, "metadata");
+  expect_refused_if_cut<BoxCard>(card.encode(), sizeof card.most_blocks);
+}
+
+TEST(Saying, is_read_as_it_was_written_and_its_text_is_cut) {
+  const Saying saying{Saying::Kind::left, 7, std::string(Saying::most_text + 1, 'x')};
+  const auto read = Saying::decode(saying.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->kind, Saying::Kind::left);
+  EXPECT_EQ(read->number, 7U);
+  EXPECT_EQ(read->text, std::string(Saying::most_text, 'x'));
+  const std::string bytes = Saying{Saying::Kind::aborted, 0, "why"}.encode();
+  expect_refused_if_cut<Saying>(bytes, bytes.size());
+  EXPECT_THAT(Saying::decode("\3" + bytes.substr(1)).error().message, HasSubstr("kind 3 is none"));
+}
+
 const WindowCard example{3, 77, 5, 6, 1000, 4096, DType::int64, true, {"agent", "metadata"}};
 
 TEST(WindowCard, is_read_as_it_was_written) {

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "p2p/backend.hpp"
+
+#include <headrace/version.hpp>
+
+#include <utility>
+
+namespace headrace::p2p {
+namespace {
+
+using comm_border::guarded;
+
+Communicator& communicator(void* comm) { return *static_cast<Communicator*>(comm); }
+
+/// Gives what was made to the host.
+Result<void> give(Result<std::unique_ptr<Communicator>> made, void** comm) {
+  if (!made) return std::move(made).error();
+  *comm = made->release();
+  return {};
+}
+
+std::int32_t open(void* context, const headrace_comm_setup_v1* setup, void** comm, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(parts, static_cast<Backend*>(context)->parts_for(setup->device));
+    return give(Communicator::open(parts, *setup), comm);
+  });
+}
+
+void close(void* comm) { delete &communicator(comm); }
+
+std::int32_t issue(void* comm, const headrace_comm_call_v1* call, std::uint64_t work, headrace_text_v1* why) {
+  bool done = false;
+  const std::int32_t code = guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(ended, communicator(comm).issue(*call, work));
+    done = ended;
+    return {};
+  });
+  if (code != HEADRACE_OK) return code;
+  return done ? HEADRACE_COMM_DONE : HEADRACE_COMM_BEGUN;
+}
+
+void abort(void* comm, const char* reason, std::size_t length) {
+  guarded(nullptr, [&]() -> Result<void> {
+    communicator(comm).abort({reason, length});
+    return {};
+  });
+}
+
+std::int32_t split(void* comm, const std::int32_t*, std::uint64_t, const headrace_comm_setup_v1* setup,
+                   void** part, headrace_text_v1* why) {
+  return guarded(why, [&] { return give(communicator(comm).split(setup), part); });
+}
+
+std::int32_t shrink(void* comm, const std::int32_t*, std::uint64_t, const headrace_comm_setup_v1* setup,
+                    void** part, headrace_text_v1* why) {
+  return guarded(why, [&] { return give(communicator(comm).shrink(*setup), part); });
+}
+
+std::int32_t progress(void* comm) {
+  bool moved = false;
+  guarded(nullptr, [&]() -> Result<void> {
+    moved = communicator(comm).progress();
+    return {};
+  });
+  return moved ? 1 : 0;
+}
+
+std::int32_t wait_on(void* comm, std::uint64_t work, void* stream, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).wait_on(work, static_cast<cuda::Stream>(stream)); });
+}
+
+void waits_for(void* comm, std::uint64_t, headrace_text_v1* why) {
+  guarded(nullptr, [&]() -> Result<void> {
+    why->length = communicator(comm).waits_for().copy(why->data, why->capacity);
+    return {};
+  });
+}
+
+}  // namespace
+
+Source Source::installed() {
+  return {[] { return cuda::load_driver(); }, [] { return gpu::KernelLibrary::load(); }, "cuda_ipc"};
+}
+
+Backend::Backend(std::string name, Source source)
+    : name_(std::move(name)), source_(std::move(source)), agent_(source_.agent) {
+  agent_.backends = {source_.agent_backend};
+  agent_.options[source_.agent_backend + ".courier"] = "off";  // it would hold up what waits for a whole GPU
+}
+
+Result<Parts> Backend::parts_for(int device) {
+  HEADRACE_TRY(kernels, kernels_of(device));
+  return Parts{std::move(kernels), agent_};
+}
+
+Result<std::shared_ptr<const gpu::Kernels>> Backend::kernels_of(int device) {
+  const std::scoped_lock lock(mutex_);
+  if (auto loaded = kernels_[device].lock()) return loaded;
+  if (!driver_) {
+    HEADRACE_TRY(driver, source_.driver());
+    driver_ = driver;
+  }
+  if (!library_) {
+    HEADRACE_TRY(library, source_.kernels());
+    library_.emplace(std::move(library));
+  }
+  HEADRACE_TRY(gpu, gpu::Device::open(*driver_, device));
+  HEADRACE_TRY(kernels, gpu::Kernels::open(*library_, std::move(gpu)));
+  kernels_[device] = kernels;
+  return kernels;
+}
+
+headrace_comm_backend_v1 Backend::table() {
+  headrace_comm_backend_v1 table{};
+  table.struct_size = sizeof table;
+  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
+  table.abi_minor = HEADRACE_COMM_ABI_MINOR;
+  table.name = name_.c_str();
+  table.version = HEADRACE_VERSION;
+  table.devices = HEADRACE_COMM_MOVES_CUDA_MEMORY;
+  table.context = this;
+  table.open = open;
+  table.close = close;
+  table.issue = issue;
+  table.abort = abort;
+  table.split = split;
+  table.shrink = shrink;
+  table.progress = progress;
+  table.wait_on = wait_on;
+  table.waits_for = waits_for;
+  return table;
+}
+
+headrace_comm_backend_v1 installed_table() {
+  static auto& the = *new Backend(backend_name, Source::installed());
+  return the.table();
+}
+
+}  // namespace headrace::p2p

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "p2p/communicator.hpp"
+
+#include <headrace/comm_call.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+namespace headrace::p2p {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int most_ranks = HEADRACE_COLLECTIVES_MOST_RANKS;
+constexpr std::uint32_t usual_blocks = 32;
+constexpr auto between_looks = 10ms;      // at ranks that may be gone
+constexpr auto longest_farewell = 100ms;  // from the loss of a rank until what it has said must be here
+constexpr auto longest_early_end = 10ms;  // from an abort until a kernel that runs has left
+constexpr std::int64_t after_host_ns = 5'000'000'000;  // a kernel's deadline, if the host does not end it
+
+bool reduces(std::int32_t operation) {
+  return operation == HEADRACE_COMM_ALL_REDUCE || operation == HEADRACE_COMM_REDUCE ||
+         (operation >= HEADRACE_COMM_REDUCE_SCATTER && operation <= HEADRACE_COMM_REDUCE_SCATTER_SINGLE);
+}
+
+Error why_ended() { return make_error(Code::canceled, "the communicator has ended"); }
+
+Error lost(int rank, std::string_view how) {
+  return make_error(Code::peer_lost, "rank {} is gone: {}", rank, how);
+}
+
+/// The first hint in which two ranks differ.
+Result<void> compare(int rank, const wire::GpuCard& card, const wire::GpuCard& first) {
+  const std::tuple<const char*, std::uint32_t, std::uint32_t> hints[] = {
+      {"blocks", card.blocks, first.blocks},
+      {"packet_bytes", card.packet_bytes, first.packet_bytes},
+      {"chunk_bytes", card.chunk_bytes, first.chunk_bytes},
+      {"slots", card.slots, first.slots}};
+  for (const auto& [name, mine, theirs] : hints)
+    if (mine != theirs)
+      return make_error(Code::invalid_argument,
+                        "rank 0 has hint {} {}, rank {} has {}: give all ranks the same hints", name, theirs,
+                        rank, mine);
+  return {};
+}
+
+}  // namespace
+
+// --- opening
+
+Communicator::Communicator(Parts parts, const Setup& setup, const Settings& settings, Family family,
+                           Words words, gpu::Stream stream)
+    : parts_(std::move(parts)),
+      host_(setup.host),
+      name_(setup.name),
+      rank_(setup.rank),
+      size_(setup.size),
+      settings_(settings),
+      device_(parts_.kernels->shared_device()),
+      family_(std::move(family)),
+      words_(std::move(words)),
+      stream_(std::move(stream)),
+      works_(device_, gpu::StreamWorks::Order::of_all) {
+  launch_.struct_size = sizeof launch_;
+  launch_.rank = static_cast<std::uint32_t>(rank_);
+  launch_.abort = words_.abort_address();
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::open(const Parts& parts, const Setup& setup) {
+  if (setup.size > most_ranks)
+    return make_error(Code::not_supported, "{} ranks: p2p has at most {}, of one host. Use backend nccl",
+                      setup.size, most_ranks);
+  HEADRACE_TRY(settings, Settings::read(setup));
+  HEADRACE_TRY(family,
+               Family::of(parts.kernels, HEADRACE_COLLECTIVES_FAMILY, HEADRACE_COLLECTIVES_FAMILY_VERSION));
+  HEADRACE_TRY(words, Words::make(parts.kernels->shared_device()));
+  HEADRACE_TRY(stream,
+               gpu::Stream::make(parts.kernels->shared_device(),
+                                 settings.high_priority ? gpu::Priority::high : gpu::Priority::normal));
+  std::unique_ptr<Communicator> made(
+      new Communicator(parts, setup, settings, std::move(family), std::move(words), std::move(stream)));
+  const Meeting meeting(made->host_, setup.rank, setup.size,
+                        comm_border::deadline_of(setup.meeting_timeout_ns));
+  Result<void> connected = made->connect(meeting);
+  meeting.end();  // until then others may map this rank's box
+  if (!connected) return std::move(connected).error();
+  return made;
+}
+
+Result<void> Communicator::connect(const Meeting& meeting) {
+  HEADRACE_TRY(gpus, meeting.exchange("gpu", gpu_card()));
+  HEADRACE_TRY_VOID(choose_shape(gpus));
+  HEADRACE_TRY(boxes, meeting.exchange("box", make_box()));
+  // No rank writes to a box before all boxes are mapped: where one cannot be, no rank opens.
+  HEADRACE_TRY_VOID(meeting.exchange("mapped", map_boxes(boxes, meeting.deadline())));
+  if (neighbours_) neighbours_->listen([this](int rank, const Saying& saying) { hear(rank, saying); });
+  return {};
+}
+
+std::string Communicator::gpu_card() const {
+  const wire::GpuCard card{settings_.blocks, settings_.packet_bytes, settings_.chunk_bytes, settings_.slots,
+                           device_->info().uuid};
+  return card.encode();
+}
+
+Result<void> Communicator::choose_shape(const std::vector<std::string>& gpu_cards) {
+  std::map<std::string, std::uint32_t> ranks_of;  // by GPU
+  std::optional<wire::GpuCard> first;
+  for (int rank = 0; rank < size_; ++rank) {
+    HEADRACE_TRY(card, wire::GpuCard::decode(gpu_cards[static_cast<std::size_t>(rank)]));
+    if (!first) first = card;
+    HEADRACE_TRY_VOID(compare(rank, card, *first));
+    ++ranks_of[card.gpu];
+  }
+  for (const auto& [gpu, ranks] : ranks_of) launch_.sharing = std::max(launch_.sharing, ranks);
+  const int gpus = static_cast<int>(ranks_of.size());
+  launch_.box.ranks = static_cast<std::uint32_t>(size_);
+  launch_.box.packed_bytes = settings_.packet_bytes != 0 ? settings_.packet_bytes : packet_bytes_for(gpus);
+  launch_.box.chunk_bytes = settings_.chunk_bytes;
+  launch_.box.slots = settings_.slots;
+  if (family_.table().box_bytes(&launch_.box) != 0) return {};
+  return make_error(Code::invalid_argument,
+                    "hints packet_bytes {}, chunk_bytes {}, slots {} make no box: the first two must be "
+                    "multiples of 16, slots at least 2, and the box of {} ranks less than 4 GiB",
+                    launch_.box.packed_bytes, settings_.chunk_bytes, settings_.slots, size_);
+}
+
+Result<std::string> Communicator::make_box() {
+  const auto& table = family_.table();
+  wire::BoxCard card;
+  card.most_blocks = table.most_blocks(family_.kernels().set(), &launch_.box, launch_.sharing);
+  if (card.most_blocks == 0)
+    return make_error(Code::exhausted,
+                      "GPU {} has {} multiprocessors, and {} ranks are on one GPU: their kernels wait for "
+                      "one another and would not run at once",
+                      device_->ordinal(), device_->info().multiprocessors, launch_.sharing);
+  HEADRACE_TRY(box, gpu::ShareableMemory::allocate(device_, table.box_bytes(&launch_.box)));
+  launch_.boxes[rank_] = box.address();
+  box_.emplace(std::move(box));
+  if (size_ == 1) return card.encode();
+  HEADRACE_TRY(neighbours, Neighbours::open(parts_.agent, name_, rank_, size_));
+  neighbours_ = std::move(neighbours);
+  HEADRACE_TRY(metadata, neighbours_->offer(*box_, device_->ordinal()));
+  card.metadata = std::move(metadata);
+  return card.encode();
+}
+
+Result<std::string> Communicator::map_boxes(const std::vector<std::string>& box_cards,
+                                            const Deadline& deadline) {
+  const std::uint64_t box_bytes = family_.table().box_bytes(&launch_.box);
+  std::uint32_t most_blocks = ~std::uint32_t{0};
+  for (int rank = 0; rank < size_; ++rank) {
+    HEADRACE_TRY(card, wire::BoxCard::decode(box_cards[static_cast<std::size_t>(rank)]));
+    most_blocks = std::min(most_blocks, card.most_blocks);
+    if (rank == rank_) continue;
+    const auto mapped = neighbours_->map(rank, card.metadata, box_bytes, device_->ordinal(), deadline);
+    if (mapped) {
+      launch_.boxes[rank] = neighbours_->box_of(rank);
+      continue;
+    }
+    Error error = mapped.error();
+    if (error.code == Code::not_supported)
+      error.message += ". p2p needs GPUs of one host that reach one another's memory: use backend nccl";
+    return std::move(error).within(
+        fmt::format("GPU {} cannot map the box of rank {}", device_->ordinal(), rank));
+  }
+  HEADRACE_TRY_VOID(choose_blocks(most_blocks));
+  return std::string();
+}
+
+Result<void> Communicator::choose_blocks(std::uint32_t most) {
+  launch_.blocks = settings_.blocks != 0 ? settings_.blocks : std::min(usual_blocks, most);
+  if (launch_.blocks <= most) return {};
+  return make_error(Code::invalid_argument,
+                    "hint blocks is {}: {} ranks on one GPU can have at most {} each, which wait for one "
+                    "another and must run at once, and half of the slots",
+                    settings_.blocks, launch_.sharing, most);
+}
+
+// --- calls
+
+Result<bool> Communicator::issue(const Call& call, std::uint64_t work) {
+  HEADRACE_TRY(blocks, check_call(call));
+  if (stopping_) return why_ended();
+  const gpu::ContextGuard current(*device_);
+  HEADRACE_TRY(place, place_of(call));
+  if (const auto why = why_in_vain()) {
+    host_.end(work, *why);
+    return false;
+  }
+  const int status = place.captured ? Words::of_replays : Words::of_launch(launches_);
+  const cuda::Outcome outcome = launch(call, place, blocks, status);
+  if (outcome == cuda::Outcome::invalid_value) return refusal(call, outcome);
+  last_number_ = call.number;
+  if (outcome == cuda::Outcome::success) return watch(work, place, status);
+  host_.end(work, refusal(call, outcome));
+  return false;
+}
+
+Result<std::uint32_t> Communicator::check_call(const Call& call) const {
+  const auto operation = static_cast<CommOperation>(call.operation);
+  if (is_message(operation))
+    return make_error(Code::not_supported,
+                      "p2p has no {}, because all ranks take part in each of its operations: use "
+                      "all_to_all_v_single, or another communicator of backend nccl",
+                      comm_operation_name(operation));
+  if (call.operation < HEADRACE_COMM_ALL_REDUCE || call.operation > HEADRACE_COMM_BARRIER)
+    return make_error(Code::not_supported, "p2p has no {}", comm_operation_name(operation));
+  std::uint32_t blocks = launch_.blocks;
+  for (std::uint32_t i = 0; i < call.hint_count; ++i) {
+    if (std::string_view(call.hints[i].name) != "blocks")
+      return make_error(Code::invalid_argument, "its calls have the hint blocks alone, and {} is given",
+                        call.hints[i].name);
+    HEADRACE_TRY(wish, blocks_of_call(call.hints[i].value, launch_.blocks));
+    blocks = wish;
+  }
+  return blocks;
+}
+
+Result<Communicator::Place> Communicator::place_of(const Call& call) {
+  const cuda::DriverTable& driver = device_->driver();
+  const auto caller = static_cast<cuda::Stream>(call.stream);
+  cuda::CaptureStatus capture{};
+  if (caller != nullptr)
+    HEADRACE_CUDA_TRY(driver, driver.stream_is_capturing(caller, &capture), "look at the stream of a call");
+  // A captured call is part of its stream: no stream outside of a capture is waited for, or joins later.
+  if (capture != cuda::CaptureStatus::none) return Place{caller, true};
+  if (call.async != 0) HEADRACE_TRY_VOID(works_.follow(stream_.handle(), caller));
+  const Place place{call.async != 0 ? stream_.handle() : caller, false};
+  // Two launches of one rank never run at once: GPU memory counts them.
+  HEADRACE_TRY_VOID(works_.follow_last(place.stream));
+  return place;
+}
+
+cuda::Outcome Communicator::launch(const Call& call, const Place& place, std::uint32_t blocks,
+                                   int status) const {
+  Call of_kernel = call;
+  // The host ends what is late, and names the limit. Of replays it knows nothing.
+  if (!place.captured && call.timeout_ns >= 0)
+    of_kernel.timeout_ns = std::min(call.timeout_ns, INT64_MAX - after_host_ns) + after_host_ns;
+  headrace_collective_v1 args = launch_;
+  args.call = &of_kernel;
+  args.blocks = blocks;
+  args.status = words_.status_address(status);
+  return family_.launch<&headrace_collectives_v1::run>(args, place.stream);
+}
+
+bool Communicator::watch(std::uint64_t work, const Place& place, int status) {
+  if (place.captured) {
+    captured_ = true;
+    return true;
+  }
+  ++launches_;
+  if (const auto added = works_.add(work, status, place.stream); !added) host_.end(work, added);
+  return false;
+}
+
+/// What is not the host's to check: whether there is such a reduction.
+Error Communicator::refusal(const Call& call, cuda::Outcome outcome) const {
+  const auto operation = comm_operation_name(static_cast<CommOperation>(call.operation));
+  if (outcome != cuda::Outcome::invalid_value || !reduces(call.operation) || call.input_count == 0)
+    return cuda::driver_error(device_->driver(), outcome, "launch {} on GPU {}", operation,
+                              device_->ordinal());
+  return make_error(Code::invalid_argument,
+                    "{} has no meaning for {}: bit operations are for integers and bool, order is not for "
+                    "complex numbers, scaling is not for bool, and a factor of integers is whole",
+                    reduce_op_name(static_cast<ReduceOp::Kind>(call.reduction)),
+                    dtype_name(static_cast<DType>(call.inputs[0].dtype)));
+}
+
+bool Communicator::progress() {
+  if (gives_up_ && !stopping_) return false;  // the host ends the late work first
+  const auto ended = works_.take_ended();
+  for (const auto& [work, status, result] : ended) {
+    const auto early = words_.early_end(status);
+    failed_ = failed_ || early || words_.early_end(Words::of_replays);
+    if (!result || !failed_)
+      host_.end(work, result);
+    else if (early && early->timed_out)
+      host_.end(work, make_error(Code::timed_out, "{}", early->text()));
+    else
+      host_.end(work, why_ended());
+  }
+  if (works_.any() && next_look_.expired()) {
+    next_look_ = Deadline::after(between_looks);
+    end_in_vain();
+  }
+  return !ended.empty();
+}
+
+std::string Communicator::waits_for() {
+  gives_up_ = true;
+  words_.abort();  // a kernel that waits writes for whom, and leaves
+  const Deadline deadline = Deadline::after(longest_early_end);
+  bool left = false;
+  while (true) {
+    if (const auto early = words_.any_early_end()) return early->text();
+    if (left || deadline.expired()) return "its GPU has not begun it, or moves its elements";
+    left = works_.oldest_has_ended();
+    std::this_thread::yield();
+  }
+}
+
+// --- other ranks, and the end
+
+std::optional<Error> Communicator::why_in_vain() const {
+  if (const auto early = words_.early_end(Words::of_replays))
+    return make_error(early->timed_out ? Code::timed_out : Code::canceled,
+                      "a replay of a captured call has ended early: {}", early->text());
+  for (int rank = 0; neighbours_ && rank < size_; ++rank) {
+    if (left_[static_cast<std::size_t>(rank)] != 0) return lost(rank, "it has left");
+    if (neighbours_->is_gone(rank)) return lost(rank, "its process has ended, or it has left");
+  }
+  return std::nullopt;
+}
+
+/// Ends the communicator if works that are under way wait for a rank that will not come. A rank that has left
+/// has done its part of what it had called.
+void Communicator::end_in_vain() {
+  bool missing = false;
+  for (int rank = 0; neighbours_ && rank < size_ && !stopping_; ++rank) {
+    const std::uint64_t left = left_[static_cast<std::size_t>(rank)];
+    if (left != 0 && left <= last_number_) return host_.ended(lost(rank, "it has left"));
+    if (left != 0 || !neighbours_->is_gone(rank)) continue;
+    if (lost_limit_.expired()) return host_.ended(lost(rank, "its process has ended"));
+    missing = true;
+  }
+  if (missing && lost_limit_.is_never()) lost_limit_ = Deadline::after(longest_farewell);
+}
+
+void Communicator::hear(int rank, const Saying& saying) {
+  if (saying.kind == Saying::Kind::left) {
+    left_[static_cast<std::size_t>(rank)] = saying.number + 1;
+    return;
+  }
+  if (stopping_ || told_.exchange(true)) return;
+  host_.ended(make_error(Code::canceled, "{}", saying.text));  // before a work ends without this reason
+  words_.abort();
+}
+
+void Communicator::abort(std::string_view reason) {
+  stopping_ = true;
+  words_.abort();
+  if (neighbours_ && !told_) neighbours_->say({Saying::Kind::aborted, 0, std::string(reason)});
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::split(const Setup* setup) {
+  if (stopping_) return why_ended();
+  if (setup == nullptr) return std::unique_ptr<Communicator>();
+  return open(parts_, *setup);
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::shrink(const Setup& setup) {
+  stopping_ = true;
+  words_.abort();
+  return open(parts_, setup);
+}
+
+Communicator::~Communicator() {
+  if (neighbours_) neighbours_->say({Saying::Kind::left, last_number_, {}});
+  words_.abort();
+  works_.wait_all();
+  if (captured_) static_cast<void>(device_->wait_idle());  // replays run on streams that nobody here knows
+}
+
+}  // namespace headrace::p2p

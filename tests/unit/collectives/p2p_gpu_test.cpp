@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators over p2p on GPUs, ranks as threads.
+#include "gpu_ranks.hpp"
+
+#include "gpu/gpus.hpp"
+
+namespace headrace::test {
+namespace {
+
+class CommOnP2pRealGpus : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu::is_in_sight()) GTEST_SKIP() << "this machine has no GPU";
+  }
+  static int gpu_count() {
+    return static_cast<int>(must(gpu::list_devices(must(cuda::load_driver()))).size());
+  }
+  /// Ranks share the GPUs.
+  template <class Body>
+  static void with(int size, int gpus, const Body& body) {
+    const std::string name = unique_comm_name();
+    std::barrier<> ranks(size);
+    on_threads(size, [&](int rank) {
+      CommOptions options = rank_options(rank, size, name);
+      options.backend = "p2p";
+      options.device = "cuda:" + std::to_string(rank % gpus);
+      options.hints.clear();
+      const RankGpu gpu(must(cuda::load_driver()), rank % gpus, ranks);
+      Comm comm = must(Comm::open(options));
+      gpu.meet();
+      body(comm, gpu);
+    });
+  }
+  static void run(int size, int gpus) {
+    with(size, gpus, [](Comm& comm, const RankGpu& gpu) {
+      reduce_all_ways(comm, gpu);
+      move_all_ways(comm, gpu);
+      overlap(comm, gpu);
+      capture(comm, gpu);
+      split_backwards(comm, gpu);
+      gpu.meet();
+      if (comm.size() > 1)
+        abort_one_rank(comm, gpu);
+      else
+        must(comm.finalize());
+    });
+    if (size > 1) with(size, gpus, wait_in_vain);
+  }
+};
+
+using CommOnP2pRealGpus_gpu1 = CommOnP2pRealGpus;
+
+TEST_F(CommOnP2pRealGpus_gpu1, one_rank_does_all) { run(1, 1); }
+
+TEST_F(CommOnP2pRealGpus_gpu1, ranks_that_share_a_gpu_do_all) {
+  for (const int size : {2, 3, 4}) run(size, 1);
+}
+
+using CommOnP2pRealGpus_gpu2 = CommOnP2pRealGpus;
+
+TEST_F(CommOnP2pRealGpus_gpu2, ranks_on_two_gpus_do_all) {
+  if (gpu_count() < 2) GTEST_SKIP() << "this machine has fewer than two GPUs";
+  for (const int size : {2, 4}) run(size, 2);
+}
+
+}  // namespace
+}  // namespace headrace::test

@@ -1,0 +1,690 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators over p2p: all operations, streams and failures, by the CPU references of the kernels on fake
+// GPUs. Agents map the boxes by cuda_ipc over these GPUs.
+#include "gpu_ranks.hpp"
+#include "rank_processes.hpp"
+
+#include "kernels/collectives/collectives.hpp"
+#include "p2p/backend.hpp"
+#include "support/collective_ranks.hpp"
+#include "support/plugin_gpu.hpp"
+
+#include <headrace/comm_backend.hpp>
+
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace headrace::test {
+namespace {
+
+using kernels::collectives::Bytes;
+using kernels::collectives::every_operation;
+using kernels::collectives::expected_output;
+using kernels::collectives::first_difference;
+using kernels::collectives::random_elements;
+using kernels::collectives::TestCall;
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+/// The backend over the fake GPUs of the plugin, registered once.
+const std::string& fake_p2p() {
+  static const std::string name = [] {
+    p2p::Source source{[]() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; },
+                       [] { return gpu::KernelLibrary::from_table(*plugin_gpu().kernels, "the fake"); },
+                       gpu_backend};
+    source.agent.options["plugin_path"] = gpu_plugin_folder;
+    static auto& backend = *new p2p::Backend("p2p_fake", std::move(source));
+    const headrace_comm_backend_v1 table = backend.table();
+    must(register_comm_backend(&table));
+    return std::string(table.name);
+  }();
+  return name;
+}
+
+/// Packets up to 64 bytes, chunks of 32 bytes: calls with few elements go all ways.
+const std::map<std::string, std::string> small_boxes{
+    {"packet_bytes", "64"}, {"chunk_bytes", "32"}, {"slots", "8"}};
+
+CommOptions p2p_options(int rank, int size, const std::string& name, int gpus = plugin_gpus) {
+  CommOptions options = rank_options(rank, size, name);
+  options.backend = fake_p2p();
+  options.device = "cuda:" + std::to_string(rank % gpus);
+  options.hints = small_boxes;
+  return options;
+}
+
+/// Ranks on GPUs, which they share if there are more ranks than GPUs.
+void with_gpu_ranks(int size, int gpus, const std::function<void(Comm&, const RankGpu&)>& body) {
+  const std::string name = unique_comm_name();
+  std::barrier<> ranks(size);
+  on_threads(size, [&](int rank) {
+    const RankGpu gpu(*plugin_gpu().driver, rank % gpus, ranks);
+    Comm comm = must(Comm::open(p2p_options(rank, size, name, gpus)));
+    body(comm, gpu);
+  });
+}
+void with_gpu_ranks(int size, const std::function<void(Comm&, const RankGpu&)>& body) {
+  with_gpu_ranks(size, plugin_gpus, body);
+}
+
+void finish(const Result<Work>& result) {
+  ok(result);
+  if (result.ok()) must(result->wait());
+}
+
+TEST(CommOnP2p, opens_and_tells_device_and_version) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu&) {
+    EXPECT_EQ(comm.backend(), "p2p_fake");
+    EXPECT_EQ(comm.backend_version(), "0.1.0");
+    EXPECT_EQ(comm.device(), (Device{Device::Kind::cuda, comm.rank()}));
+    must(comm.finalize());
+  });
+}
+
+struct GpuRanks {
+  const char* name;
+  int size, gpus;
+};
+class CommOnP2pGpus : public testing::TestWithParam<GpuRanks> {};
+INSTANTIATE_TEST_SUITE_P(Ways, CommOnP2pGpus,
+                         testing::Values(GpuRanks{"one", 1, 1}, GpuRanks{"two", 2, 3},
+                                         GpuRanks{"three", 3, 3}, GpuRanks{"three_of_one_gpu", 3, 1},
+                                         GpuRanks{"four_of_two_gpus", 4, 2}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(CommOnP2pGpus, does_all) {
+  with_gpu_ranks(GetParam().size, GetParam().gpus, [](Comm& comm, const RankGpu& gpu) {
+    reduce_all_ways(comm, gpu);
+    move_all_ways(comm, gpu);
+    overlap(comm, gpu);
+    capture(comm, gpu);
+    split_backwards(comm, gpu);
+    if (comm.size() > 1)
+      abort_one_rank(comm, gpu);
+    else
+      must(comm.finalize());
+  });
+}
+
+// --- every operation, type and size
+
+/// The elements of one call on one rank.
+struct CallMemory {
+  cuda::Address input, output;
+};
+
+/// One call through the public face.
+Result<Work> issue_call(Comm& comm, const TestCall& call, const CallMemory& memory,
+                        const OpOptions& options) {
+  const auto ranks = static_cast<unsigned>(comm.size());
+  const auto dtype = static_cast<DType>(call.dtype);
+  const bool is_root = static_cast<unsigned>(comm.rank()) == call.root;
+  const auto at = [&](cuda::Address address, std::uint64_t bytes) {
+    return Elements(reinterpret_cast<void*>(address), bytes / element_bytes(dtype), dtype);
+  };
+  const Elements input = at(memory.input, call.input_bytes(ranks));
+  const Elements output = at(memory.output, call.output_bytes(ranks));
+  const ReduceOp op{static_cast<ReduceOp::Kind>(call.reduction), call.factor};
+  const int root = static_cast<int>(call.root);
+  std::vector<ConstElements> parts;
+  for (unsigned to = 0; is_root && to < ranks; ++to)
+    parts.emplace_back(at(memory.input + to * call.part_bytes(), call.part_bytes()));
+  switch (call.operation) {
+    case HEADRACE_COMM_ALL_REDUCE:
+      return comm.all_reduce(input, output, op, options);
+    case HEADRACE_COMM_BROADCAST:
+      return comm.broadcast(input, root, options);
+    case HEADRACE_COMM_REDUCE:
+      return comm.reduce(input, root, op, options);
+    case HEADRACE_COMM_ALL_GATHER_SINGLE:
+      return comm.all_gather_single(output, input, options);
+    case HEADRACE_COMM_REDUCE_SCATTER_SINGLE:
+      return comm.reduce_scatter_single(output, input, op, options);
+    case HEADRACE_COMM_ALL_TO_ALL_SINGLE:
+      return comm.all_to_all_single(output, input, options);
+    case HEADRACE_COMM_GATHER_SINGLE:
+      return comm.gather_single(output, input, root, options);
+    case HEADRACE_COMM_SCATTER:
+      return comm.scatter(output, parts, root, options);
+    default:
+      return comm.barrier(options);
+  }
+}
+
+/// Broadcast and reduce have their result where the input was.
+bool is_in_place(const TestCall& call) {
+  return call.operation == HEADRACE_COMM_BROADCAST || call.operation == HEADRACE_COMM_REDUCE;
+}
+
+unsigned char* memory_at(cuda::Address address) { return reinterpret_cast<unsigned char*>(address); }
+
+/// Runs calls one after another on all ranks. Their inputs are the same on each machine.
+class CheckedCalls {
+ public:
+  explicit CheckedCalls(int size) : size_(size) {}
+  void add(const TestCall& call) {
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < size_; ++rank)
+      inputs.push_back(random_elements(random_, call.dtype, call.input_bytes(static_cast<unsigned>(size_))));
+    calls_.emplace_back(call, std::move(inputs));
+  }
+  void run() const {
+    with_gpu_ranks(size_, [this](Comm& comm, const RankGpu& gpu) {
+      const CallMemory memory{gpu.take(room), gpu.take(room)};
+      for (const auto& [call, inputs] : calls_) run(comm, gpu, call, inputs, memory);
+      must(comm.finalize());
+    });
+  }
+
+ private:
+  static constexpr std::size_t room = 64 << 10;
+
+  static void run(Comm& comm, const RankGpu& gpu, const TestCall& call, const std::vector<Bytes>& inputs,
+                  const CallMemory& memory) {
+    const auto rank = static_cast<unsigned>(comm.rank());
+    std::memset(memory_at(memory.output), 0xa5, room);
+    std::ranges::copy(inputs[rank], memory_at(memory.input));
+    finish(issue_call(comm, call, memory, gpu.on_stream()));
+    const Bytes expected = expected_output(call, inputs, rank);
+    const unsigned char* const got = memory_at(is_in_place(call) ? memory.input : memory.output);
+    EXPECT_EQ(first_difference(call.dtype, got, expected.data(), expected.size()), expected.size())
+        << "operation " << call.operation << ", type " << call.dtype << ", reduction " << call.reduction
+        << ", " << call.count << " elements, rank " << rank << " of " << comm.size();
+    if (!is_in_place(call)) {
+      EXPECT_EQ(got[expected.size()], 0xa5) << "the byte behind the output";
+    }
+  }
+
+  const int size_;
+  std::mt19937 random_{7};
+  std::vector<std::pair<TestCall, std::vector<Bytes>>> calls_;
+};
+
+TEST(CommOnP2p, gives_each_rank_its_elements_of_every_type_and_count) {
+  for (const int size : {2, 3}) {
+    CheckedCalls calls(size);
+    for (const std::int32_t operation : every_operation)
+      for (std::int32_t dtype = 0; dtype <= kernels::collectives::last_dtype; ++dtype)
+        for (const unsigned count : {0U, 1U, 3U, 17U, 131U})
+          calls.add({.operation = operation, .count = count, .dtype = dtype, .root = count % 2});
+    calls.run();
+  }
+}
+
+TEST(CommOnP2p, reduces_every_type_by_each_reduction_that_it_has) {
+  for (const int size : {2, 3}) {
+    CheckedCalls calls(size);
+    for (std::int32_t dtype = 0; dtype <= kernels::collectives::last_dtype; ++dtype)
+      for (std::int32_t reduction = 0; reduction <= kernels::collectives::last_reduction; ++reduction) {
+        TestCall call{.count = 5, .dtype = dtype, .reduction = reduction, .factor = 3};
+        if (!kernels::collectives::is_defined(dtype, reduction, call.factor)) continue;
+        calls.add(call);
+        call.count = 131;
+        call.operation = HEADRACE_COMM_REDUCE_SCATTER_SINGLE;
+        calls.add(call);
+      }
+    calls.run();
+  }
+}
+
+TEST(CommOnP2p, parts_may_differ_in_lists) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    const int rank = comm.rank();
+    const auto own = static_cast<std::size_t>(rank + 1) * 7;
+    OnGpu<int> mine(gpu, filled(own, rank)), first(gpu, filled(7, -1)), second(gpu, filled(14, -1)),
+        third(gpu, filled(21, -1));
+    const std::vector<Elements> outputs{first.elements(), second.elements(), third.elements()};
+    finish(comm.all_gather_v(outputs, mine.elements(), gpu.on_stream()));
+    EXPECT_THAT(first.values(), testing::Each(0));
+    EXPECT_THAT(second.values(), testing::Each(1));
+    EXPECT_THAT(third.values(), testing::Each(2));
+    const std::vector<ConstElements> inputs{first.elements(), second.elements(), third.elements()};
+    finish(comm.reduce_scatter_v(mine.elements(), inputs, ReduceOp::sum, gpu.on_stream()));
+    EXPECT_THAT(mine.values(), testing::Each(3 * rank));
+    // Rank i sends i elements to each rank.
+    const auto sent = static_cast<std::size_t>(rank);
+    const std::vector<std::size_t> in(3, sent), out{0, 1, 2};
+    OnGpu<int> from(gpu, filled(3 * sent, rank)), to(gpu, filled(3, -1));
+    finish(comm.all_to_all_v_single(to.elements(), from.elements(), out, in, gpu.on_stream()));
+    EXPECT_THAT(to.values(), testing::ElementsAre(1, 2, 2));
+    must(comm.finalize());
+  });
+}
+
+TEST(CommOnP2p, calls_of_both_kinds_follow_one_another_on_any_stream) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    constexpr int rounds = 60;
+    std::vector<OnGpu<int>> all;
+    std::vector<Work> works;
+    all.reserve(rounds);
+    for (int i = 0; i < rounds; ++i) {
+      all.emplace_back(gpu, filled(i % 2 == 0 ? 4 : 200, comm.rank() + i));
+      OpOptions options = gpu.on_stream(i % 3 == 0);
+      if (i % 5 == 1) {
+        gpu.wait();  // the elements are there, and no other order
+        options.stream = gpu.other_stream().handle();
+      }
+      works.push_back(must(comm.all_reduce(all.back().elements(), ReduceOp::sum, options)));
+    }
+    for (const Work& work : works) must(work.wait());
+    for (int i = 0; i < rounds; ++i)
+      EXPECT_THAT(all[static_cast<std::size_t>(i)].values(), testing::Each(3 + 3 * i));
+    must(comm.finalize());
+  });
+}
+
+// --- what it refuses
+
+TEST(CommOnP2p, refuses_what_it_cannot_do_and_goes_on) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<float> floats(gpu, std::vector<float>(3, 1));
+    const auto refused = comm.send(floats.elements(), 1 - comm.rank());
+    EXPECT_EQ(refused.code(), Code::not_supported);
+    EXPECT_THAT(refused.error().message, HasSubstr("p2p has no send, because all ranks take part"));
+    EXPECT_THAT(comm.recv(floats.elements(), any_source).error().message, HasSubstr("p2p has no recv"));
+    EXPECT_THAT(comm.monitored_barrier().error().message, HasSubstr("p2p has no monitored_barrier"));
+    const auto undefined = comm.all_reduce(floats.elements(), ReduceOp::bor, gpu.on_stream());
+    EXPECT_EQ(undefined.code(), Code::invalid_argument);
+    EXPECT_THAT(undefined.error().message, HasSubstr("bor has no meaning for float32"));
+    OpOptions options = gpu.on_stream();
+    options.hints = {{"algorithm", "one_shot"}};
+    EXPECT_THAT(comm.barrier(options).error().message, HasSubstr("have the hint blocks alone"));
+    options.hints = {{"blocks", "5"}};
+    EXPECT_THAT(comm.barrier(options).error().message,
+                HasSubstr("hint blocks of a call is \"5\": give a number between 1 and 4"));
+    options.hints = {{"blocks", "1"}};
+    finish(comm.all_reduce(floats.elements(), ReduceOp::sum, options));
+    EXPECT_THAT(floats.values(), testing::Each(2));
+    must(comm.finalize());
+  });
+}
+
+/// What ranks get that open with these options.
+std::vector<std::string> refusals(int size, const std::function<void(CommOptions&)>& change,
+                                  int gpus = plugin_gpus) {
+  const std::string name = unique_comm_name();
+  std::vector<std::string> texts(static_cast<std::size_t>(size));
+  on_threads(size, [&](int rank) {
+    CommOptions options = p2p_options(rank, size, name, gpus);
+    change(options);
+    texts[static_cast<std::size_t>(rank)] = text_of(Comm::open(options));
+  });
+  return texts;
+}
+
+TEST(CommOnP2p, refuses_hints_that_cannot_be_or_that_differ) {
+  const std::tuple<const char*, const char*, const char*> wrong[] = {
+      {"block", "1", "did you mean \"blocks\"?"},
+      {"blocks", "many", "blocks"},
+      {"blocks", "-1", "hint blocks is -1: it must be between 0 and"},
+      {"packet_bytes", "24", "make no box"},
+      {"slots", "1", "slots at least 2"},
+      {"chunk_bytes", "1GiB", "less than 4 GiB"},
+      {"blocks", "5", "hint blocks is 5"}};
+  for (const auto& [name, value, expected] : wrong) {
+    const auto texts =
+        refusals(1, [&, name = name, value = value](CommOptions& options) { options.hints[name] = value; });
+    EXPECT_THAT(texts[0], HasSubstr("invalid_argument")) << name << " " << value;
+    EXPECT_THAT(texts[0], HasSubstr(expected)) << name << " " << value;
+  }
+  for (const std::string& text :
+       refusals(2, [](CommOptions& options) { options.hints["blocks"] = std::to_string(options.rank + 1); }))
+    EXPECT_THAT(text, HasSubstr("rank 0 has hint blocks 1, rank 1 has 2: give all ranks the same hints"));
+}
+
+TEST(CommOnP2p, refuses_more_ranks_than_it_has_or_than_a_gpu_can_run_at_once) {
+  EXPECT_THAT(
+      text_of(Comm::open(p2p_options(0, 17, "many"))),
+      HasSubstr("not_supported: open communicator \"many\" as rank 0: backend p2p_fake: 17 ranks: p2p "
+                "has at most 16"));
+  for (const std::string& text : refusals(
+           5, [](CommOptions&) {}, 1)) {
+    EXPECT_THAT(text, HasSubstr("exhausted"));
+    EXPECT_THAT(text, HasSubstr("GPU 0 has 4 multiprocessors, and 5 ranks are on one GPU"));
+  }
+}
+
+TEST(CommOnP2p, refuses_gpus_that_cannot_map_each_other_on_all_ranks) {
+  plugin_gpu().reach(0, 1, false);
+  const auto texts = refusals(2, [](CommOptions&) {});
+  plugin_gpu().reach(0, 1, true);
+  EXPECT_THAT(texts[0], HasSubstr("not_supported"));
+  EXPECT_THAT(texts[0], HasSubstr("GPU 0 cannot map the box of rank 1"));
+  EXPECT_THAT(texts[0], HasSubstr("use backend nccl"));
+  EXPECT_THAT(texts[1], HasSubstr("rank 0: GPU 0 cannot map the box of rank 1"));
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    finish(comm.barrier(gpu.on_stream()));
+    must(comm.finalize());
+  });
+}
+
+TEST(CommOnP2p, a_rank_may_leave_as_soon_as_it_has_opened) {
+  const std::string name = unique_comm_name();
+  on_threads(3, [&](int rank) { must(Comm::open(p2p_options(rank, 3, name))).close(); });
+}
+
+TEST(CommOnP2p, says_which_rank_has_not_come) {
+  CommOptions options = p2p_options(0, 2, unique_comm_name());
+  options.meeting_timeout = milliseconds(30);
+  EXPECT_EQ(Comm::open(options).code(), Code::timed_out);
+}
+
+// --- captures
+
+/// An all_reduce in a graph.
+class Captured {
+ public:
+  Captured(Comm& comm, const RankGpu& gpu, const Elements& elements, Timeout timeout = {}) : gpu_(gpu) {
+    const gpu::ContextGuard current(*gpu.device());
+    EXPECT_EQ(driver().stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed),
+              cuda::Outcome::success);
+    OpOptions options = gpu.on_stream();
+    options.timeout = timeout;
+    const Work work = must(comm.all_reduce(elements, ReduceOp::sum, options));
+    EXPECT_EQ(work.status(), WorkStatus::completed);
+    EXPECT_EQ(driver().stream_end_capture(gpu.stream(), &graph_), cuda::Outcome::success);
+    EXPECT_EQ(driver().graph_instantiate(&replays_, graph_, 0), cuda::Outcome::success);
+  }
+  ~Captured() {
+    static_cast<void>(driver().graph_exec_destroy(replays_));
+    static_cast<void>(driver().graph_destroy(graph_));
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+
+  void replay() const {
+    const gpu::ContextGuard current(*gpu_.device());
+    EXPECT_EQ(driver().graph_launch(replays_, gpu_.stream()), cuda::Outcome::success);
+  }
+
+ private:
+  [[nodiscard]] const cuda::DriverTable& driver() const { return gpu_.device()->driver(); }
+  const RankGpu& gpu_;
+  cuda::Graph graph_ = nullptr;
+  cuda::GraphExec replays_ = nullptr;
+};
+
+TEST(CommOnP2p, replays_take_new_elements_between_calls_that_are_not_captured) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    for (const std::size_t count : {5UL, 300UL}) {
+      OnGpu<int> numbers(gpu, filled(count, 1));
+      const Captured captured(comm, gpu, numbers.elements());
+      int expected = 1;
+      for (int i = 0; i < 4; ++i) {
+        captured.replay();
+        finish(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+        expected *= 9;
+        EXPECT_THAT(numbers.values(), testing::Each(expected));
+      }
+    }
+    must(comm.finalize());
+  });
+}
+
+TEST(CommOnP2p, an_abort_ends_a_replay) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(5, 1));
+    const Captured captured(comm, gpu, numbers.elements());
+    gpu.meet();
+    if (comm.rank() == 1) {
+      comm.abort("enough");
+      return;
+    }
+    captured.replay();
+    gpu.wait();
+    while (!comm.is_aborted()) std::this_thread::yield();
+    EXPECT_THAT(comm.barrier(gpu.on_stream()).error().message, HasSubstr("rank 1 aborted"));
+  });
+}
+
+TEST(CommOnP2p, a_replay_keeps_its_deadline_and_the_next_call_says_for_whom_it_has_waited) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(5, 1));
+    finish(comm.barrier(gpu.on_stream()));
+    const Captured captured(comm, gpu, numbers.elements(), milliseconds(20));
+    if (comm.rank() == 0) {
+      captured.replay();
+      gpu.wait();
+      const Work work = must(comm.barrier(gpu.on_stream()));
+      EXPECT_EQ(work.wait().code(), Code::timed_out);
+      EXPECT_THAT(
+          work.error().message,
+          HasSubstr("a replay of a captured call has ended early: rank 1 has not come: it has begun 1 "
+                    "operations, and this one is number 2"));
+    }
+    gpu.meet();
+  });
+}
+
+// --- failures
+
+TEST(CommOnP2p, a_late_call_names_the_rank_that_has_not_come) {
+  for (const int size : {2, 3}) with_gpu_ranks(size, wait_in_vain);
+}
+
+TEST(CommOnP2p, a_call_that_is_late_behind_other_work_of_its_stream_ends_too) {
+  with_gpu_ranks(1, [](Comm& comm, const RankGpu& gpu) {
+    plugin_gpu().hold();
+    OpOptions options = gpu.on_stream();
+    options.timeout = milliseconds(20);
+    const Work work = must(comm.barrier(options));
+    EXPECT_EQ(work.wait().code(), Code::timed_out);
+    EXPECT_THAT(work.error().message, HasSubstr("its GPU has not begun it, or moves its elements"));
+    plugin_gpu().release();
+  });
+}
+
+TEST(CommOnP2p, an_abort_from_any_thread_ends_the_calls_of_all_ranks) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    if (comm.rank() == 2) {
+      gpu.meet();
+      std::jthread([&comm] { comm.abort("enough"); }).join();
+      EXPECT_TRUE(comm.is_aborted());
+      return;
+    }
+    OnGpu<int> numbers(gpu, filled(100, 1));
+    const Work work = must(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream(true)));
+    const Work second = must(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    gpu.meet();
+    EXPECT_EQ(work.wait().code(), Code::canceled);
+    EXPECT_THAT(work.error().message, HasSubstr("rank 2 aborted"));
+    EXPECT_THAT(work.error().message, HasSubstr("enough"));
+    EXPECT_EQ(second.wait().code(), Code::canceled);
+    EXPECT_EQ(comm.barrier(gpu.on_stream()).code(), Code::canceled);
+  });
+}
+
+TEST(CommOnP2p, a_rank_that_leaves_is_named_to_those_that_wait_for_it_and_to_those_that_call_later) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(100, 1));
+    finish(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    if (comm.rank() == 1) {
+      gpu.meet();
+      must(comm.finalize());
+      gpu.meet();
+      return;
+    }
+    std::optional<Work> waits;
+    if (comm.rank() == 0) waits = must(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    gpu.meet();
+    gpu.meet();
+    if (!waits) {
+      const auto later = comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream());
+      const std::string text = later.ok() ? text_of(later->wait()) : later.error().message;
+      EXPECT_THAT(text, HasSubstr("rank 1 is gone"));
+      return;
+    }
+    EXPECT_FALSE(waits->wait().ok());
+    EXPECT_THAT(waits->error().message, HasSubstr("rank 1 is gone"));
+  });
+}
+
+TEST(CommOnP2p, a_rank_may_leave_while_others_finish_what_it_has_done) {
+  for (int round = 0; round < 4; ++round)
+    with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+      OnGpu<int> numbers(gpu, filled(2000, 1));
+      finish(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+      must(comm.finalize());
+      EXPECT_THAT(numbers.values(), testing::Each(3));
+    });
+}
+
+TEST(CommOnP2p, leaves_at_once_while_a_call_waits_for_another_rank) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    if (comm.rank() == 0) {
+      auto owner = std::make_shared<int>();
+      OpOptions options = gpu.on_stream();
+      options.owner = owner;
+      OnGpu<int> numbers(gpu, filled(100, 1));
+      const Work work = must(comm.all_reduce(numbers.elements(), ReduceOp::sum, options));
+      options.owner.reset();
+      comm.close();
+      EXPECT_EQ(work.wait().code(), Code::canceled);
+      EXPECT_EQ(owner.use_count(), 1);
+    }
+    gpu.meet();
+  });
+}
+
+TEST(CommOnP2p, ends_a_split_to_which_a_rank_does_not_come) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    if (comm.rank() == 0) {
+      SplitOptions changes;
+      changes.meeting_timeout = milliseconds(30);
+      EXPECT_EQ(comm.split(std::array{0, 1}, "part", changes).code(), Code::timed_out);
+    }
+    gpu.meet();
+  });
+}
+
+// --- streams
+
+class StreamsOnP2p : public testing::Test {
+ protected:
+  void fill(cuda::Address address, cuda::Stream stream) const {
+    const gpu::ContextGuard current(*gpu_.device());
+    static_cast<void>(plugin_gpu().driver->memset_d8_async(address, 7, 4, stream));
+  }
+  static Elements four(cuda::Address address) { return {reinterpret_cast<void*>(address), 4, DType::uint8}; }
+
+  std::barrier<> alone_{1};
+  const RankGpu gpu_{*plugin_gpu().driver, 0, alone_};
+  const cuda::Address given_ = gpu_.take(4), result_ = gpu_.take(4), later_ = gpu_.take(4);
+  Comm comm_ = must(Comm::open(p2p_options(0, 1, "alone")));
+};
+
+TEST_F(StreamsOnP2p, a_call_sees_what_was_queued_before_and_later_work_sees_its_result) {
+  plugin_gpu().hold();
+  fill(given_, gpu_.stream());
+  const Work work = must(comm_.all_reduce(four(given_), four(result_), ReduceOp::sum, gpu_.on_stream()));
+  gpu_.copy(later_, result_, 4);
+  EXPECT_EQ(work.status(), WorkStatus::in_progress);  // the call has not waited
+  EXPECT_EQ(work.wait(milliseconds(5)).code(), Code::timed_out);
+  plugin_gpu().release();
+  must(work.wait());
+  gpu_.wait();
+  EXPECT_EQ(*memory_at(later_), 7);
+}
+
+TEST_F(StreamsOnP2p, an_asynchronous_call_runs_beside_its_stream_until_one_waits_for_it) {
+  plugin_gpu().hold();
+  fill(given_, gpu_.stream());
+  const Work work = must(comm_.all_reduce(four(given_), four(result_), ReduceOp::sum, gpu_.on_stream(true)));
+  must(work.wait_on(gpu_.other_stream().handle()));
+  {
+    const gpu::ContextGuard current(*gpu_.device());
+    static_cast<void>(plugin_gpu().driver->memcpy_async(later_, result_, 4, gpu_.other_stream().handle()));
+  }
+  plugin_gpu().release();
+  must(gpu_.other_stream().wait_idle());
+  EXPECT_EQ(*memory_at(later_), 7);
+  must(work.wait());
+  must(work.wait_on(gpu_.other_stream().handle()));  // it has ended
+}
+
+// --- settings
+
+TEST(P2pSettings, packets_are_shorter_the_more_gpus_there_are) {
+  std::uint32_t last = ~0U;
+  for (int gpus = 1; gpus <= 16; ++gpus) {
+    const std::uint32_t bytes = p2p::packet_bytes_for(gpus);
+    EXPECT_LE(bytes, last) << gpus;
+    EXPECT_EQ(bytes % 16, 0U) << gpus;
+    last = bytes;
+  }
+}
+
+TEST(P2pSettings, are_listed_with_the_options_of_communicators) {
+  const auto options = must(list_comm_options());
+  EXPECT_TRUE(std::ranges::any_of(options, [](const auto& one) { return one.name == "p2p.blocks"; }));
+}
+
+// --- processes
+
+/// CheckedCalls, and rank 1 ends without a word in the middle if it `dies`.
+std::string call_on(Comm& comm, const RankGpu& gpu, bool dies) {
+  OnGpu<int> numbers(gpu, filled(300, 1));
+  for (int i = 0; i < 8; ++i) {
+    if (dies && comm.rank() == 1 && i == 5) ::kill(::getpid(), SIGKILL);
+    const auto work = comm.all_reduce(numbers.elements(), ReduceOp::max, gpu.on_stream());
+    if (!work.ok()) return text_of(work);
+    if (const auto ended = work->wait(); !ended.ok()) return text_of(ended);
+  }
+  for (const int number : numbers.values())
+    if (number != 1) return "a wrong number";
+  return text_of(comm.finalize());
+}
+
+TEST(P2pProcesses, reduce_on_gpus_of_their_own_and_on_one) {
+  for (const char* program : {"p2p_apart", "p2p_together"}) {
+    RankProcesses ranks(program, 3);
+    for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.line_of(rank), "ok") << program;
+  }
+}
+
+TEST(P2pProcesses, every_rank_learns_which_one_was_killed) {
+  RankProcesses ranks("p2p_dies", 3);
+  for (const std::size_t rank : {0UL, 2UL}) {
+    const std::string line = ranks.line_of(rank);
+    EXPECT_THAT(line, HasSubstr("rank " + std::to_string(rank) + ", all_reduce number"));
+    EXPECT_THAT(line, HasSubstr("rank 1 is gone"));
+  }
+}
+
+}  // namespace
+
+bool is_p2p_program(const std::string& program) { return program.starts_with("p2p_"); }
+
+int run_p2p_rank(char** words) {
+  const std::string program = words[0], folder = words[3];
+  CommOptions options = p2p_options(std::atoi(words[1]), std::atoi(words[2]), "processes",
+                                    program == "p2p_together" ? 1 : plugin_gpus);
+  options.meeting = "file://" + folder + "/store";
+  std::barrier<> alone(1);
+  const RankGpu gpu(*plugin_gpu().driver, program == "p2p_together" ? 0 : options.rank, alone);
+  auto comm = Comm::open(options);
+  const std::string line = comm.ok() ? call_on(*comm, gpu, program == "p2p_dies") : text_of(comm);
+  std::ofstream(folder + "/" + words[1]) << line;
+  return 0;
+}
+
+}  // namespace headrace::test
