@@ -15,12 +15,21 @@ ROOT = Path(__file__).resolve().parents[2]
 PLOTS = ROOT / "bench" / "plots"
 
 
-@pytest.fixture(scope="module")
-def pages_gpu():
-    spec = importlib.util.spec_from_file_location("pages_gpu", PLOTS / "pages_gpu.py")
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, PLOTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def pages_gpu():
+    return load("pages_gpu")
+
+
+@pytest.fixture(scope="module")
+def coll_cpu():
+    return load("coll_cpu")
 
 
 def row(
@@ -97,3 +106,34 @@ def test_without_rows_of_both_the_error_names_the_command_that_makes_them(
     assert pages_gpu.main([str(tmp_path / "no.svg")]) == 1
     assert "bench/compare_nixl.py --device cuda" in capsys.readouterr().err
     assert not (tmp_path / "no.svg").exists()
+
+
+def test_the_picture_of_collectives_shows_the_latest_rows(coll_cpu):
+    svg = ElementTree.parse(PLOTS / "coll_cpu.svg")
+    shown = next(e.text for e in svg.iter() if e.tag.endswith("}description"))
+    assert shown == coll_cpu.Picture().description(), "run bench/plots/coll_cpu.py"
+
+
+def test_of_collectives_the_latest_row_of_two_ranks_counts(coll_cpu, tmp_path):
+    def of(case, value, date, **changes):
+        return {**row(case, value, date, "coll", "gloo", 2 * value, "time"), **changes}
+
+    earlier, later = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    (tmp_path / "2026-01-02-cpu2-coll.jsonl").write_text(
+        "".join(
+            json.dumps(each) + "\n"
+            for each in (
+                of("python/all_reduce/8KiB/2", 3.0, later),
+                of("python/all_reduce/8KiB/2", 9.0, earlier),
+                of("python/all_reduce/8/2", 1.0, earlier),
+                of("python/all_reduce/8KiB/3", 99.0, later),
+                of("python/all_reduce/16MiB/2/200mbit", 99.0, later),
+                of("python/barrier/0/2", 99.0, later),
+                of("python/all_gather/4MiB/2", 99.0, later, peer=None),
+            )
+        )
+    )
+    picture = coll_cpu.Picture(tmp_path)
+    assert picture.points["all_reduce"] == {"headrace": {8: 1.0, 8192: 3.0}, "gloo": {8: 2.0, 8192: 6.0}}
+    assert not picture.points["all_gather"]["headrace"]
+    assert "2026-01-02-cpu2-coll.jsonl (0123456)" in picture.small_print()
