@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 namespace headrace::collectives {
 namespace {
@@ -129,7 +130,7 @@ bool Messages::begin(int from, const Front& front) {
     arriving(from) = {true, bytes, 0, {}, &kept_.back(), false};
     return true;
   }
-  const Receive receive = *wanted;
+  const Receive receive = std::move(*wanted);
   receives_.erase(wanted);
   const bool fits = receive.bytes == bytes;
   arriving(from) = {true, bytes, 0, receive, nullptr, !fits};
@@ -198,7 +199,7 @@ bool Messages::drop(const State& work, const Error& error) {
   }
   const auto found = std::ranges::find(receives_, work, &Receive::work);
   if (found == receives_.end()) return false;
-  const Receive receive = *found;
+  const Receive receive = std::move(*found);
   receives_.erase(found);
   end(receive, -1, error);
   return true;
