@@ -364,6 +364,7 @@ Communicator::~Communicator() {
   if (neighbours_) neighbours_->say({Saying::Kind::left, last_number_, {}});
   words_.abort();
   works_.wait_all();
+  progress();                                              // the host hears of their ends
   if (captured_) static_cast<void>(device_->wait_idle());  // replays run on streams that nobody here knows
 }
 

@@ -83,6 +83,7 @@ class OnGpu {
     return {reinterpret_cast<void*>(address_ + first * sizeof(T)), left, *dtype_of<T>};
   }
   std::vector<T> values() {
+    gpu_.wait();  // a copy that waits for calls in the driver may keep other ranks from theirs
     gpu_.copy(address_of(values_), address_, values_.size() * sizeof(T));
     gpu_.wait();
     return values_;
