@@ -55,6 +55,7 @@ double there_and_back(double ranks) { return 2 * (ranks - 1) / ranks; }
 /// Drops the work: the call waits for its end, or the stream does.
 Result<void> called(const Result<Work>& work) {
   if (!work) return work.error();
+  if (Error error = work->error(); error.code != Code::ok) return error;
   return {};
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm
+# backends: shm, tcp
 """torch.distributed.init_process_group("headrace"): every operation, works, groups, training, errors, on two
 and three ranks, with the compiled group and with the one in Python. The cases are in torch_cases.py;
 processes that stay run them."""
