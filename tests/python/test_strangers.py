@@ -342,7 +342,8 @@ def test_clients_that_do_not_read_their_answer_hold_a_bounded_number_of_bytes(tw
     if two.secret is None:
         until(lambda: two.here.telemetry().counters.get("metadata.refused", 0) >= 38)
         assert resident_bytes() - before < 150 << 20
-        assert b"metadata_bytes" in clients[-1].answer()
+        # The agent hears them in any order, and refuses all but two.
+        assert any(b"metadata_bytes" in client.answer() for client in clients[-3:])
         for client in clients:
             client.close()
     until(lambda: fetches(two))
