@@ -668,7 +668,7 @@ void TableComm::end_backend() {
   keep_for_ever(host_);
 }
 
-/// A hook may let go of the communicator where nothing can be waited for: inside the backend, or on the
+/// A hook may drop the last handle where nothing can be waited for: inside the backend, or on the
 /// thread that watches. Then this thread closes the backend when it ends.
 bool TableComm::leave() {
   std::thread watcher;

@@ -20,7 +20,7 @@ WindowQueue::~WindowQueue() {
     thread_.join();
     return;
   }
-  // The operation that runs lets go of the window. Those behind it use the window, so they run now.
+  // The operation that runs drops the window. Those behind it use the window, so they run now.
   std::unique_lock lock(operations_->mutex);
   while (operations_->waiting.size() > 1) {
     const auto second = std::next(operations_->waiting.begin());

@@ -28,7 +28,7 @@ class WindowQueue {
   [[nodiscard]] bool empty() const;
 
  private:
-  /// What the thread uses. It may outlive the queue, when its last operation lets go of the window.
+  /// What the thread uses. It may outlive the queue, when its last operation drops the window.
   struct Operations {
     std::mutex mutex;
     std::condition_variable changed;
