@@ -26,6 +26,14 @@ class Station;
 
 using wire::Seat;
 
+/// A card as it came. Its rank takes another number for each attempt.
+struct MailedCard {
+  std::uint64_t attempt = 0;
+  std::string bytes;
+
+  bool operator==(const MailedCard&) const = default;
+};
+
 /// Cards that other agents have mailed and that this one has not asked for yet. The oldest go if they are too
 /// many.
 class AssemblyMail {
@@ -33,10 +41,12 @@ class AssemblyMail {
   /// Takes one piece of mail. Called on the agent's callback thread.
   void put(const std::string& from, std::string_view mail);
   /// The last whole card of an agent for this assembly.
-  [[nodiscard]] std::optional<std::string> card(std::uint64_t key, const std::string& from) const;
+  [[nodiscard]] std::optional<MailedCard> card(std::uint64_t key, const std::string& from) const;
   void forget(std::uint64_t key);
-  /// Sleeps until mail comes, a while at most.
-  void wait(Deadline deadline) const;
+  /// How many pieces have come.
+  [[nodiscard]] std::uint64_t count() const;
+  /// Sleeps until more than `count` pieces have come, a while at most.
+  void wait(std::uint64_t count, Deadline deadline) const;
 
   /// The pieces in which a card is mailed. `attempt` differs each time.
   [[nodiscard]] static std::vector<std::string> pieces(std::uint64_t key, std::uint64_t attempt,
@@ -57,13 +67,15 @@ class AssemblyMail {
   mutable std::condition_variable came_;
   std::deque<Card> cards_;  // oldest first
   std::size_t bytes_ = 0;
+  std::uint64_t count_ = 0;
 };
 
-/// Mails `card` to every other seat, and returns the cards of all in the order of the seats.
+/// Mails `card` to every other seat, and returns the cards of all in the order of the seats. An earlier attempt
+/// may have failed on some ranks, and its cards may still be under way: a card counts once its rank has
+/// answered that it has the card of this attempt.
 ///   key     the same on all ranks, another one for each communicator
 ///   errors  timed_out (which ranks have not come), peer_lost (which rank), canceled (interrupted), and those
-///   of
-///           Agent::connect
+///           of Agent::connect
 [[nodiscard]] Result<std::vector<std::string>> exchange_cards(Station& station, std::uint64_t key,
                                                               std::span<const Seat> seats, std::size_t mine,
                                                               const std::string& card, Deadline deadline,
