@@ -37,6 +37,8 @@ Shared& shared() {
 void count_fork() { shared().forks.fetch_add(1, std::memory_order_relaxed); }
 
 int sweep(void*) {
+  // First: what is laid aside from here on plans the next one. Another thread may have freed all there was.
+  shared().sweep_planned.exchange(false);
   free_laid_aside();
   return 0;
 }
@@ -96,7 +98,6 @@ void lay_aside(Held* held) noexcept {
 void free_laid_aside() noexcept {
   Shared& s = shared();
   if (s.laid_aside.load(std::memory_order_relaxed) == nullptr) return;
-  s.sweep_planned.store(false);
   const nb::error_scope keep_error;  // destructors may run Python code
   Held* held = s.laid_aside.exchange(nullptr, std::memory_order_acquire);
   while (held != nullptr) delete std::exchange(held, held->next_);

@@ -182,6 +182,18 @@ def test_arrays_are_kept_until_their_operation_has_ended_also_without_a_work(pai
     until(lambda: references[1]() is None)
 
 
+def test_arrays_are_freed_although_no_call_follows_each_time(pair):
+    def of_the_first_rank():
+        mine = watched(1.0)
+        pair[0].all_reduce(mine, ReduceOp.SUM, async_op=True)
+        return weakref.ref(mine)
+
+    for _ in range(300):
+        mine = of_the_first_rank()
+        add(pair[1])
+        until(lambda mine=mine: mine() is None)
+
+
 def test_torch_tensors_are_kept_too(pair):
     torch = pytest.importorskip("torch")
     mine = torch.ones(3)
