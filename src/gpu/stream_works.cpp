@@ -59,18 +59,22 @@ std::vector<StreamWorks::Ended> StreamWorks::take_ended() {
   std::vector<Ended> ended;
   const std::scoped_lock lock(mutex_);
   std::vector<cuda::Stream> busy;  // what was queued later on these has not ended either
-  std::erase_if(running_, [&](Running& running) {
-    if (order_ == Order::of_all && !busy.empty()) return false;
-    if (std::ranges::find(busy, running.stream) != busy.end()) return false;
-    auto reached = running.event.poll_reached();
-    if (reached && !*reached) {
-      busy.push_back(running.stream);
-      return false;
+  for (auto running = running_.begin(); running != running_.end();) {
+    if (std::ranges::find(busy, running->stream) != busy.end()) {
+      ++running;
+      continue;
     }
-    ended.push_back({running.work, running.note, reached ? Result<void>() : std::move(reached).error()});
-    spare_.push_back(std::move(running.event));
-    return true;
-  });
+    auto reached = running->event.poll_reached();
+    if (reached && !*reached) {
+      if (order_ == Order::of_all) break;
+      busy.push_back(running->stream);
+      ++running;
+      continue;
+    }
+    ended.push_back({running->work, running->note, reached ? Result<void>() : std::move(reached).error()});
+    spare_.push_back(std::move(running->event));
+    running = running_.erase(running);
+  }
   return ended;
 }
 

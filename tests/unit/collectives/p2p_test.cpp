@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators over p2p: all operations, streams and failures, by the CPU references of the kernels on fake
 // GPUs. Agents map the boxes by cuda_ipc over these GPUs.
+#include "fake_p2p.hpp"
 #include "gpu_ranks.hpp"
 #include "rank_processes.hpp"
 
 #include "kernels/collectives/collectives.hpp"
-#include "p2p/backend.hpp"
 #include "support/collective_ranks.hpp"
 #include "support/plugin_gpu.hpp"
-
-#include <headrace/comm_backend.hpp>
 
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -44,21 +42,6 @@ using kernels::collectives::random_elements;
 using kernels::collectives::TestCall;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
-
-/// The backend over the fake GPUs of the plugin, registered once.
-const std::string& fake_p2p() {
-  static const std::string name = [] {
-    p2p::Source source{[]() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; },
-                       [] { return gpu::KernelLibrary::from_table(*plugin_gpu().kernels, "the fake"); },
-                       gpu_backend};
-    source.agent.options["plugin_path"] = gpu_plugin_folder;
-    static auto& backend = *new p2p::Backend("p2p_fake", std::move(source));
-    const headrace_comm_backend_v1 table = backend.table();
-    must(register_comm_backend(&table));
-    return std::string(table.name);
-  }();
-  return name;
-}
 
 /// Packets up to 64 bytes, chunks of 32 bytes: calls with few elements go all ways.
 const std::map<std::string, std::string> small_boxes{

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operations, types and reductions each backend takes, asked of the code that refuses calls: `host` by
-// calls of two ranks, NCCL by its check of a call. tests/fixtures/comm_support.tsv has the answers, of which
+// Which operations, types and reductions each backend takes, asked of the code that refuses calls: `host` and
+// `p2p` by calls of two ranks, NCCL by its check of a call. tests/fixtures/comm_support.tsv has the answers, of which
 // tools/support_table.py makes the tables of docs/collectives.md.
+#include "fake_p2p.hpp"
+#include "gpu_ranks.hpp"
 #include "ranks.hpp"
 
+#include "base/errors.hpp"
 #include "nccl/operation.hpp"
 
 #include <headrace/comm_window.hpp>
@@ -12,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <barrier>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -93,7 +97,7 @@ Result<Work> message(Comm& comm, const Elements& elements) {
 }
 
 Result<void> window_call(Comm& comm, Op op, DType dtype) {
-  Window window = must(comm.new_window());
+  HEADRACE_TRY(window, comm.new_window());
   const Elements own = must(window.allocate(1, dtype));
   std::array<std::byte, 16> bytes{};
   const Elements elements{bytes.data(), 1, own.dtype};
@@ -109,23 +113,26 @@ Result<void> window_call(Comm& comm, Op op, DType dtype) {
   return done;
 }
 
+/// Memory of a call: two elements each.
+struct CallBytes {
+  std::byte* from;
+  std::byte* to;
+};
+
 /// One call of two ranks, with one element for each.
-Result<void> host_call(Comm& comm, Op op, DType dtype, ReduceOp::Kind reduction) {
-  alignas(16) std::array<std::byte, 32> from{}, to{};
+Result<void> one_call(Comm& comm, Op op, DType dtype, ReduceOp::Kind reduction, const CallBytes& bytes) {
   const std::size_t width = element_bytes(dtype);
-  const Elements in{from.data(), 1, dtype}, out{to.data(), 1, dtype};
-  const Elements in_row{from.data(), 2, dtype}, out_row{to.data(), 2, dtype};
-  const std::array<ConstElements, 2> ins{in, ConstElements{&from[width], 1, dtype}};
-  const std::array<Elements, 2> outs{out, Elements{&to[width], 1, dtype}};
+  const Elements in{bytes.from, 1, dtype}, out{bytes.to, 1, dtype};
+  const Elements in_row{bytes.from, 2, dtype}, out_row{bytes.to, 2, dtype};
+  const std::array<ConstElements, 2> ins{in, ConstElements{bytes.from + width, 1, dtype}};
+  const std::array<Elements, 2> outs{out, Elements{bytes.to + width, 1, dtype}};
   const std::array<std::size_t, 2> splits{1, 1};
   const std::vector<std::int64_t> split_elements{1, 1};
   const bool root = comm.rank() == 0;
   const auto at_root = [root](const auto& list) {
     return root ? std::span(list) : std::span(list).subspan(0, 0);
   };
-  const auto done = [](const Result<Work>& work) {
-    return work ? Result<void>() : Result<void>(work.error());
-  };
+  const auto done = [](Result<Work> work) { return work ? work->wait() : Result<void>(work.error()); };
   switch (op) {
     case Op::all_reduce:
       return done(comm.all_reduce(in, out, reduction));
@@ -173,16 +180,41 @@ Result<void> host_call(Comm& comm, Op op, DType dtype, ReduceOp::Kind reduction)
   }
 }
 
+std::string lines_by_calls(const std::string& backend, Comm& comm, const CallBytes& bytes) {
+  return lines_of(backend, [&](Op op, DType dtype, ReduceOp::Kind reduction) {
+    const auto done = one_call(comm, op, dtype, reduction, bytes);
+    EXPECT_TRUE(done || done.code() == Code::invalid_argument || done.code() == Code::not_supported)
+        << done.error().message;
+    return done.ok();
+  });
+}
+
 std::string lines_of_host() {
   std::array<std::string, 2> lines;
   with_ranks(2, [&](Comm& comm) {
+    alignas(16) std::array<std::byte, 32> from{}, to{};
     lines[static_cast<std::size_t>(comm.rank())] =
-        lines_of("host", [&](Op op, DType dtype, ReduceOp::Kind reduction) {
-          const auto done = host_call(comm, op, dtype, reduction);
-          EXPECT_TRUE(done || done.code() == Code::invalid_argument || done.code() == Code::not_supported)
-              << done.error().message;
-          return done.ok();
-        });
+        lines_by_calls("host", comm, {from.data(), to.data()});
+  });
+  EXPECT_EQ(lines[0], lines[1]);
+  return lines[0];
+}
+
+std::string lines_of_p2p() {
+  std::array<std::string, 2> lines;
+  std::barrier<> ranks(2);
+  const std::string name = unique_comm_name();
+  on_threads(2, [&](int rank) {
+    const RankGpu gpu(*plugin_gpu().driver, rank, ranks);
+    CommOptions options = rank_options(rank, 2, name);
+    options.backend = fake_p2p();
+    options.device = "cuda:" + std::to_string(rank);
+    options.hints.clear();
+    Comm comm = must(Comm::open(options));
+    const CallBytes bytes{reinterpret_cast<std::byte*>(gpu.take(32)),
+                          reinterpret_cast<std::byte*>(gpu.take(32))};
+    lines[static_cast<std::size_t>(rank)] = lines_by_calls("p2p", comm, bytes);
+    must(comm.finalize());
   });
   EXPECT_EQ(lines[0], lines[1]);
   return lines[0];
@@ -208,7 +240,7 @@ std::string lines_of_nccl() {
 const std::string file = HEADRACE_TEST_DIR "/fixtures/comm_support.tsv";
 
 TEST(CommSupport, the_table_of_operations_and_types_is_what_the_backends_take) {
-  const std::string taken = "backend\toperation\ttypes\treductions\n" + lines_of_host() + lines_of_nccl();
+  const std::string taken = "backend\toperation\ttypes\treductions\n" + lines_of_host() + lines_of_nccl() + lines_of_p2p();
   if (std::getenv("HEADRACE_WRITE_SUPPORT") != nullptr) std::ofstream(file) << taken;
   std::ifstream written(file);
   const std::string text{std::istreambuf_iterator<char>(written), {}};
