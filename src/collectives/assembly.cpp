@@ -16,6 +16,8 @@ namespace headrace::collectives {
 namespace {
 
 constexpr auto card_interval = std::chrono::milliseconds(20);
+constexpr auto longest_answer =
+    std::chrono::milliseconds(200);  // beyond the deadline, once all cards are here
 
 std::string rank_text(std::size_t rank, const Seat& seat) {
   return fmt::format("rank {} (agent {})", rank, seat.agent);
@@ -48,6 +50,9 @@ class Assembly {
     HEADRACE_TRY_VOID(for_others([&](std::size_t rank) {
       return wait_until(rank, [&]() -> Result<bool> { return card_of(rank).has_value(); });
     }));
+    HEADRACE_TRY_VOID(go_on());
+    // From here on others may leave with this card: it does not give up at once.
+    deadline_ = std::max(deadline_, Deadline::after(longest_answer));
     HEADRACE_TRY_VOID(for_others([&](std::size_t rank) { return answer(rank); }));
     std::vector<std::string> cards(seats_.size());
     HEADRACE_TRY_VOID(for_others([&](std::size_t rank) {
@@ -187,7 +192,7 @@ class Assembly {
   const std::uint64_t key_;
   const std::span<const Seat> seats_;
   const std::size_t mine_;
-  const Deadline deadline_;
+  Deadline deadline_;
   Interrupt interrupt_;
   const std::uint64_t attempt_ = random_u64();
   std::vector<std::uint64_t> answered_;  ///< the attempt of each rank that was answered last

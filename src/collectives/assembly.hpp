@@ -70,9 +70,9 @@ class AssemblyMail {
   std::uint64_t count_ = 0;
 };
 
-/// Mails `card` to every other seat, and returns the cards of all in the order of the seats. An earlier attempt
-/// may have failed on some ranks, and its cards may still be under way: a card counts once its rank has
-/// answered that it has the card of this attempt.
+/// Mails `card` to every other seat, and returns the cards of all in the order of the seats. An earlier
+/// attempt may have failed on some ranks, and its cards may still be under way: a card counts once its rank
+/// has answered that it has the card of this attempt.
 ///   key     the same on all ranks, another one for each communicator
 ///   errors  timed_out (which ranks have not come), peer_lost (which rank), canceled (interrupted), and those
 ///           of Agent::connect

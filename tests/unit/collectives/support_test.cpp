@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operations, types and reductions each backend takes, asked of the code that refuses calls: `host` and
-// `p2p` by calls of two ranks, NCCL by its check of a call. tests/fixtures/comm_support.tsv has the answers, of which
-// tools/support_table.py makes the tables of docs/collectives.md.
+// `p2p` by calls of two ranks, NCCL by its check of a call. tests/fixtures/comm_support.tsv has the answers,
+// of which tools/support_table.py makes the tables of docs/collectives.md.
 #include "fake_p2p.hpp"
 #include "gpu_ranks.hpp"
 #include "ranks.hpp"
@@ -193,8 +193,7 @@ std::string lines_of_host() {
   std::array<std::string, 2> lines;
   with_ranks(2, [&](Comm& comm) {
     alignas(16) std::array<std::byte, 32> from{}, to{};
-    lines[static_cast<std::size_t>(comm.rank())] =
-        lines_by_calls("host", comm, {from.data(), to.data()});
+    lines[static_cast<std::size_t>(comm.rank())] = lines_by_calls("host", comm, {from.data(), to.data()});
   });
   EXPECT_EQ(lines[0], lines[1]);
   return lines[0];
@@ -240,7 +239,8 @@ std::string lines_of_nccl() {
 const std::string file = HEADRACE_TEST_DIR "/fixtures/comm_support.tsv";
 
 TEST(CommSupport, the_table_of_operations_and_types_is_what_the_backends_take) {
-  const std::string taken = "backend\toperation\ttypes\treductions\n" + lines_of_host() + lines_of_nccl() + lines_of_p2p();
+  const std::string taken =
+      "backend\toperation\ttypes\treductions\n" + lines_of_host() + lines_of_nccl() + lines_of_p2p();
   if (std::getenv("HEADRACE_WRITE_SUPPORT") != nullptr) std::ofstream(file) << taken;
   std::ifstream written(file);
   const std::string text{std::istreambuf_iterator<char>(written), {}};
