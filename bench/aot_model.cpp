@@ -35,7 +35,7 @@ T take(headrace::Result<T> result) {
 headrace::Tensor make_input(const std::string& shape) {
   std::vector<std::int64_t> lengths;
   std::istringstream parts(shape);
-  for (std::string part; std::getline(parts, part, 'x');) lengths.push_back(std::atoll(part.c_str()));
+  for (std::string part; std::getline(parts, part, 'x');) lengths.push_back(std::stoll(part));
   headrace::Tensor tensor = take(headrace::Tensor::zeros(headrace::DType::float32, headrace::Shape(lengths)));
   std::size_t i = 0;
   for (float& element : tensor.elements<float>()) element = static_cast<float>(i++ % 251) / 251 - 0.5F;
@@ -51,8 +51,8 @@ void write(const std::string& path, const std::vector<headrace::Tensor>& outputs
 }  // namespace
 
 int main(int, char** argv) {
-  const auto runs = static_cast<std::size_t>(std::atoll(argv[3]));
-  const auto callers = static_cast<std::size_t>(std::atoll(argv[4]));
+  const auto runs = static_cast<std::size_t>(std::stoll(argv[3]));
+  const auto callers = static_cast<std::size_t>(std::stoll(argv[4]));
   take(headrace::model_runtime());  // libtorch is loaded before the other program's clock starts as well
   headrace::ModelOptions options;
   options.runners = callers;

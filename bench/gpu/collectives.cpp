@@ -655,7 +655,7 @@ Settings read(int count, char** arguments) {
     const std::string_view word = arguments[i];
     const auto number = [&](std::string_view name, auto& value) {
       if (word != name || i + 1 >= count) return false;
-      value = static_cast<std::remove_reference_t<decltype(value)>>(std::atoi(arguments[++i]));
+      value = static_cast<std::remove_reference_t<decltype(value)>>(std::stoi(arguments[++i]));
       return true;
     };
     if (word == "check")

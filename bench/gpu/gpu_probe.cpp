@@ -526,7 +526,7 @@ void time_shapes(Probe& probe, cuda::Address remote, const std::vector<std::size
   for (const char* name :
        {"256_8_no_allocate", "256_16_no_allocate", "512_4_no_allocate", "512_8_no_allocate",
         "512_16_no_allocate", "1024_4_no_allocate", "1024_8_no_allocate", "512_8_plain", "512_8_streaming"})
-    shapes.push_back({std::string("probe_") + name, static_cast<unsigned>(std::atoi(name)), 0});
+    shapes.push_back({std::string("probe_") + name, static_cast<unsigned>(std::stoi(name)), 0});
   const auto bulk = [&](unsigned warps, unsigned stages, unsigned chunk) {
     shapes.push_back(
         {fmt::format("probe_bulk_{}_{}_{}", warps, stages, chunk), warps * 32, warps * stages * (chunk + 8)});
@@ -761,7 +761,7 @@ void time_tells(Probe& probe, cuda::Address remote, int times) {
         args.targets[0] = read ? probe.local.address() : remote;
         args.lengths[0] = 4096;
         cuda::LaunchConfig config;
-        config.block_x = static_cast<unsigned>(std::atoi(how));
+        config.block_x = static_cast<unsigned>(std::stoi(how));
         config.stream = stream;
         void* parameters[] = {&args};
         double in_call = 0;

@@ -28,6 +28,7 @@
 #include <new>
 #include <numeric>
 #include <random>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -244,8 +245,8 @@ int main(int argc, char** argv) {
   int rounds = 9;
   std::size_t bytes = 64 << 20;
   for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::string_view(argv[i]) == "--rounds") rounds = std::max(std::atoi(argv[i + 1]), 1);
-    if (std::string_view(argv[i]) == "--mib") bytes = static_cast<std::size_t>(std::atoi(argv[i + 1])) << 20;
+    if (std::string_view(argv[i]) == "--rounds") rounds = std::max(std::stoi(argv[i + 1]), 1);
+    if (std::string_view(argv[i]) == "--mib") bytes = static_cast<std::size_t>(std::stoi(argv[i + 1])) << 20;
   }
   const Ring ring;
   stay_on(0);

@@ -79,9 +79,9 @@ Plan parse(int argc, char** argv) {
       return parsed.value();
     };
     if (name == "--streams")
-      plan.streams = std::atoi(value);
+      plan.streams = std::stoi(value);
     else if (name == "--seconds")
-      plan.seconds = std::atof(value);
+      plan.seconds = std::stod(value);
     else if (name == "--send")
       plan.send_bytes = bytes();
     else if (name == "--memory")

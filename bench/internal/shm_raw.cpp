@@ -61,7 +61,7 @@ Arguments read_arguments(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i];
-    const auto value = static_cast<std::size_t>(std::atoll(argv[i + 1]));
+    const auto value = static_cast<std::size_t>(std::stoll(argv[i + 1]));
     if (name == "--mib") arguments.bytes = value << 20;
     if (name == "--rounds") arguments.rounds = static_cast<int>(value);
     if (name == "--threads") arguments.threads = value;

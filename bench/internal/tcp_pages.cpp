@@ -70,17 +70,17 @@ Plan parse(int argc, char** argv) {
     else if (name == "--page")
       plan.page_bytes = bytes_of(value);
     else if (name == "--streams")
-      plan.streams = static_cast<unsigned>(std::atoi(value));
+      plan.streams = static_cast<unsigned>(std::stoi(value));
     else if (name == "--memory")
       plan.memory_bytes = bytes_of(value);
     else if (name == "--request")
       plan.request_bytes = bytes_of(value);
     else if (name == "--in-flight")
-      plan.in_flight = static_cast<unsigned>(std::atoi(value));
+      plan.in_flight = static_cast<unsigned>(std::stoi(value));
     else if (name == "--seconds")
-      plan.seconds = std::atof(value);
+      plan.seconds = std::stod(value);
     else if (name == "--latency")
-      plan.latency = std::atoi(value) != 0;
+      plan.latency = std::stoi(value) != 0;
     else if (name == "--set") {
       const std::string text = value;
       plan.settings.emplace_back(text.substr(0, text.find('=')), text.substr(text.find('=') + 1));

@@ -27,7 +27,7 @@ double microseconds(Clock::time_point begin) {
 at::Tensor make_input(const std::string& shape) {
   std::vector<std::int64_t> lengths;
   std::istringstream parts(shape);
-  for (std::string part; std::getline(parts, part, 'x');) lengths.push_back(std::atoll(part.c_str()));
+  for (std::string part; std::getline(parts, part, 'x');) lengths.push_back(std::stoll(part));
   at::Tensor tensor = at::zeros(lengths);
   auto* const elements = tensor.data_ptr<float>();
   for (std::int64_t i = 0; i < tensor.numel(); ++i) elements[i] = static_cast<float>(i % 251) / 251 - 0.5F;
@@ -37,8 +37,8 @@ at::Tensor make_input(const std::string& shape) {
 }  // namespace
 
 int main(int, char** argv) {
-  const auto runs = static_cast<std::size_t>(std::atoll(argv[3]));
-  const auto callers = static_cast<std::size_t>(std::atoll(argv[4]));
+  const auto runs = static_cast<std::size_t>(std::stoll(argv[3]));
+  const auto callers = static_cast<std::size_t>(std::stoll(argv[4]));
   const auto begin = Clock::now();
   torch::inductor::AOTIModelPackageLoader loader(argv[1], "model", /*run_single_threaded=*/callers == 1,
                                                  callers);

@@ -74,7 +74,8 @@ class HomeProcess {
 };
 
 /// Checks a pointer that a function cannot do without.
-inline Result<void> given(const void* handle, const char* what) {
+template <class Object>
+Result<void> given(const Object* handle, const char* what) {
   return handle == nullptr ? Result<void>(missing(what)) : Result<void>();
 }
 

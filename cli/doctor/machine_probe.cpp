@@ -321,7 +321,7 @@ Finding probe_numa(const std::string& root) {
     const std::string name = entry.path().filename();
     if (name.starts_with("node") && name.size() > 4 &&
         name.find_first_not_of("0123456789", 4) == std::string::npos)
-      nodes.push_back(std::atoi(name.c_str() + 4));
+      nodes.push_back(std::stoi(name.substr(4)));
   }
   std::sort(nodes.begin(), nodes.end());
   for (const int number : nodes) {

@@ -21,8 +21,10 @@ std::optional<double> quota_v2(const std::string& group) {
 
 /// A quota of -1 means no limit.
 std::optional<double> quota_v1(const std::string& group) {
-  const double quota = std::atof(read_small_file(group + "/cpu.cfs_quota_us").value_or("").c_str());
-  const double period = std::atof(read_small_file(group + "/cpu.cfs_period_us").value_or("").c_str());
+  double quota = 0;
+  double period = 0;
+  std::istringstream(read_small_file(group + "/cpu.cfs_quota_us").value_or("")) >> quota;
+  std::istringstream(read_small_file(group + "/cpu.cfs_period_us").value_or("")) >> period;
   if (quota > 0 && period > 0) return quota / period;
   return std::nullopt;
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <iterator>
 #include <optional>
+#include <string>
 
 namespace headrace::cuda {
 namespace {
@@ -23,7 +24,7 @@ std::optional<Device> device_of_file(int fd) {
   const std::string name = name_behind("/proc/self/fd/" + std::to_string(fd));
   const auto at = name.find("-gpu-");
   if (name.find("headrace-fake-cuda-") == std::string::npos || at == std::string::npos) return std::nullopt;
-  return std::atoi(name.c_str() + at + std::strlen("-gpu-"));
+  return std::stoi(name.substr(at + std::strlen("-gpu-")));
 }
 
 }  // namespace

@@ -659,7 +659,7 @@ bool is_p2p_program(const std::string& program) { return program.starts_with("p2
 
 int run_p2p_rank(char** words) {
   const std::string program = words[0], folder = words[3];
-  CommOptions options = p2p_options(std::atoi(words[1]), std::atoi(words[2]), "processes",
+  CommOptions options = p2p_options(std::stoi(words[1]), std::stoi(words[2]), "processes",
                                     program == "p2p_together" ? 1 : plugin_gpus);
   options.meeting = "file://" + folder + "/store";
   std::barrier<> alone(1);

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
+#include <string>
 
 namespace headrace::test {
 namespace {
@@ -154,8 +155,8 @@ int run_rank(char** words) {
   if (is_faulty_program(words[0])) return run_faulty_rank(words);
   if (is_p2p_program(words[0])) return run_p2p_rank(words);
   CommOptions options;
-  options.rank = std::atoi(words[1]);
-  options.size = std::atoi(words[2]);
+  options.rank = std::stoi(words[1]);
+  options.size = std::stoi(words[2]);
   const std::string folder = words[3];
   options.meeting = "file://" + folder + "/store";
   options.timeout = 60s;

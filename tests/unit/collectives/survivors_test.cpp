@@ -18,6 +18,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -334,8 +335,8 @@ class FaultyRank {
  public:
   explicit FaultyRank(char** words)
       : run_(FaultRun::of(words[0])),
-        rank_(std::atoi(words[1])),
-        size_(std::atoi(words[2])),
+        rank_(std::stoi(words[1])),
+        size_(std::stoi(words[2])),
         folder_(words[3]) {}
 
   void run() {
