@@ -56,6 +56,28 @@ bool StreamWorks::oldest_has_ended() const {
 }
 
 std::vector<StreamWorks::Ended> StreamWorks::take_ended() {
+  return order_ == Order::of_all ? take_first_ended() : take_all_ended();
+}
+
+/// Asks the driver without the lock: calls take it several times each.
+std::vector<StreamWorks::Ended> StreamWorks::take_first_ended() {
+  std::vector<Ended> ended;
+  while (true) {
+    const Running* first = nullptr;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (running_.empty()) break;
+      first = &running_.front();
+    }
+    auto reached = first->event.poll_reached();
+    if (reached && !*reached) break;
+    const std::scoped_lock lock(mutex_);
+    take(running_.begin(), reached, ended);
+  }
+  return ended;
+}
+
+std::vector<StreamWorks::Ended> StreamWorks::take_all_ended() {
   std::vector<Ended> ended;
   const std::scoped_lock lock(mutex_);
   std::vector<cuda::Stream> busy;  // what was queued later on these has not ended either
@@ -66,16 +88,21 @@ std::vector<StreamWorks::Ended> StreamWorks::take_ended() {
     }
     auto reached = running->event.poll_reached();
     if (reached && !*reached) {
-      if (order_ == Order::of_all) break;
       busy.push_back(running->stream);
       ++running;
-      continue;
+    } else {
+      running = take(running, reached, ended);
     }
-    ended.push_back({running->work, running->note, reached ? Result<void>() : std::move(reached).error()});
-    spare_.push_back(std::move(running->event));
-    running = running_.erase(running);
   }
   return ended;
+}
+
+std::list<StreamWorks::Running>::iterator StreamWorks::take(std::list<Running>::iterator running,
+                                                            Result<bool>& reached,
+                                                            std::vector<Ended>& ended) {
+  ended.push_back({running->work, running->note, reached ? Result<void>() : std::move(reached).error()});
+  spare_.push_back(std::move(running->event));
+  return running_.erase(running);
 }
 
 void StreamWorks::wait_all() {

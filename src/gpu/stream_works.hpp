@@ -43,7 +43,7 @@ class StreamWorks {
   [[nodiscard]] Result<void> wait_on(std::uint64_t work, cuda::Stream stream);
   /// Whether the oldest one has ended; false: there is none.
   [[nodiscard]] bool oldest_has_ended() const;
-  /// Takes those that have ended, in their order.
+  /// Takes those that have ended, in their order. On one thread at a time, which alone takes.
   [[nodiscard]] std::vector<Ended> take_ended();
   /// Waits until no GPU runs any of them. Beside no other call.
   void wait_all();
@@ -57,6 +57,11 @@ class StreamWorks {
     Event event;
   };
   [[nodiscard]] Result<Event> take_event();
+  [[nodiscard]] std::vector<Ended> take_first_ended();
+  [[nodiscard]] std::vector<Ended> take_all_ended();
+  /// With the lock. Returns what comes behind it.
+  std::list<Running>::iterator take(std::list<Running>::iterator running, Result<bool>& reached,
+                                    std::vector<Ended>& ended);
 
   const std::shared_ptr<const Device> device_;
   const Order order_;
