@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives of the backend p2p and of its peers on GPUs of one host, in turn, each rank a process on a GPU of
-its own.
+"""Collectives of the backend p2p and of its peers on GPUs of one host, in turn, each rank a process on a GPU
+of its own.
 
 The peers are NCCL, through the backend nccl, and torch's symmetric memory for all_reduce (one-shot and
 two-shot), where a torch with CUDA is installed. Each size is measured eagerly and in replays of CUDA graphs,
 by `headrace bench coll`, which compares all data. In each round every side has a turn; the median of the
-rounds counts, and the best peer is the one that is named. Rows go to bench/results, table coll-gpu2, coll-gpu4
-and so on, by the number of ranks.
+rounds counts, and the best peer is the one that is named. Rows go to bench/results, by the number of ranks:
+table coll-gpu2, coll-gpu4 and so on.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_coll_gpu.py --ranks 2 --types float32,bfloat16
@@ -74,9 +74,7 @@ def of_torch(options: argparse.Namespace) -> Iterator[tuple[str, Case, float, bo
         "seconds": options.seconds,
     }
     script = str(Path(__file__).parent / "torch" / "symmetric_worker.py")
-    commands = [
-        [sys.executable, script, json.dumps({**plan, "rank": rank})] for rank in range(options.ranks)
-    ]
+    commands = [[sys.executable, script, json.dumps({**plan, "rank": rank})] for rank in range(options.ranks)]
     others = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands[1:]]
     for row in printed(commands[0], options.patience):
         yield SYMMETRIC[row["way"]], ("all_reduce", row["type"], row["bytes"], True), row["us"], row["right"]
