@@ -36,6 +36,7 @@ std::string processor() {
 /// The commit of the working tree in the current folder; the version if the folder is in no tree.
 std::string commit() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(
+      // NOLINTNEXTLINE(bugprone-command-processor): nothing of this command comes from outside
       ::popen("git describe --always --dirty=+ --abbrev=12 2>/dev/null", "r"), ::pclose);
   std::string text;
   for (int c = 0; pipe != nullptr && (c = std::fgetc(pipe.get())) != EOF && c != '\n';)

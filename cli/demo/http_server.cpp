@@ -155,7 +155,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void shut(Direction direction) {
     ErrorCode ignored;
-    socket_.shutdown(direction, ignored);
+    static_cast<void>(socket_.shutdown(direction, ignored));
   }
 
   // --- called on the connection's thread
@@ -406,7 +406,8 @@ class Connections {
  private:
   void admit(tcp::socket socket) {
     ErrorCode ignored;
-    socket.set_option(tcp::no_delay(true), ignored);  // a token is a small packet and shall be sent at once
+    // A token is a small packet and shall be sent at once.
+    static_cast<void>(socket.set_option(tcp::no_delay(true), ignored));
     const auto connection = std::make_shared<Connection>(std::move(socket), service_);
     const auto ended = [this, at = connection.get()] { open_.erase(at->shared_from_this()); };
     if (open_.size() < service_.limits.connections && connection->start(ended))
@@ -483,7 +484,7 @@ Result<HttpServer> HttpServer::open(const std::string& host, std::uint16_t port,
 
 Result<void> HttpServer::listen() {
   ErrorCode error;
-  port_->acceptor.listen(tcp::acceptor::max_listen_connections, error);
+  static_cast<void>(port_->acceptor.listen(tcp::acceptor::max_listen_connections, error));
   if (!error) return {};
   return fail(Code::invalid_argument, "listen at {}: {}", address_, error.message());
 }
