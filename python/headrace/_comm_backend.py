@@ -11,7 +11,9 @@ import importlib.metadata
 import math
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +143,9 @@ class Call:
 def open_comm(cls: type, link: CommLink, name: str, /, **setup: Any) -> Adapter:
     """Opens a communicator on a class."""
     options = _options(link, **setup)
-    backend = cls()
-    backend.init("cpu", name, options)
+    with _refusals():
+        backend = cls()
+        backend.init("cpu", name, options)
     return Adapter(backend, link)
 
 
@@ -153,6 +156,19 @@ def _options(link: CommLink, timeout: float | None, meeting_timeout: float | Non
 
 def _timedelta(seconds: float | None) -> datetime.timedelta | None:
     return None if seconds is None else datetime.timedelta(seconds=seconds)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raises Python's own errors that refuse a call as those of Headrace."""
+    try:
+        yield
+    except errors.Error:
+        raise
+    except NotImplementedError as error:
+        raise errors.NotSupported(str(error) or f"it raised {error!r}") from error
+    except ValueError as error:
+        raise errors.InvalidArgument(str(error) or f"it raised {error!r}") from error
 
 
 def _waited_for(result: Any) -> Future[None]:
@@ -184,9 +200,10 @@ class Adapter:
         one = Call(options=options, **call)
         method = self._method(one.operation)
         try:
-            result = method(*one.arguments(), one.async_op, options)
+            with _refusals():
+                result = method(*one.arguments(), one.async_op, options)
             future = None if result is None else self._future_of(result)
-        except (ValueError, NotImplementedError):  # refused: nothing has begun
+        except (errors.InvalidArgument, errors.NotSupported):  # refused: nothing has begun
             raise
         except BaseException as error:  # it may have moved something: the communicator ends
             self._link.end(one.work, error, -1)
@@ -206,7 +223,8 @@ class Adapter:
 
     def split(self, group: list[int], name: str, link: CommLink | None, /, **setup: Any) -> Adapter | None:
         options = None if link is None else _options(link, **setup)
-        part = self._method("split")(group, name, options)
+        with _refusals():
+            part = self._method("split")(group, name, options)
         if link is None:
             return None
         if part is None:
@@ -216,7 +234,8 @@ class Adapter:
         return Adapter(part, link)
 
     def set_hints(self, hints: dict[str, str]) -> None:
-        self._method("set_hints")(hints)
+        with _refusals():
+            self._method("set_hints")(hints)
 
     def set_timeout(self, timeout: float | None) -> None:
         if hasattr(self._backend, "set_timeout"):

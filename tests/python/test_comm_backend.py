@@ -348,6 +348,44 @@ def test_what_a_method_raises_is_the_error_of_the_call():
         comm.all_reduce(np.zeros(1), ReduceOp.SUM)
 
 
+def test_pythons_own_errors_refuse_a_call():
+    class Refuses(Recorded):
+        def barrier(self, async_op, options):
+            raise NotImplementedError("no barrier yet")
+
+        def broadcast(self, tensor, root, async_op, options):
+            raise ValueError("root 0 is no root")
+
+        def send(self, tensor, destination, async_op, options):
+            raise NotImplementedError
+
+        def set_hints(self, hints):
+            raise ValueError("no such hint")
+
+        def split(self, ranks, name, options):
+            raise NotImplementedError("no parts")
+
+    comm = opened(Refuses, 0, 2)
+    with pytest.raises(errors.NotSupported, match=r"backend python_\d+: no barrier yet"):
+        comm.barrier()
+    with pytest.raises(errors.InvalidArgument, match="root 0 is no root"):
+        comm.broadcast(np.zeros(1), 0)
+    with pytest.raises(errors.NotSupported, match=r"it raised NotImplementedError\(\)"):
+        comm.send(np.zeros(1), 1)
+    with pytest.raises(errors.InvalidArgument, match="no such hint"):
+        comm.set_hints({"a": 1})
+    with pytest.raises(errors.NotSupported, match="no parts"):
+        comm.split([0], "part")
+    assert not comm.is_aborted()
+
+    class DoesNotOpen:
+        def init(self, device, name, options):
+            raise ValueError("3 ranks: it is made for one")
+
+    with pytest.raises(errors.InvalidArgument, match="3 ranks: it is made for one"):
+        opened(DoesNotOpen, 0, 3)
+
+
 def test_an_exception_whose_text_cannot_be_read_is_shown():
     class Mute(errors.PeerLost):
         def __str__(self):
