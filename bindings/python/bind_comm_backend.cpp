@@ -82,9 +82,11 @@ class CommLink {
                error.message.size(), source);
     });
   }
-  void ended(const std::string& reason) {
+  void ended(nb::handle exception) {
+    const Error error = error_of(exception);
     call([&](const headrace_comm_host_v1& host) {
-      host.ended(host.context, HEADRACE_CANCELED, reason.data(), reason.size());
+      host.ended(host.context, static_cast<std::int32_t>(error.code), error.message.data(),
+                 error.message.size());
     });
   }
   void set(const std::string& key, const nb::bytes& value) {
@@ -323,7 +325,9 @@ void bind_comm_backend(nb::module_& module) {
       .def("end", &CommLink::end, nb::arg("work"), nb::arg("exception").none(), nb::arg("source"),
            nb::sig("def end(self, work: int, exception: BaseException | None, source: int) -> None"),
            "Ends a work, well or with an exception. source: of a receive.")
-      .def("ended", &CommLink::ended, nb::arg("reason"), "Another rank has ended the communicator.")
+      .def("ended", &CommLink::ended, nb::arg("exception"),
+           nb::sig("def ended(self, exception: BaseException) -> None"),
+           "The communicator has ended, and no work of this rank says why.")
       .def("set", &CommLink::set, nb::arg("key"), nb::arg("value"), "Sets a key of the meeting place.")
       .def("get", &CommLink::get, nb::arg("key"), nb::sig("def get(self, key: str) -> bytes | None"),
            "The value of a key; None: it has none yet.")

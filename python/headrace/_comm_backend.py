@@ -11,7 +11,7 @@ import importlib.metadata
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,6 +76,8 @@ class Options:
     meeting_timeout: datetime.timedelta | None
     hints: dict[str, str]
     store: Store
+    ended: Callable[[BaseException], None]
+    """Ends the communicator on this rank, from any thread: another rank has ended it, or is gone."""
 
 
 @dataclass
@@ -151,7 +153,10 @@ def open_comm(cls: type, link: CommLink, name: str, /, **setup: Any) -> Adapter:
 
 def _options(link: CommLink, timeout: float | None, meeting_timeout: float | None, **setup: Any) -> Options:
     meeting = _timedelta(meeting_timeout)
-    return Options(timeout=_timedelta(timeout), meeting_timeout=meeting, store=Store(link, meeting), **setup)
+    store = Store(link, meeting)
+    return Options(
+        timeout=_timedelta(timeout), meeting_timeout=meeting, store=store, ended=link.ended, **setup
+    )
 
 
 def _timedelta(seconds: float | None) -> datetime.timedelta | None:
@@ -249,7 +254,9 @@ class Adapter:
 
     @staticmethod
     def _future_of(result: Any) -> Future[Any]:
-        """A future, a Work, or another object with a method wait, for which a thread waits."""
+        """A future, a Work, or another object with a method wait, for which a thread waits.
+
+        Of a receive a Work, and an object with a method source, tells which rank has sent."""
         if isinstance(result, Future):
             return result
         if isinstance(result, Work):
@@ -261,8 +268,8 @@ class Adapter:
         return _waited_for(result)
 
     def _end(self, call: Call, result: Any, future: Future[Any]) -> None:
-        source = call.peer
-        if isinstance(result, Work) and call.operation == "recv":
-            source = result.source()
         error = errors.Canceled("its future was cancelled") if future.cancelled() else future.exception()
+        source = call.peer
+        if call.operation == "recv" and error is None and hasattr(result, "source"):
+            source = result.source()
         self._link.end(call.work, error, source)

@@ -1326,8 +1326,8 @@ class CommLink:
     def end(self, work: int, exception: BaseException | None, source: int) -> None:
         """Ends a work, well or with an exception. source: of a receive."""
 
-    def ended(self, reason: str) -> None:
-        """Another rank has ended the communicator."""
+    def ended(self, exception: BaseException) -> None:
+        """The communicator has ended, and no work of this rank says why."""
 
     def set(self, key: str, value: bytes) -> None:
         """Sets a key of the meeting place."""

@@ -386,6 +386,37 @@ def test_pythons_own_errors_refuse_a_call():
         opened(DoesNotOpen, 0, 3)
 
 
+def test_a_class_tells_that_another_rank_has_ended_the_communicator():
+    class Told(Recorded):
+        def abort(self, reason):
+            self.aborted.set()
+
+        def init(self, device, name, options):
+            super().init(device, name, options)
+            self.aborted = threading.Event()
+
+    comm = opened(Told)
+    Told.last.options.ended(errors.PeerLost("rank 7 is gone"))
+    with pytest.raises(errors.PeerLost, match="rank 7 is gone"):
+        comm.barrier()
+    assert Told.last.aborted.wait(60)
+    options = Told.last.options
+    del comm
+    gc.collect()
+    assert Told.last.finalized
+    options.ended(errors.Internal("too late"))  # is ignored
+
+
+def test_an_object_with_source_tells_which_rank_has_sent():
+    class Sends(Recorded):
+        def recv(self, tensor, source, async_op, options):
+            return SimpleNamespace(wait=lambda: None, source=lambda: 2)
+
+    work = opened(Sends, 0, 3).recv(np.zeros(1), headrace.any_source)
+    work.wait()
+    assert work.source() == 2
+
+
 def test_an_exception_whose_text_cannot_be_read_is_shown():
     class Mute(errors.PeerLost):
         def __str__(self):
