@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Backends of communicators that a build can leave out: `-D HEADRACE_COMM_NCCL=OFF`, or the variable HEADRACE_COMM_NCCL of the
 # environment, which reaches CMake from pip, uv and conda. ON, OFF, 1 and 0 are understood; -D comes first; without both it is ON.
+# GLOO is a class of the Python package, which then does not register it.
 # Backend `host` is always there, because communicators of other backends meet by it in tests and tools.
 
-set(headrace_comm_choices FAKE LAZY NCCL NCCLX P2P)
+set(headrace_comm_choices FAKE GLOO LAZY NCCL NCCLX P2P)
 
 # headrace_comm_left_out(<variable>): the names of those that are left out, as "lazy,nccl".
 function(headrace_comm_left_out variable)

@@ -36,7 +36,7 @@ struct PyCommOptions {
   CommOptions options;
 };
 
-/// A backend that is not known may be a class of an installed package.
+/// A backend that is not known may be a class: one of Headrace, or of an installed package.
 void load_entry_point(const std::string& backend) {
   const auto known = list_comm_backends();
   if (std::find(known.begin(), known.end(), backend) == known.end())
@@ -256,6 +256,7 @@ void bind_values(nb::module_& module) {
   module.def(
       "list_comm_backends",
       [] {
+        nb::module_::import_("headrace._comm_backend").attr("register_own")();
         nb::list names;
         for (const std::string& name : list_comm_backends()) names.append(to_str(name));
         return names;

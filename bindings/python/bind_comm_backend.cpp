@@ -334,6 +334,9 @@ void bind_comm_backend(nb::module_& module) {
       .def("__reduce__", refuse_pickle("a CommLink cannot be pickled: it belongs to this process"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
   module.def(
+      "is_comm_backend_left_out", [](const std::string& name) { return is_comm_backend_left_out(name); },
+      nb::arg("name"), "Whether this build leaves out a backend of communicators: HEADRACE_COMM_<NAME>=OFF.");
+  module.def(
       "register_backend", &register_backend, nb::arg("name"), nb::arg("cls"),
       nb::sig("def register_backend(name: str, cls: type) -> None"),
       "Makes a class a backend of communicators: new_comm(name) makes an object of it.\n\n"

@@ -6,6 +6,7 @@
 #include <headrace/result.hpp>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace {
@@ -15,6 +16,9 @@ namespace headrace {
 ///   threads any
 ///   errors  invalid_argument (the name is taken), not_supported (the table: what is wrong with it)
 HEADRACE_API Result<void> register_comm_backend(const headrace_comm_backend_v1* table);
+
+/// Whether this build leaves out a backend of Headrace: HEADRACE_COMM_<NAME>=OFF when it was built.
+[[nodiscard]] HEADRACE_API bool is_comm_backend_left_out(std::string_view name);
 
 /// A backend of communicators, as this process finds it.
 struct CommBackendInfo {

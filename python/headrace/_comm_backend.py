@@ -18,17 +18,37 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._headrace import Work, list_comm_backends, register_backend
+from ._headrace import Work, is_comm_backend_left_out, list_comm_backends, register_backend
 
 if TYPE_CHECKING:
     from ._headrace import CommLink, ReduceOp, Tensor
 
 GROUP = "headrace.comm_backends"
 _loading = threading.Lock()
+_registering = threading.Lock()
+_has_registered = False
+
+
+def register_own() -> None:
+    """Registers the backends of Headrace that are Python classes. list_comm_backends calls it."""
+    global _has_registered
+    with _registering:
+        if _has_registered:
+            return
+        _has_registered = True
+        from ._gloo import NAME, Gloo
+
+        if is_comm_backend_left_out(NAME):
+            return
+        try:
+            register_backend(NAME, Gloo)
+        except errors.InvalidArgument:
+            pass  # the program has one of this name
 
 
 def load(name: str) -> None:
-    """Registers the backend that an installed package has as an entry point of this name, if there is one."""
+    """Registers the backend of a name: one of Headrace, or the entry point of an installed package."""
+    register_own()
     with _loading:
         if name in list_comm_backends():
             return

@@ -1337,6 +1337,11 @@ class CommLink:
 
     def __reduce__(self) -> NoReturn: ...
 
+def is_comm_backend_left_out(name: str) -> bool:
+    """
+    Whether this build leaves out a backend of communicators: HEADRACE_COMM_<NAME>=OFF.
+    """
+
 def register_backend(name: str, cls: type) -> None:
     """
     Makes a class a backend of communicators: new_comm(name) makes an object of it.

@@ -97,8 +97,16 @@ std::set<std::string> all_names() {
   return names;
 }
 
+/// The backend of the Python package, which registers it in its own processes alone.
+constexpr std::string_view python_backend = "gloo";
+
 Error unknown(const std::string& name) {
   const std::set<std::string> names = all_names();
+  if (name == python_backend && !is_left_out(name))
+    return make_error(Code::not_found,
+                      "backend {} is a class of Headrace's Python package: open it in Python by "
+                      "headrace.new_comm(\"{}\"), or use one of these: {}",
+                      name, name, fmt::join(names, ", "));
   const std::vector<std::string_view> views(names.begin(), names.end());
   Error error = make_error(Code::not_found, "there is no backend {}: did you mean {}? There are: {}",
                            name_text(name), nearest_name(name, views), fmt::join(names, ", "));
@@ -260,6 +268,8 @@ std::vector<CommBackendInfo> survey_comm_backends() {
   for (const std::string& name : list_comm_backends()) all.push_back(collectives::look_at_backend(name));
   return all;
 }
+
+bool is_comm_backend_left_out(std::string_view name) { return collectives::is_left_out(name); }
 
 Result<void> register_comm_backend(const headrace_comm_backend_v1* table) {
   HEADRACE_TRY(checked, collectives::check_comm_table(table, {}));

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace import _comm_backend
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,6 +43,7 @@ def left_out(tmp_path):
         (["NCCL=OFF"], [], "nccl"),
         (["NCCL=0", "LAZY=OFF"], [], "lazy,nccl"),
         (["NCCL=1"], [("NCCLX", "0")], "ncclx"),
+        (["GLOO=OFF"], [], "gloo"),
         ([], [("FAKE", "OFF"), ("NCCL", "ON")], "fake"),
         ([], [("NCCL", "")], ""),
         (["NCCL=ON"], [("NCCL", "OFF")], ""),  # -D comes first
@@ -48,6 +51,17 @@ def left_out(tmp_path):
 )
 def test_backends_are_left_out_by_definition_or_environment(left_out, defined, environment, names):
     assert left_out(defined, environment).stderr == f"left out: {names}\n"
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_build_without_gloo_does_not_register_it(left_out, monkeypatch):
+    registered = []
+    monkeypatch.setattr(_comm_backend, "_has_registered", False)
+    monkeypatch.setattr(_comm_backend, "is_comm_backend_left_out", lambda name: left_out)
+    monkeypatch.setattr(_comm_backend, "register_backend", lambda name, cls: registered.append(name))
+    _comm_backend.register_own()
+    _comm_backend.register_own()
+    assert registered == ([] if left_out else ["gloo"])
 
 
 @pytest.mark.parametrize("value", ["no", "2"])

@@ -34,6 +34,16 @@ def test_without_torch_it_says_what_to_install(with_torch):
     assert "pip install torch" in found["advice"]
 
 
+def test_gloo_is_a_backend_where_torch_is(with_torch, monkeypatch):
+    found = with_torch("2.13.0+cpu", None)["backend gloo"]
+    assert (found["state"], found["value"].split(";")[0]) == ("ok", "2.13.0+cpu, torch's")
+    found = with_torch(None, None)["backend gloo"]
+    assert (found["state"], found["value"]) == ("note", "cannot be used")
+    assert "pip install torch" in found["advice"]
+    monkeypatch.setattr(survey, "is_comm_backend_left_out", lambda name: name == "gloo")
+    assert "backend gloo" not in with_torch("2.13.0", None)
+
+
 @pytest.mark.parametrize(
     ("torch", "built", "state", "text"),
     [

@@ -10,6 +10,7 @@ import json
 import os
 from importlib import metadata
 
+from .._headrace import is_comm_backend_left_out
 from . import compiled_torch_binding
 
 NAME = "headrace"
@@ -74,6 +75,15 @@ def entry_point(torch: str) -> Finding:
     return finding("torch's entry point", "ok", text)
 
 
+def gloo(torch: str | None) -> list[Finding]:
+    """The backend of communicators that is a class of Headrace."""
+    if is_comm_backend_left_out("gloo"):
+        return []
+    if torch is None:
+        return [finding("backend gloo", "note", "cannot be used", "pip install torch: it is torch's gloo")]
+    return [finding("backend gloo", "ok", f"{torch}, torch's; memory of cpu; in Python alone; split, tags")]
+
+
 def python_backends() -> list[Finding]:
     """Backends of communicators that packages bring as Python classes."""
     return [
@@ -92,7 +102,7 @@ def survey() -> list[Finding]:
         ]
     else:
         found = [finding("torch", "ok", torch), binding(torch), entry_point(torch)]
-    return found + python_backends()
+    return found + gloo(torch) + python_backends()
 
 
 if __name__ == "__main__":

@@ -118,6 +118,19 @@ TEST(CommFactory, refuses_an_unknown_backend_and_names_the_nearest) {
   EXPECT_THAT(list_comm_backends(), testing::AllOf(Contains("fake"), Contains("host")));
 }
 
+TEST(CommFactory, says_that_gloo_is_a_class_of_the_python_package) {
+  const auto opened = Comm::open(on_backend("gloo"));
+  EXPECT_EQ(opened.code(), Code::not_found);
+  if (is_comm_backend_left_out("gloo")) {
+    EXPECT_THAT(opened.error().message, HasSubstr("build Headrace with HEADRACE_COMM_GLOO=ON"));
+    return;
+  }
+  EXPECT_THAT(opened.error().message,
+              HasSubstr("backend gloo is a class of Headrace's Python package: open it "
+                        "in Python by headrace.new_comm(\"gloo\"), or use one of "
+                        "these: fake, host"));
+}
+
 /// A variable of the environment while it lives.
 class Variable {
  public:
