@@ -52,7 +52,10 @@ class CommObservers : public testing::Test {
 /// Ends the process with 0 if no expectation failed.
 [[noreturn]] void leave() { std::exit(testing::Test::HasFailure() ? 1 : 0); }
 
-TEST_F(CommObservers, record_each_communicator_of_a_rank_if_trace_is_set) {
+// GoogleTest runs suites of this name first: a child that starts threads needs a parent without any.
+using CommObserversDeathTest = CommObservers;
+
+TEST_F(CommObserversDeathTest, record_each_communicator_of_a_rank_if_trace_is_set) {
   const auto run = [] {
     const TraceVariable trace("HEADRACE_COMM_TRACE", "5");
     with_ranks(2, [](Comm& comm) {
@@ -69,7 +72,7 @@ TEST_F(CommObservers, record_each_communicator_of_a_rank_if_trace_is_set) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-TEST_F(CommObservers, write_the_last_calls_of_each_rank_when_a_communicator_fails) {
+TEST_F(CommObserversDeathTest, write_the_last_calls_of_each_rank_when_a_communicator_fails) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
     const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);
@@ -89,7 +92,7 @@ TEST_F(CommObservers, write_the_last_calls_of_each_rank_when_a_communicator_fail
   EXPECT_THAT(bytes_of(prefix + "1"), HasSubstr("gloo:barrier"));  // it has called nothing since
 }
 
-TEST_F(CommObservers, write_no_file_if_all_is_well) {
+TEST_F(CommObserversDeathTest, write_no_file_if_all_is_well) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
     const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);
@@ -103,7 +106,7 @@ TEST_F(CommObservers, write_no_file_if_all_is_well) {
   EXPECT_FALSE(fs::exists(prefix + "0"));
 }
 
-TEST_F(CommObservers, write_the_file_of_a_rank_that_does_nothing_while_others_fail) {
+TEST_F(CommObserversDeathTest, write_the_file_of_a_rank_that_does_nothing_while_others_fail) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
     const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);
@@ -120,7 +123,7 @@ TEST_F(CommObservers, write_the_file_of_a_rank_that_does_nothing_while_others_fa
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "");
 }
 
-TEST_F(CommObservers, write_the_file_before_abort_on_error_ends_the_process) {
+TEST_F(CommObserversDeathTest, write_the_file_before_abort_on_error_ends_the_process) {
   const std::string prefix = path("trace_");
   const auto run = [&prefix] {
     const TraceVariable file("HEADRACE_COMM_TRACE_FILE", prefix);

@@ -324,6 +324,10 @@ struct FaultRun {
   [[nodiscard]] Sees sees() const { return fault == Fault::stopped ? of_row().stopped : of_row().killed; }
   [[nodiscard]] bool is_late() const { return sees() == Sees::late || sees() == Sees::late_alone; }
   [[nodiscard]] bool ends_all() const { return sees() == Sees::gone || sees() == Sees::late; }
+  /// A message that has not begun ends alone, and a lane may be full where one begins.
+  [[nodiscard]] bool may_end_alone() const {
+    return fault == Fault::stopped && moment == Moment::inside && of_row().name == std::string("send");
+  }
 };
 
 long long now_ms() {
@@ -397,7 +401,7 @@ class FaultyRank {
   /// Whether the end of the communicator reaches a rank that is in no operation.
   std::string ask_for_the_end(Comm& comm) {
     wait_for("0");
-    if (run_.ends_all()) until([&] { return comm.is_aborted(); });
+    if (run_.ends_all()) until([&] { return comm.is_aborted(); }, run_.may_end_alone() ? 1s : 3 * bound);
     std::vector<float> data(1);
     MessageOptions soon;
     soon.timeout = 1ms;
@@ -417,9 +421,9 @@ class FaultyRank {
   }
   /// For so long that the test has failed otherwise.
   template <class Holds>
-  static void until(const Holds& holds) {
+  static void until(const Holds& holds, std::chrono::seconds longest = 3 * bound) {
     const auto begin = SteadyClock::now();
-    while (!holds() && SteadyClock::now() - begin < 3 * bound) std::this_thread::sleep_for(1ms);
+    while (!holds() && SteadyClock::now() - begin < longest) std::this_thread::sleep_for(1ms);
   }
 
   const FaultRun run_;
@@ -476,6 +480,7 @@ class Survivors : public testing::TestWithParam<std::size_t> {
     EXPECT_THAT(line, HasSubstr(run.is_late() ? run.of_row().late_text : "rank 1 is gone"));
   }
   static void expect_of_rank_2(const FaultRun& run, const std::string& line) {
+    if (run.may_end_alone() && line == "goes on") return;
     if (!run.ends_all()) {
       EXPECT_EQ(line, "goes on");
       return;
