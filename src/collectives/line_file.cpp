@@ -2,6 +2,7 @@
 #include "collectives/line_file.hpp"
 
 #include "base/errors.hpp"
+#include "base/log.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ Result<std::shared_ptr<LineFile>> LineFile::open(const std::string& path) {
   const std::scoped_lock lock(mutex);
   if (auto known = files[path].lock()) return known;
   HEADRACE_TRY(file, open_for_lines(path));
-  auto opened = std::make_shared<LineFile>(std::move(file));
+  auto opened = std::make_shared<LineFile>(std::move(file), path);
   files[path] = opened;
   return opened;
 }
@@ -41,7 +42,11 @@ Result<std::shared_ptr<LineFile>> LineFile::open(const std::string& path) {
 void LineFile::add(std::string_view line) {
   while (!line.empty()) {
     const ssize_t written = ::write(file_.get(), line.data(), line.size());
-    if (written < 0 && errno != EINTR) return;
+    if (written < 0 && errno != EINTR) {
+      const Error why = os_error(errno, "write to {}: its lines are lost", path_);
+      if (!lost_.exchange(true)) Log(Logger::process_default(), "collectives").warn("{}", why.message);
+      return;
+    }
     if (written > 0) line.remove_prefix(static_cast<std::size_t>(written));
   }
 }

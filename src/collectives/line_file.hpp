@@ -6,9 +6,11 @@
 
 #include <headrace/result.hpp>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace headrace::collectives {
 
@@ -19,13 +21,15 @@ class LineFile {
  public:
   /// The file of a path, or standard error for "stderr". Communicators of a process share it.
   [[nodiscard]] static Result<std::shared_ptr<LineFile>> open(const std::string& path);
-  explicit LineFile(UniqueFd file) : file_(std::move(file)) {}
+  LineFile(UniqueFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
 
-  /// `line` has its line end. One that cannot be written is dropped: no caller could do more.
+  /// `line` has its line end. One that cannot be written is dropped, and the log says so once.
   void add(std::string_view line);
 
  private:
   UniqueFd file_;
+  const std::string path_;
+  std::atomic<bool> lost_{false};
 };
 
 }  // namespace headrace::collectives

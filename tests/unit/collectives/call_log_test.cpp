@@ -93,6 +93,16 @@ TEST(CallLog, keeps_the_lines_of_several_ranks_whole) {
     ASSERT_THAT(line, ContainsRegex("^20[^ ]*Z rank=[0-2] comm=\"[^\"]*\" [^\"]*$"));
 }
 
+TEST(CallLog, says_once_that_its_lines_are_lost) {
+  testing::internal::CaptureStderr();
+  const auto file = must(LineFile::open("/dev/full"));
+  file->add("first\n");
+  file->add("second\n");
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("write to /dev/full: its lines are lost: "));
+  EXPECT_EQ(said.find("lines are lost"), said.rfind("lines are lost")) << said;
+}
+
 TEST(CallLog, names_a_file_that_cannot_be_opened) {
   const auto refused = LineFile::open("/no/such/folder/log");
   EXPECT_EQ(refused.code(), Code::not_found);
