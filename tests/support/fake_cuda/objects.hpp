@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,8 +37,9 @@ struct StreamObject {
 };
 
 struct EventObject {
-  std::uint64_t recorded = 0;  // how many times it has been recorded on a stream
-  std::uint64_t reached = 0;   // the last of these records that has run
+  std::uint64_t recorded = 0;         // how many times it has been recorded on a stream
+  std::set<std::uint64_t> open = {};  // those of these records that have not run; a later one may run first
+  [[nodiscard]] bool reached() const { return !open.contains(recorded); }
   std::chrono::steady_clock::time_point when;
 };
 

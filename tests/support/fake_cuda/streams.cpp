@@ -139,7 +139,7 @@ Outcome FakeDriver::stream_wait_event(Stream stream, Event event, unsigned) {
     return Outcome::stream_capture_isolation;
   }
   return enqueue(stream,
-                 [this, event, wanted] { return !events.contains(event) || event->reached >= wanted; });
+                 [this, event, wanted] { return !events.contains(event) || !event->open.contains(wanted); });
 }
 Outcome FakeDriver::stream_get_ctx(Stream handle, Context* context) {
   StreamObject* const stream = resolve(handle);
@@ -156,9 +156,10 @@ Outcome FakeDriver::event_create(Event* event, unsigned) {
 Outcome FakeDriver::event_destroy(Event event) { return events.destroy(event); }
 Outcome FakeDriver::event_record(Event event, Stream stream) {
   const std::uint64_t number = ++event->recorded;
+  event->open.insert(number);
   return enqueue(stream, [this, event, number] {
     if (events.contains(event)) {
-      event->reached = number;
+      event->open.erase(number);
       event->when = std::chrono::steady_clock::now();
     }
     return true;
@@ -166,15 +167,15 @@ Outcome FakeDriver::event_record(Event event, Stream stream) {
 }
 Outcome FakeDriver::event_query(Event event) {
   streams.pump();
-  return event->reached == event->recorded ? Outcome::success : Outcome::not_ready;
+  return event->reached() ? Outcome::success : Outcome::not_ready;
 }
 Outcome FakeDriver::event_synchronize(Event event) {
-  wait_for([&] { return event->reached == event->recorded; });
+  wait_for([&] { return event->reached(); });
   return Outcome::success;
 }
 Outcome FakeDriver::event_elapsed_time(float* milliseconds, Event from, Event to) {
   if (from->recorded == 0 || to->recorded == 0) return Outcome::invalid_handle;
-  if (from->reached != from->recorded || to->reached != to->recorded) return Outcome::not_ready;
+  if (!from->reached() || !to->reached()) return Outcome::not_ready;
   *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
   return Outcome::success;
 }
