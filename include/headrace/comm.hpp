@@ -35,7 +35,8 @@ struct CommOptions {
   int size = 1;  ///< number of ranks
   /// What moves the elements, the same on all ranks: "host", "lazy" (the same; ranks connect at their first
   /// message, and all at the first collective), "fake" (every operation is done at once, and none moves an
-  /// element: for measuring, and for programs without other ranks), or one of list_comm_backends().
+  /// element: for measuring, and for programs without other ranks), "auto" (on GPUs "p2p" or "nccl" for each
+  /// call, by a table; on the CPU "host"), or one of list_comm_backends().
   std::string backend = "host";
   /// Where the elements of every call lie: "cpu", "cuda:1", or "cuda": the current GPU of the thread that
   /// opens it, which options() returns by its number. Ranks may have different GPUs.

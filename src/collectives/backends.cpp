@@ -13,8 +13,10 @@
 #include "collectives/table_comm.hpp"
 #include "nccl/backend.hpp"
 #include "p2p/backend.hpp"
+#include "p2p/settings.hpp"
 
 #include <headrace/comm_backend.hpp>
+#include <headrace/comm_tuning.hpp>
 #include <headrace/version.hpp>
 
 #include <algorithm>
@@ -28,12 +30,16 @@
 namespace headrace::collectives {
 namespace {
 
+Result<std::shared_ptr<Comm::Core>> open_auto(const CommOptions& options);
+
 struct LinkedIn {
   std::string_view name;
   std::uint32_t devices;  // headrace_comm_devices_v1
   Result<std::shared_ptr<Comm::Core>> (*open)(const CommOptions& options);
 };
 constexpr std::array linked_in{
+    LinkedIn{choice::backend_name, HEADRACE_COMM_MOVES_HOST_MEMORY | HEADRACE_COMM_MOVES_CUDA_MEMORY,
+             open_auto},
     LinkedIn{"fake", HEADRACE_COMM_MOVES_HOST_MEMORY | HEADRACE_COMM_MOVES_CUDA_MEMORY, FakeComm::open},
     LinkedIn{"host", HEADRACE_COMM_MOVES_HOST_MEMORY, HostComm::open},
     LinkedIn{"lazy", HEADRACE_COMM_MOVES_HOST_MEMORY, HostComm::open_lazily}};
@@ -57,6 +63,30 @@ bool is_gpu_backend(std::string_view name) {
 Result<headrace_comm_backend_v1> gpu_backend_table(std::string_view name) {
   if (name == p2p::backend_name) return p2p::installed_table();
   return nccl::table_of(name);
+}
+
+/// A candidate of `auto`.
+choice::Candidate nccl_candidate() {
+  return {"nccl", [] { return nccl::table_of("nccl"); }, nccl::hint_names(), {}};
+}
+choice::Candidate p2p_candidate() {
+  std::vector<std::string> hints;
+  for (const OptionRow& row : p2p::hint_rows) hints.emplace_back(row.name);
+  const auto table = []() -> Result<headrace_comm_backend_v1> { return p2p::installed_table(); };
+  return {p2p::backend_name, table, std::move(hints), {"blocks"}};
+}
+
+headrace_comm_backend_v1 auto_table() {
+  static auto& the = *new choice::Backend(choice::backend_name, installed_choice());
+  return the.table();
+}
+
+/// On the CPU it is `host`, whose hints do not have the table.
+Result<std::shared_ptr<Comm::Core>> open_auto(const CommOptions& given) {
+  if (device_of(given).kind != Device::Kind::cpu) return TableComm::open(auto_table(), given);
+  CommOptions options = given;
+  options.hints.erase("table");
+  return HostComm::open(options);
 }
 
 /// The backends that this process has registered. They stay to its end.
@@ -143,6 +173,14 @@ Result<std::shared_ptr<Comm::Core>> open_table(const headrace_comm_backend_v1& t
 
 }  // namespace
 
+choice::Source installed_choice() {
+  choice::Source source{
+      [] { return cuda::load_driver(); }, {}, [](const std::string& path) { return read_comm_tuning(path); }};
+  for (auto& candidate : {p2p_candidate(), nccl_candidate()})
+    if (!is_left_out(candidate.name)) source.candidates.push_back(candidate);
+  return source;
+}
+
 Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& given) {
   HEADRACE_TRY_VOID(check_options(given));
   HEADRACE_TRY(options, with_device_number(given));
@@ -171,6 +209,7 @@ std::vector<std::string> device_names(std::uint32_t devices) {
 }
 
 std::vector<std::string> features_of(const LinkedIn& backend) {
+  if (backend.open == open_auto) return {"split", "shrink"};
   if (backend.open == FakeComm::open) return {"split"};
   return {"split", "shrink", "reconfigure", "windows", "tags", "any_source", "set_hints"};
 }

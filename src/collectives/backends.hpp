@@ -2,6 +2,7 @@
 // The backends of communicators by name.
 #pragma once
 
+#include "choice/backend.hpp"
 #include "collectives/core.hpp"
 
 #include <headrace/comm_backend.hpp>
@@ -11,6 +12,9 @@
 #include <vector>
 
 namespace headrace::collectives {
+
+/// What backend `auto` is made of on GPUs.
+[[nodiscard]] choice::Source installed_choice();
 
 /// Opens a communicator on the backend that CommOptions::backend names.
 /// It is the first of that name: linked in, registered by the process, in a library.

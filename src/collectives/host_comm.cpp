@@ -93,7 +93,9 @@ Result<std::shared_ptr<Comm::Core>> HostComm::of_cards(const CommOptions& option
 HostComm::HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members,
                    std::vector<int> ranks)
     : Core({options.rank, options.size, options.name, std::move(ranks)}, std::make_shared<Hooks>()),
-      backend_(options.backend == "lazy" ? "lazy" : "host"),
+      backend_(options.backend == "lazy"   ? "lazy"
+               : options.backend == "auto" ? "auto"
+                                           : "host"),
       spins_(spins_for(members->size())),
       check_(settings.check && members->size() > 1),
       interrupted_(options.interrupted),

@@ -32,6 +32,9 @@ constexpr std::array option_rows{
               "rank behind it: \"/tmp/trace_\" makes /tmp/trace_0"},
     OptionRow{"nan_check", "false", "boolean", "Refuse operations whose input has a NaN"},
     OptionRow{"log", "", "text", "File for a line a call and event, or \"stderr\"; empty: none"},
+    OptionRow{"tune", "", "text",
+              "File by which backend auto chooses, as `headrace tune` writes it; empty: "
+              "headrace/collectives.json in $XDG_CONFIG_HOME or ~/.config"},
 };
 
 Result<Options> resolve_options() {
@@ -136,6 +139,11 @@ Result<void> Observers::add_to(Comm& comm, const std::shared_ptr<Comm::Core>& co
   HEADRACE_TRY(file, LineFile::open(log));
   comm.add_hooks(call_log(comm, std::move(file)));
   return {};
+}
+
+Result<std::string> tuning_option() {
+  HEADRACE_TRY(options, resolve_options());
+  return options.text("tune");
 }
 
 void flush_trace_files() {

@@ -20,6 +20,9 @@ struct Observers {
   [[nodiscard]] Result<void> add_to(Comm& comm, const std::shared_ptr<Comm::Core>& core) const;
 };
 
+/// Option comm.tune; empty: it names no file.
+[[nodiscard]] Result<std::string> tuning_option();
+
 /// Waits until the files of flight recorders are written, before the process ends.
 void flush_trace_files();
 

@@ -181,6 +181,12 @@ Backend& installed_backend(std::string_view name) { return Installed::of_process
 
 Result<headrace_comm_backend_v1> table_of(std::string_view name) { return installed_backend(name).table(); }
 
+std::vector<std::string> hint_names() {
+  std::vector<std::string> names = config_names();
+  names.emplace_back("is_high_priority_stream");
+  return names;
+}
+
 Result<Options> backend_options(std::string_view name) {
   OptionSources sources;
   sources.scope = name;

@@ -59,6 +59,9 @@ class Backend {
 /// One of them.
 [[nodiscard]] Backend& installed_backend(std::string_view name);
 
+/// The hints of their communicators.
+[[nodiscard]] std::vector<std::string> hint_names();
+
 /// The options of one of them: `library`, its path.
 [[nodiscard]] Result<Options> backend_options(std::string_view name);
 

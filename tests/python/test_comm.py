@@ -415,3 +415,12 @@ def test_ranks_of_the_backend_lazy_connect_when_they_speak():
         return comm.get_backend(), data.tolist()
 
     assert on_ranks(3, body, backend="lazy") == [("lazy", [1, 1, 1])] * 3
+
+
+def test_the_backend_auto_is_host_in_host_memory():
+    def body(comm):
+        data = np.full(3, comm.get_rank())
+        comm.all_reduce(data, ReduceOp.SUM)
+        return comm.get_backend(), data.tolist()
+
+    assert on_ranks(2, body, backend="auto") == [("auto", [1, 1, 1])] * 2

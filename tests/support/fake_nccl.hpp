@@ -13,10 +13,10 @@
 
 namespace headrace::test {
 
-/// One of the two libraries. They stay loaded.
+/// One of the libraries. They stay loaded.
 class FakeNccl {
  public:
-  /// "": NCCL 2.32.3; "_old": 2.20.5.
+  /// "": NCCL 2.32.3; "_old": 2.20.5; "_beside": as the first, for tests that use it beside p2p.
   explicit FakeNccl(const std::string& which)
       : path_(HEADRACE_TEST_BIN_DIR "/plugins/libfake_nccl" + which + ".so"),
         handle_(::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL)) {}

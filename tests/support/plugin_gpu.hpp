@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -27,6 +28,8 @@ struct PluginGpu {
   const headrace_kernels_v1* kernels;
   void (*reach)(int from, int to,
                 bool can);  ///< whether a GPU can access another one's memory; at first it can
+  /// Work of the test on a stream: it is called again and again until it returns true.
+  void (*queue)(cuda::Stream stream, std::function<bool()> work);
 };
 inline constexpr int plugin_gpus = 3;
 using PluginGpuFunction = const PluginGpu* (*)();

@@ -7,6 +7,9 @@
 #include "support/plugin_gpu.hpp"
 #include "test_backends/on_gpus.hpp"
 
+#include <functional>
+#include <utility>
+
 namespace headrace::test {
 namespace {
 
@@ -43,6 +46,10 @@ void reach(int from, int to, bool can) {
   can ? driver.allow_peer_access(from, to) : driver.forbid_peer_access(from, to);
 }
 
+void queue(cuda::Stream stream, std::function<bool()> work) {
+  Gpu::of_this_process().driver.queue(stream, std::move(work));
+}
+
 void give_back(void* memory) {
   (void)Gpu::of_this_process().table.mem_free(reinterpret_cast<cuda::Address>(memory));
 }
@@ -73,6 +80,7 @@ extern "C" __attribute__((visibility("default"))) const headrace::test::PluginGp
                              [] { Gpu::of_this_process().driver.release(); },
                              &Gpu::of_this_process().table,
                              &headrace::cuda::fake_kernels_table(),
-                             reach};
+                             reach,
+                             queue};
   return &gpu;
 }

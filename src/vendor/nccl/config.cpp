@@ -87,6 +87,12 @@ std::size_t size_in(int version) {
 
 }  // namespace
 
+std::vector<std::string> config_names() {
+  std::vector<std::string> names;
+  for (const Field& field : fields) names.emplace_back(field.name);
+  return names;
+}
+
 Result<CommConfig> CommConfig::make(const Library& library, std::map<std::string, std::string> hints) {
   for (const auto& [name, value] : hints) {
     const Field* const field = find(name);

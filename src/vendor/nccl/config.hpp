@@ -6,8 +6,12 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace headrace::nccl {
+
+/// The hints that CommConfig takes.
+[[nodiscard]] std::vector<std::string> config_names();
 
 /// Hints have the names of ncclConfig_t's fields: "minCTAs", "netName".
 class CommConfig {

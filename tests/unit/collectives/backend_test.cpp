@@ -104,7 +104,7 @@ TEST(CommOptions, device_of_another_kind_than_the_backend_moves_is_refused) {
   options.device = "cpu";
   const auto gpu = Comm::open(options);
   EXPECT_EQ(gpu.code(), Code::not_supported);
-  EXPECT_THAT(gpu.error().message, HasSubstr("does not move memory of cpu: use another backend (fake, host"));
+  EXPECT_THAT(gpu.error().message, HasSubstr("does not move memory of cpu: use another backend (auto, fake, host"));
 }
 
 TEST(CommFactory, refuses_an_unknown_backend_and_names_the_nearest) {

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators over `auto`: p2p over the fake GPUs of the plugin and a fake NCCL on the same GPUs. Which one
+// had a call shows in the calls that the fake NCCL counts.
+#include "gpu_ranks.hpp"
+
+#include "choice/backend.hpp"
+#include "p2p/backend.hpp"
+#include "p2p/settings.hpp"
+#include "support/fake_nccl.hpp"
+#include "support/plugin_gpu.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <headrace/comm_backend.hpp>
+#include <headrace/comm_tuning.hpp>
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace headrace::test {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+/// Ranks are threads: what the candidate of this name answers on one of them, if it is not empty.
+thread_local std::map<std::string, std::string> refused_here;
+
+Result<headrace_comm_backend_v1> unless_refused(const std::string& name,
+                                                const Result<headrace_comm_backend_v1>& table) {
+  const auto refused = refused_here.find(name);
+  if (refused == refused_here.end()) return table;
+  return Error{Code::not_supported, refused->second};
+}
+
+/// The backend over the fakes, registered once.
+struct FakeAuto {
+  FakeAuto()
+      : nccl("_beside"),
+        nccl_backend("nccl", {[] { return Result<cuda::DriverTable>(*plugin_gpu().driver); },
+                              [this] { return nccl.load(); }}),
+        p2p_backend("p2p", p2p_source()),
+        backend("auto_fake", source()) {
+    nccl.run_on(
+        [](cuda::Stream stream, std::function<bool()> work) { plugin_gpu().queue(stream, std::move(work)); });
+    const headrace_comm_backend_v1 table = backend.table();
+    must(register_comm_backend(&table));
+  }
+  static FakeAuto& the() {
+    static auto& fake = *new FakeAuto;
+    return fake;
+  }
+
+  const FakeNccl nccl;
+  nccl::Backend nccl_backend;
+  p2p::Backend p2p_backend;
+  choice::Backend backend;
+
+ private:
+  static p2p::Source p2p_source() {
+    p2p::Source source{[]() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; },
+                       [] { return gpu::KernelLibrary::from_table(*plugin_gpu().kernels, "the fake"); },
+                       gpu_backend};
+    source.agent.options["plugin_path"] = gpu_plugin_folder;
+    return source;
+  }
+  choice::Source source() {
+    choice::Source source;
+    source.driver = []() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; };
+    std::vector<std::string> p2p_hints;
+    for (const OptionRow& row : p2p::hint_rows) p2p_hints.emplace_back(row.name);
+    source.candidates = {
+        {"p2p", [this] { return unless_refused("p2p", p2p_backend.table()); }, p2p_hints, {"blocks"}},
+        {"nccl", [this] { return unless_refused("nccl", nccl_backend.table()); }, nccl::hint_names(), {}}};
+    source.read_tuning = [](const std::string& path) {
+      return path.empty() ? Result<CommTuning>(built_in_comm_tuning()) : read_comm_tuning(path);
+    };
+    return source;
+  }
+};
+
+/// How often the fake NCCL has been called for a function.
+int nccl_calls(const char* function = "ncclAllReduce") { return FakeAuto::the().nccl.calls(function); }
+
+class CommOnAuto : public testing::Test {
+ protected:
+  CommOnAuto() { FakeAuto::the(); }
+
+  [[nodiscard]] CommOptions options(int rank, int size, const std::string& name) const {
+    CommOptions options = rank_options(rank, size, name);
+    options.backend = "auto_fake";
+    options.device = "cuda:" + std::to_string(rank % gpus_);
+    options.hints = hints_;
+    return options;
+  }
+  void with_ranks(int size, const std::function<void(Comm&, const RankGpu&)>& body) const {
+    const std::string name = unique_comm_name();
+    std::barrier<> ranks(size);
+    on_threads(size, [&](int rank) {
+      const RankGpu gpu(*plugin_gpu().driver, rank % gpus_, ranks);
+      Comm comm = must(Comm::open(options(rank, size, name)));
+      body(comm, gpu);
+    });
+  }
+  /// What ranks get that open.
+  std::vector<std::string> refusals(int size, const std::function<void(CommOptions&)>& change) const {
+    const std::string name = unique_comm_name();
+    std::vector<std::string> texts(static_cast<std::size_t>(size));
+    on_threads(size, [&](int rank) {
+      CommOptions mine = options(rank, size, name);
+      change(mine);
+      const auto opened = Comm::open(mine);
+      if (!opened) texts[static_cast<std::size_t>(rank)] = opened.error().message;
+      refused_here.clear();
+    });
+    return texts;
+  }
+  /// Entries that a communicator reads.
+  void use_table(std::vector<CommTuningEntry> entries) {
+    hints_["table"] = must(write_comm_tuning({"", std::move(entries)}, folder_.path() + "/table.json"));
+  }
+  void use_text(const std::string& text) {
+    std::ofstream(folder_.path() + "/text.json") << text;
+    hints_["table"] = folder_.path() + "/text.json";
+  }
+
+  const TemporaryFolder folder_;
+  std::map<std::string, std::string> hints_;
+  int gpus_ = plugin_gpus;
+};
+
+void reduce(Comm& comm, const RankGpu& gpu, std::size_t count, const OpOptions& options) {
+  OnGpu<int> numbers(gpu, filled(count, 1));
+  ok(comm.all_reduce(numbers.elements(), ReduceOp::sum, options));
+  must(gpu.other_stream().wait_idle());
+  EXPECT_THAT(numbers.values(), testing::Each(comm.size()));
+}
+
+constexpr std::size_t small = 1'000, large = 200'000;  // ints: below and above what is built in
+
+TEST_F(CommOnAuto, gives_small_calls_to_p2p_and_large_ones_to_nccl) {
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    const int before = nccl_calls();
+    gpu.meet();
+    reduce(comm, gpu, small, gpu.on_stream());
+    gpu.meet();
+    EXPECT_EQ(nccl_calls(), before);
+    gpu.meet();
+    reduce(comm, gpu, large, gpu.on_stream());
+    gpu.meet();
+    EXPECT_EQ(nccl_calls(), before + 2);
+    EXPECT_EQ(comm.backend(), "auto_fake");
+    must(comm.finalize());
+  });
+}
+
+/// Tables that give calls to one of both, and to both in turn.
+struct Way {
+  const char* name;
+  int size, gpus;
+  std::vector<CommTuningEntry> table;
+  bool captures = true;  ///< the fake NCCL has no graphs
+};
+class CommOnAutoTables : public CommOnAuto, public testing::WithParamInterface<Way> {
+ protected:
+  CommOnAutoTables() {
+    gpus_ = GetParam().gpus;
+    use_table(GetParam().table);
+  }
+};
+std::vector<CommTuningEntry> in_turn() {
+  std::vector<CommTuningEntry> table;
+  for (int i = 2; i <= 17; ++i)
+    table.push_back({.operation = static_cast<CommOperation>(i), .backend = i % 2 == 0 ? "p2p" : "nccl"});
+  return table;
+}
+INSTANTIATE_TEST_SUITE_P(Ways, CommOnAutoTables,
+                         testing::Values(Way{"alone", 1, 1, in_turn()}, Way{"two_in_turn", 2, 3, in_turn()},
+                                         Way{"three_by_p2p", 3, 3, {{.backend = "p2p"}}},
+                                         Way{"three_by_nccl", 3, 3, {{.backend = "nccl"}}, false},
+                                         Way{"three_by_size",
+                                             3,
+                                             3,
+                                             {{.up_to_bytes = 400, .backend = "nccl"}, {.backend = "p2p"}}}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(CommOnAutoTables, does_all) {
+  with_ranks(GetParam().size, [](Comm& comm, const RankGpu& gpu) {
+    reduce_all_ways(comm, gpu);
+    move_all_ways(comm, gpu);
+    send_around(comm, gpu);
+    overlap(comm, gpu);
+    if (GetParam().captures) capture(comm, gpu);
+    split_backwards(comm, gpu);
+    if (comm.size() > 1)
+      abort_one_rank(comm, gpu);
+    else
+      must(comm.finalize());
+  });
+}
+
+// --- which candidates are open
+
+TEST_F(CommOnAuto, goes_on_with_the_other_one_if_a_rank_cannot_open_one) {
+  const std::string name = unique_comm_name();
+  std::barrier<> ranks(2);
+  on_threads(2, [&](int rank) {
+    const RankGpu gpu(*plugin_gpu().driver, rank, ranks);
+    if (rank == 1) refused_here["nccl"] = "no libnccl.so.2 here";
+    Comm comm = must(Comm::open(options(rank, 2, name)));
+    const int before = nccl_calls();
+    gpu.meet();
+    reduce(comm, gpu, large, gpu.on_stream());
+    EXPECT_EQ(nccl_calls(), before);
+    OnGpu<int> numbers(gpu, filled(small, 1));
+    MessageOptions options;
+    options.stream = gpu.stream();
+    const auto sent = comm.send(numbers.elements(), 1 - rank, options);
+    EXPECT_EQ(sent.code(), Code::not_supported);
+    EXPECT_THAT(sent.error().message, HasSubstr("p2p: p2p has no send"));
+    gpu.meet();
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, says_on_all_ranks_why_none_opens) {
+  const auto texts = refusals(3, [](CommOptions& mine) {
+    if (mine.rank == 1) refused_here["nccl"] = "no libnccl.so.2 here";
+    if (mine.rank == 2) refused_here["p2p"] = "no kernels here";
+  });
+  for (const std::string& text : texts)
+    EXPECT_THAT(text,
+                HasSubstr("none of its backends opens on all ranks. p2p: rank 2: no kernels here; nccl: "
+                          "rank 1: no libnccl.so.2 here"));
+}
+
+TEST_F(CommOnAuto, a_group_has_what_its_parent_has_not) {
+  plugin_gpu().reach(0, 2, false);
+  with_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    const int before = nccl_calls();
+    gpu.meet();
+    reduce(comm, gpu, small, gpu.on_stream());
+    gpu.meet();
+    EXPECT_EQ(nccl_calls(), before + 3);  // p2p does not open: GPU 0 does not reach GPU 2
+    const std::array two{0, 1};
+    auto part = must(comm.rank() == 2 ? comm.split({}, "two") : comm.split(two, "two"));
+    gpu.meet();
+    if (part) reduce(*part, gpu, small, gpu.on_stream());
+    gpu.meet();
+    EXPECT_EQ(nccl_calls(), before + 3);
+    if (part) must(part->finalize());
+    must(comm.finalize());
+  });
+  plugin_gpu().reach(0, 2, true);
+}
+
+TEST_F(CommOnAuto, says_which_rank_has_not_come) {
+  CommOptions mine = options(0, 2, unique_comm_name());
+  mine.meeting_timeout = milliseconds(30);
+  EXPECT_EQ(Comm::open(mine).code(), Code::timed_out);
+}
+
+// --- order
+
+/// The communicator of one rank, whose calls on other streams would not wait by themselves.
+class AutoOrder : public CommOnAuto {
+ protected:
+  /// A call waits behind work of the test; the second one is of another candidate and of another stream.
+  void runs_in_order(std::size_t first, std::size_t second, bool async) const {
+    with_ranks(1, [&](Comm& comm, const RankGpu& gpu) {
+      OnGpu<int> one(gpu, filled(first, 1)), two(gpu, filled(second, 1)), to(gpu, filled(second, 0));
+      gpu.wait();
+      std::atomic<bool> go{false};
+      plugin_gpu().queue(gpu.stream(), [&go] { return go.load(); });
+      ok(comm.all_reduce(one.elements(), ReduceOp::sum, gpu.on_stream(async)));
+      OpOptions other;
+      other.stream = gpu.other_stream().handle();
+      other.async = async;
+      const Work work = must(comm.all_reduce(two.elements(), to.elements(), ReduceOp::sum, other));
+      EXPECT_EQ(work.status(), WorkStatus::in_progress);
+      EXPECT_EQ(*static_cast<const int*>(to.elements().data),
+                0);  // the fake runs at once what waits for nothing
+      if (async) EXPECT_TRUE(must(gpu.other_stream().poll_idle()));  // later work of it goes on
+      go = true;
+      must(work.wait());
+      must(gpu.other_stream().wait_idle());
+      EXPECT_THAT(to.values(), testing::Each(1));
+      must(comm.finalize());
+    });
+  }
+};
+
+TEST_F(AutoOrder, a_call_of_nccl_waits_on_the_gpu_for_one_of_p2p) { runs_in_order(small, large, false); }
+TEST_F(AutoOrder, a_call_of_p2p_waits_on_the_gpu_for_one_of_nccl) { runs_in_order(large, small, false); }
+TEST_F(AutoOrder, asynchronous_calls_wait_for_one_another) {
+  runs_in_order(small, large, true);
+  runs_in_order(large, small, true);
+}
+
+TEST_F(AutoOrder, calls_on_many_streams_end_with_the_right_elements) {
+  hints_ = {{"packet_bytes", "64"}, {"chunk_bytes", "64"}, {"slots", "8"}};
+  use_table({{.up_to_bytes = 400, .backend = "p2p"}, {.backend = "nccl"}});
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    std::minstd_rand random(7);  // the same on all ranks
+    std::vector<std::unique_ptr<OnGpu<int>>> all;
+    std::vector<Work> works;
+    for (int i = 0; i < 100; ++i) {
+      all.push_back(std::make_unique<OnGpu<int>>(gpu, filled(1 + random() % 200, i)));
+      OpOptions options = gpu.on_stream(random() % 2 == 0);
+      works.push_back(must(comm.all_reduce(all.back()->elements(), ReduceOp::sum, options)));
+    }
+    for (const Work& work : works) must(work.wait());
+    for (int i = 0; i < 100; ++i)
+      EXPECT_THAT(all[static_cast<std::size_t>(i)]->values(), testing::Each(2 * i));
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, coalesced_calls_go_to_nccl_as_one_group) {
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> one(gpu, filled(small, 1)), two(gpu, filled(small, 2)), from(gpu, filled(small, comm.rank()));
+    OnGpu<int> to(gpu, filled(small, -1));
+    reduce(comm, gpu, small, gpu.on_stream());
+    const int before = nccl_calls();
+    gpu.meet();
+    MessageOptions message;
+    message.stream = gpu.stream();
+    must(comm.start_coalescing());
+    ok(comm.all_reduce(one.elements(), ReduceOp::sum, gpu.on_stream()));
+    ok(comm.send(from.elements(), 1 - comm.rank(), message));
+    ok(comm.recv(to.elements(), 1 - comm.rank(), message));
+    ok(comm.all_reduce(two.elements(), ReduceOp::sum, gpu.on_stream()));
+    must(must(comm.end_coalescing()).wait());
+    gpu.meet();
+    EXPECT_EQ(nccl_calls(), before + 4);
+    EXPECT_THAT(one.values(), testing::Each(2));
+    EXPECT_THAT(two.values(), testing::Each(4));
+    EXPECT_THAT(to.values(), testing::Each(1 - comm.rank()));
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, what_nccl_does_not_reduce_goes_to_p2p) {
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<std::int16_t> numbers(gpu, std::vector<std::int16_t>(2 * large, 3));
+    ok(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    EXPECT_THAT(numbers.values(), testing::Each(6));
+    must(comm.finalize());
+  });
+}
+
+// --- one communicator to its caller
+
+TEST_F(CommOnAuto, hooks_hear_of_each_call_once_and_numbers_have_no_gaps) {
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    std::mutex mutex;
+    std::vector<std::uint64_t> scheduled;
+    int completed = 0;
+    CommHooks hooks;
+    hooks.scheduled = [&](const CommCall& call) {
+      const std::scoped_lock lock(mutex);
+      scheduled.push_back(call.number);
+    };
+    hooks.completed = [&](const CommCallId&, const Error&) {
+      const std::scoped_lock lock(mutex);
+      ++completed;
+    };
+    comm.add_hooks(std::move(hooks));
+    for (const std::size_t count : {small, large, small}) reduce(comm, gpu, count, gpu.on_stream());
+    must(comm.finalize());
+    EXPECT_THAT(scheduled, ElementsAre(1, 2, 3));
+    EXPECT_EQ(completed, 3);
+  });
+}
+
+TEST_F(CommOnAuto, a_late_call_names_backend_and_rank) { with_ranks(3, wait_in_vain); }
+
+TEST_F(CommOnAuto, an_abort_ends_a_call_of_nccl_on_the_other_ranks) {
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    gpu.meet();
+    if (comm.rank() == 1) {
+      gpu.meet();
+      return comm.abort("it dies");
+    }
+    OnGpu<int> numbers(gpu, filled(large, 1));
+    const Work work = must(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    gpu.meet();
+    EXPECT_EQ(work.wait().code(), Code::canceled);
+    EXPECT_THAT(work.error().message, HasSubstr("it dies"));  // p2p tells it; NCCL would not
+    EXPECT_TRUE(comm.is_aborted());
+  });
+}
+
+// --- hints
+
+TEST_F(CommOnAuto, a_hint_goes_to_the_candidates_that_know_it) {
+  hints_ = {{"maxCTAs", "5"}, {"blocks", "2"}, {"is_high_priority_stream", "true"}};
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    EXPECT_EQ(FakeAuto::the().nccl.last_max_ctas(), 5);
+    OpOptions options = gpu.on_stream();
+    options.hints["blocks"] = "1";
+    reduce(comm, gpu, small, options);
+    reduce(comm, gpu, large, options);
+    options.hints = {{"block", "1"}};
+    OnGpu<int> numbers(gpu, filled(small, 1));
+    const auto refused = comm.all_reduce(numbers.elements(), ReduceOp::sum, options);
+    EXPECT_EQ(refused.code(), Code::invalid_argument);
+    EXPECT_THAT(refused.error().message, HasSubstr("did you mean blocks?"));
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, refuses_hints_that_no_candidate_knows_or_takes) {
+  hints_ = {{"maxCTA", "5"}};
+  EXPECT_THAT(refusals(1, [](CommOptions&) {}),
+              ElementsAre(AllOf(HasSubstr("none of its backends has the hint \"maxCTA\""),
+                                HasSubstr("did you mean maxCTAs?"))));
+  hints_ = {{"blocks", "many"}};
+  for (const std::string& text : refusals(2, [](CommOptions&) {}))
+    EXPECT_THAT(text, AllOf(HasSubstr("p2p"), HasSubstr("blocks"), HasSubstr("many")));
+}
+
+// --- the table
+
+TEST_F(CommOnAuto, the_table_is_that_of_rank_0) {
+  use_table({{.backend = "nccl"}});
+  const std::string name = unique_comm_name();
+  std::barrier<> ranks(2);
+  on_threads(2, [&](int rank) {
+    const RankGpu gpu(*plugin_gpu().driver, rank, ranks);
+    CommOptions mine = options(rank, 2, name);
+    if (rank == 1) mine.hints["table"] = "/nowhere";
+    Comm comm = must(Comm::open(mine));
+    const int before = nccl_calls();
+    gpu.meet();
+    reduce(comm, gpu, small, gpu.on_stream());
+    gpu.meet();
+    EXPECT_EQ(nccl_calls(), before + 2);
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, a_part_takes_no_other_table) {
+  with_ranks(1, [](Comm& comm, const RankGpu&) {
+    const auto part = comm.split(std::array{0}, "part", {.hints = {{"table", "x.json"}}});
+    EXPECT_EQ(part.code(), Code::invalid_argument);
+    EXPECT_THAT(part.error().message, HasSubstr("hint table is x.json, and it is fixed"));
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, says_on_all_ranks_what_is_wrong_with_the_table) {
+  use_text("{\"version\": 1, \"entries\": [{\"backend\": \"ncl\"}]}");
+  for (const std::string& text : refusals(2, [](CommOptions&) {}))
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("text.json, entry 1: backend is \"ncl\", and one of p2p, nccl is expected"),
+                      HasSubstr("headrace tune")));
+}
+
+TEST(CommOnAutoOfTheCpu, is_host) {
+  const std::string name = unique_comm_name();
+  on_threads(2, [&](int rank) {
+    CommOptions options = rank_options(rank, 2, name);
+    options.backend = "auto";
+    options.hints["table"] = "/nowhere";
+    Comm comm = must(Comm::open(options));
+    EXPECT_EQ(comm.backend(), "auto");
+    std::vector<int> numbers{rank, 1};
+    ok(comm.all_reduce(numbers, ReduceOp::sum));
+    EXPECT_THAT(numbers, ElementsAre(1, 2));
+    must(comm.finalize());
+  });
+}
+
+}  // namespace
+}  // namespace headrace::test
