@@ -4,6 +4,7 @@
 #include "cli/command.hpp"
 #include "cli/common/backend_report.hpp"
 #include "cli/common/table.hpp"
+#include "cli/common/tuning_report.hpp"
 #include "cli/doctor/collectives_survey.hpp"
 
 #include <headrace/agent.hpp>
@@ -42,8 +43,15 @@ Json json_of(const CommBackendInfo& backend) {
   return json;
 }
 
+Json json_of(const Result<CommTuning>& tuning) {
+  if (!tuning) return {{"error", tuning.error().message}};
+  Json json{{"from", tuning->from}, {"entries", Json::array()}};
+  for (const CommTuningEntry& entry : tuning->entries) json["entries"].push_back(tuning_entry_json(entry));
+  return json;
+}
+
 void print_collectives_json(const std::vector<Finding>& findings,
-                            const std::vector<CommBackendInfo>& backends,
+                            const std::vector<CommBackendInfo>& backends, const Result<CommTuning>& tuning,
                             const std::vector<OptionInfo>& options, bool works) {
   Json report{{"version", HEADRACE_VERSION}, {"works", works}, {"findings", Json::array()}};
   for (const Finding& finding : findings)
@@ -53,19 +61,24 @@ void print_collectives_json(const std::vector<Finding>& findings,
                                   {"advice", finding.advice}});
   report["comm_backends"] = Json::array();
   for (const CommBackendInfo& backend : backends) report["comm_backends"].push_back(json_of(backend));
+  report["comm_tuning"] = json_of(tuning);
   report["options"] = Json::array();
   for (const OptionInfo& option : options) report["options"].push_back(option_json(option));
   fmt::print("{}\n", report.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
-void print_collectives(const std::vector<Finding>& findings, const std::vector<OptionInfo>& options) {
+void print_collectives(const std::vector<Finding>& findings, const Result<CommTuning>& tuning,
+                       const std::vector<OptionInfo>& options) {
   Table table({{"what"}, {"state"}, {"found"}});
   for (const Finding& finding : findings)
     table.add(
         {finding.name, std::string(state_name(finding.state)),
          finding.advice.empty() ? finding.value : fmt::format("{}\n-> {}", finding.value, finding.advice)});
-  fmt::print("headrace " HEADRACE_VERSION ", collectives\n\n{}\noptions\n{}", table.text(),
-             option_table(options).text());
+  fmt::print("headrace " HEADRACE_VERSION ", collectives\n\n{}", table.text());
+  if (tuning)
+    fmt::print("\nbackend auto on GPUs: the first entry that holds decides ({})\n{}", tuning->from,
+               tuning_table(tuning->entries).text());
+  fmt::print("\noptions\n{}", option_table(options).text());
 }
 
 /// The interpreter that option `python` names.
@@ -87,9 +100,13 @@ Result<void> survey_collectives(const Invocation& invocation, bool json) {
   };
   const std::vector<CommBackendInfo> backends = survey_comm_backends();
   for (const CommBackendInfo& backend : backends) findings.push_back(finding_of(backend));
+  HEADRACE_CLI_TRY(tuning_path, comm_tuning_path());
+  const Result<CommTuning> tuning = read_comm_tuning();
+  findings.push_back(finding_of(tuning, tuning_path));
   add(survey_torch(python));
   add(survey_launchers(list_launcher_variables(), CommOptions::from_environment()));
-  json ? print_collectives_json(findings, backends, options, works) : print_collectives(findings, options);
+  json ? print_collectives_json(findings, backends, tuning, options, works)
+       : print_collectives(findings, tuning, options);
   if (works) return {};
   return fail(Code::backend_failed, "communicators do not work here: {}", findings.front().value);
 }

@@ -138,4 +138,20 @@ Finding finding_of(const CommBackendInfo& backend) {
   return finding;
 }
 
+Finding finding_of(const Result<CommTuning>& tuning, const std::string& path) {
+  Finding finding{"table of auto", State::good, {}, {}};
+  if (!tuning) {
+    finding.state = State::warning;
+    finding.value = tuning.error().message;
+    finding.advice = "no communicator of backend auto opens on GPUs while rank 0 reads this file";
+    return finding;
+  }
+  finding.value = fmt::format("{}, {} entries", tuning->from, tuning->entries.size());
+  if (tuning->from == path) return finding;
+  finding.state = State::note;
+  finding.advice = path.empty() ? "`headrace tune --output FILE` measures one for this machine"
+                                : fmt::format("`headrace tune` measures one for this machine, into {}", path);
+  return finding;
+}
+
 }  // namespace headrace::cli

@@ -6,6 +6,7 @@
 
 #include <headrace/comm.hpp>
 #include <headrace/comm_backend.hpp>
+#include <headrace/comm_tuning.hpp>
 
 #include <string>
 #include <vector>
@@ -17,5 +18,7 @@ namespace headrace::cli {
 [[nodiscard]] std::vector<Finding> survey_launchers(const std::vector<LauncherVariables>& launchers,
                                                     const Result<CommOptions>& launched);
 [[nodiscard]] Finding finding_of(const CommBackendInfo& backend);
+/// What backend `auto` reads. `path`: that of its file.
+[[nodiscard]] Finding finding_of(const Result<CommTuning>& tuning, const std::string& path);
 
 }  // namespace headrace::cli
