@@ -193,6 +193,7 @@ Result<void> Part::set(const std::string& key, std::string_view value) {
   if (agreement_ == nullptr)
     return make_error(Code::invalid_argument, "it does not open now: no key can be set");
   if (!met_) HEADRACE_TRY_VOID(meet({}));
+  if (refusal_) return *refusal_;
   return outer_.set(fmt::format("{}: {}", name(), key), value);
 }
 
@@ -200,6 +201,7 @@ Result<std::string> Part::get(const std::string& key) {
   if (agreement_ == nullptr)
     return make_error(Code::invalid_argument, "it does not open now: no key can be read");
   if (!met_) HEADRACE_TRY_VOID(meet({}));
+  if (refusal_) return *refusal_;
   auto value = outer_.get(fmt::format("{}: {}", name(), key));
   if (value || value.code() != Code::not_found) return value;
   if (const auto failed = outer_.get(name() + " failed"))
