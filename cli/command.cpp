@@ -106,6 +106,7 @@ int run(int argc, char** argv) {
   add_doctor(commands, invocation);
   add_plugins(commands, invocation);
   add_bench(commands, invocation);
+  add_tune(commands, invocation);
   add_infer(commands, invocation);
   add_inspect(commands, invocation);
   add_verify(commands, invocation);

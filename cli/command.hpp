@@ -24,6 +24,7 @@ void add_pull(const Command& app, Invocation& invocation);
 void add_doctor(const Command& app, Invocation& invocation);
 void add_plugins(const Command& app, Invocation& invocation);
 void add_bench(const Command& app, Invocation& invocation);
+void add_tune(const Command& app, Invocation& invocation);
 void add_demo(const Command& app, Invocation& invocation);
 void add_infer(const Command& app, Invocation& invocation);
 void add_inspect(const Command& app, Invocation& invocation);
