@@ -99,11 +99,19 @@ TEST(Choices, the_first_entry_that_holds_decides) {
 }
 
 TEST(Choices, built_in_entries_part_small_calls_from_large_ones) {
-  const Choices choices({}, {"A", 2, false}, both);
-  for (const CommOperation operation : {CommOperation::all_reduce, CommOperation::all_to_all_single}) {
-    EXPECT_EQ(choices.pick({operation, 4, (512 << 10) - 1}), 0);
-    EXPECT_EQ(choices.pick({operation, 4, 512 << 10}), 1);
+  constexpr std::uint64_t kib = 1 << 10, mib = 1 << 20;
+  const auto of_ranks = [](int ranks) { return Choices({}, {"A", ranks, false}, both); };
+  for (const int ranks : {2, 4}) {
+    const Choices choices = of_ranks(ranks);
+    EXPECT_EQ(choices.pick({CommOperation::all_to_all_single, 4, 1 * mib}), 0);
+    EXPECT_EQ(choices.pick({CommOperation::all_to_all_single, 4, 1 * mib + 1}), 1);
+    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 256 * kib}), 0);
+    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 1 * mib}), 1);
+    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 4 * mib}), 0);
+    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 4 * mib + 1}), 1);
   }
+  EXPECT_EQ(of_ranks(2).pick({CommOperation::all_reduce, 4, 512 * kib}), 0);
+  EXPECT_EQ(of_ranks(4).pick({CommOperation::all_reduce, 4, 512 * kib}), 1);
 }
 
 TEST(Choices, an_entry_whose_backend_is_not_open_holds_for_nothing) {

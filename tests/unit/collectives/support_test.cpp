@@ -53,7 +53,7 @@ constexpr std::array operations{Op::all_reduce,
                                 Op::signal,
                                 Op::atomic_add};
 
-bool reduces(Op op) {
+bool is_reduction(Op op) {
   return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter || op == Op::reduce_scatter_v ||
          op == Op::reduce_scatter_single || op == Op::reduce_scatter_quantized;
 }
@@ -74,11 +74,12 @@ std::string lines_of(const std::string& backend, const Asked& takes) {
     for (std::size_t type = 0; type < dtype_count; ++type) {
       const auto dtype = static_cast<DType>(type);
       Names reductions;
-      for (int kind = ReduceOp::sum; kind <= (reduces(op) ? ReduceOp::premul_sum : ReduceOp::sum); ++kind)
+      for (int kind = ReduceOp::sum; kind <= (is_reduction(op) ? ReduceOp::premul_sum : ReduceOp::sum);
+           ++kind)
         if (takes(op, dtype, static_cast<ReduceOp::Kind>(kind)))
           reductions.emplace_back(reduce_op_name(static_cast<ReduceOp::Kind>(kind)));
       if (reductions.empty()) continue;
-      const std::string text = reduces(op) ? list_text(reductions, 9) : "-";
+      const std::string text = is_reduction(op) ? list_text(reductions, 9) : "-";
       const auto at = std::ranges::find(types_of, text, &std::pair<std::string, Names>::first);
       (at == types_of.end() ? types_of.emplace_back(text, Names()) : *at)
           .second.emplace_back(dtype_name(dtype));
