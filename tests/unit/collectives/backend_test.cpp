@@ -104,15 +104,14 @@ TEST(CommOptions, device_of_another_kind_than_the_backend_moves_is_refused) {
   options.device = "cpu";
   const auto gpu = Comm::open(options);
   EXPECT_EQ(gpu.code(), Code::not_supported);
-  EXPECT_THAT(gpu.error().message,
-              HasSubstr("does not move memory of cpu: use another backend (auto, fake, host"));
+  EXPECT_THAT(gpu.error().message, HasSubstr("does not move memory of cpu: use another backend (auto, "));
 }
 
 TEST(CommFactory, refuses_an_unknown_backend_and_names_the_nearest) {
   const auto opened = Comm::open(on_backend("hosts"));
   EXPECT_EQ(opened.code(), Code::not_found);
   EXPECT_THAT(opened.error().message, HasSubstr("there is no backend \"hosts\": did you mean host?"));
-  EXPECT_THAT(opened.error().message, HasSubstr("There are: auto, fake, host"));
+  EXPECT_THAT(opened.error().message, HasSubstr("There are: auto, "));
   EXPECT_THAT(opened.error().message, HasSubstr("Set HEADRACE_COMM_LIB_HOSTS to its library, or put "
                                                 "libheadrace_comm_hosts.so into one of the folders"));
   EXPECT_EQ(Comm::open(on_backend("../x")).code(), Code::not_found);
