@@ -209,7 +209,8 @@ Result<PageListState> PageLists::prepare_pages(const Owner& owner, std::span<con
   return finish(from_columns(std::move(columns).finish(), std::move(shape)), owner);
 }
 
-Result<PageListState> PageLists::prepare_pages(const Owner& owner, const RegionPages& pages, Shape shape) {
+Result<PageListState> PageLists::prepare_pages(const Owner& owner, const RegionPages& pages,
+                                               const Shape& shape) {
   if (shape)
     return make_error(
         Code::invalid_argument,

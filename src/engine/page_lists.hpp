@@ -47,7 +47,7 @@ class PageLists {
   Result<PageListState> prepare_pages(const Owner& owner, std::span<const AddressPage> pages, Shape shape);
   Result<PageListState> prepare_pages(const Owner& owner, std::span<const Page> pages, Shape shape);
   Result<PageListState> prepare_pages(const Owner& owner, const UniformPages& pages, Shape shape);
-  Result<PageListState> prepare_pages(const Owner& owner, const RegionPages& pages, Shape shape);
+  Result<PageListState> prepare_pages(const Owner& owner, const RegionPages& pages, const Shape& shape);
   [[nodiscard]] Result<Owner> owner_of(Side side) const;
   [[nodiscard]] Result<std::uint64_t> region_length(const Owner& owner, RegionId region) const;
   Result<PageListState> finish(std::shared_ptr<PageList::State> list, const Owner& owner) const;

@@ -15,7 +15,7 @@ static_assert(HEADRACE_COURIER_HEAD_WORDS == 1 + 3, "a job of one run consists o
 
 }  // namespace
 
-Result<std::shared_ptr<Courier>> Courier::make(std::shared_ptr<const Kernels> kernels,
+Result<std::shared_ptr<Courier>> Courier::make(const std::shared_ptr<const Kernels>& kernels,
                                                const CourierSettings& settings) {
   HEADRACE_TRY(kernel, KernelFamily<headrace_courier_v1>::of(kernels, HEADRACE_COURIER_FAMILY,
                                                              HEADRACE_COURIER_FAMILY_VERSION));

@@ -60,7 +60,7 @@ class Courier {
 
   /// Nothing runs before the first post.
   ///   errors   not_supported (the library has no courier, or an older one), exhausted, backend_failed
-  [[nodiscard]] static Result<std::shared_ptr<Courier>> make(std::shared_ptr<const Kernels> kernels,
+  [[nodiscard]] static Result<std::shared_ptr<Courier>> make(const std::shared_ptr<const Kernels>& kernels,
                                                              const CourierSettings& settings);
   /// Asks the courier to leave, and waits until it has left.
   ~Courier();

@@ -61,6 +61,7 @@ bool PeerProcess::dying() const {
   if (name_end == std::string::npos) return true;
   char state = 0;
   unsigned long flags = 0;
+  // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the kernel writes numbers that fit
   if (std::sscanf(stat.c_str() + name_end + 1, " %c %*d %*d %*d %*d %*d %lu", &state, &flags) != 2)
     return false;
   return state == 'Z' || state == 'X' || (flags & exiting_flag) != 0;

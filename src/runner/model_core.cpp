@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <fstream>
 #include <mutex>
+#include <sstream>
 
 namespace headrace {
 namespace {
@@ -82,7 +83,8 @@ Result<void> check_gpu(const ModelInfo& info, const headrace_model_runtime_v1& t
 /// 2.13 for "2.13.0+cpu", as numbers that can be compared.
 std::pair<int, int> release_of(const std::string& version) {
   std::pair<int, int> release{0, 0};
-  std::sscanf(version.c_str(), "%d.%d", &release.first, &release.second);
+  char dot = 0;
+  std::istringstream(version) >> release.first >> dot >> release.second;
   return release;
 }
 

@@ -128,7 +128,7 @@ TEST(CommFactory, says_that_gloo_is_a_class_of_the_python_package) {
   EXPECT_THAT(opened.error().message,
               HasSubstr("backend gloo is a class of Headrace's Python package: open it "
                         "in Python by headrace.new_comm(\"gloo\"), or use one of "
-                        "these: fake, host"));
+                        "these: auto, "));
 }
 
 /// A variable of the environment while it lives.
