@@ -152,9 +152,9 @@ void finalize(const PyComm& self) {
 
 /// The end of a with statement. After an exception no rank waits for this one.
 void leave(const PyComm& self, nb::handle exception) {
-  if (exception.is_none()) return finalize(self);
+  if (exception.is_none() && !self.left) return finalize(self);
   headrace::Comm& comm = self.comm();
-  const std::string reason = shown(exception);
+  const std::string reason = exception.is_none() ? "it was left" : shown(exception);
   without_gil([&] {
     if (!comm.is_aborted()) comm.abort(reason);
     comm.close();

@@ -37,7 +37,9 @@ nb::object reconfigure(const PyComm& self, const std::string& uuid, const std::v
 nb::object shrink(const PyComm& self, const std::vector<int>& excluded, const Hints& hints,
                   const TimeLimit& timeout, const TimeLimit& meeting_timeout) {
   const SplitOptions changes = changes_of(hints, timeout, meeting_timeout);
-  return object_of(self.ask([&](headrace::Comm& comm) { return comm.shrink(excluded, changes); }));
+  nb::object rest = object_of(self.ask([&](headrace::Comm& comm) { return comm.shrink(excluded, changes); }));
+  self.left = true;
+  return rest;
 }
 
 }  // namespace
@@ -77,8 +79,10 @@ void bind_comm_groups(nb::class_<PyComm>& comm) {
                   "typing.Any] | None = None, timeout: float | datetime.timedelta | None = None, "
                   "meeting_timeout: float | datetime.timedelta | None = None) -> Comm"),
           "Makes a communicator of all ranks but some, which died or are to go.\n\n"
-          "All that stay call it with the same ranks. This communicator is aborted if it has not ended. The\n"
-          "others keep their order; get_ranks of the new one tells what they were.\n"
+          "All that stay call it with the same ranks. This communicator is aborted if it has not ended, and "
+          "the\n"
+          "end of its with statement raises nothing then. The others keep their order; get_ranks of the new\n"
+          "one tells what they were.\n"
           "Errors: InvalidArgument (a rank that does not exist, is there twice, or is this one), TimedOut "
           "and\n"
           "PeerLost as reconfigure: call it again without that rank.");

@@ -87,6 +87,8 @@ class PyComm {
   const std::shared_ptr<CommHome> home;
   ExchangeCache exchange;
   std::vector<std::shared_ptr<HookFunctions>> hooks;  ///< for the garbage collector
+  mutable bool left =
+      false;        ///< for a communicator of the ranks that stay: its end is no error. Needs the GIL
   WorkObject done;  ///< the work of operations that are done when their call returns; made once
 };
 

@@ -39,14 +39,24 @@ std::string described(const CommCall& call) {
   return text;
 }
 
+/// In quotes; one inside has a backslash before it.
+std::string in_quotes(std::string_view text) {
+  std::string inside;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') inside += '\\';
+    inside += c;
+  }
+  return name_text(inside);
+}
+
 std::string described(const Error& error) {
-  return fmt::format(" error={}", name_text(error.message.substr(0, longest_error)));
+  return fmt::format(" error={}", in_quotes(std::string_view(error.message).substr(0, longest_error)));
 }
 
 class CallLog {
  public:
   CallLog(const Comm& comm, std::shared_ptr<LineFile> file)
-      : who_(fmt::format("rank={} comm={}", comm.rank(), name_text(comm.name()))), file_(std::move(file)) {
+      : who_(fmt::format("rank={} comm={}", comm.rank(), in_quotes(comm.name()))), file_(std::move(file)) {
     add(fmt::format("event=opened size={}", comm.size()));
   }
 

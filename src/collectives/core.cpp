@@ -214,7 +214,9 @@ Error described(const Comm::Core& core, const Call& call, Error error) {
   std::string name = fmt::format("{} number {}", comm_operation_name(call.operation), call.number);
   if (call.group.number != 0)
     name += fmt::format(" of {} number {}", comm_operation_name(call.group.operation), call.group.number);
-  return std::move(error).within(fmt::format("rank {}, {} of {}", core.rank(), name, name_text(core.name())));
+  const std::string own = fmt::format("rank {}, {} of {}", core.rank(), name, name_text(core.name()));
+  if (error.message.starts_with(own + ": ")) return error;  // the end of the communicator by this call
+  return std::move(error).within(own);
 }
 
 }  // namespace collectives

@@ -146,7 +146,11 @@ Result<Meeting::Entry> Meeting::entry_of(int rank) {
 
 Result<Meeting::Table> Meeting::table() {
   HEADRACE_TRY(bytes, store_.get(key("all")));
-  return Table::decode(bytes, static_cast<std::size_t>(size_));
+  auto table = Table::decode(bytes, static_cast<std::size_t>(size_));
+  if (table) return table;
+  return make_error(Code::invalid_argument,
+                    "the table that rank 0 has left is not of {} ranks: give all ranks the same size ({})",
+                    size_, table.error().message);
 }
 
 Result<void> Meeting::pause(Deadline deadline) {
@@ -164,8 +168,8 @@ Error Meeting::late() {
   if (missing.empty()) {
     return make_error(
         Code::timed_out,
-        "rank {} of {} has met the others, but not all have answered: one of them has died, or a "
-        "rank was started twice",
+        "rank {} of {} has met the others, but not all have answered: one of them has died, a rank was "
+        "started twice, or they have been given different sizes",
         rank_, size_);
   }
   return make_error(

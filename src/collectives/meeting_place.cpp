@@ -130,6 +130,17 @@ class RemoteStore final : public CommStore {
   const CallLimit limit_;
 };
 
+Result<void> check_scheme(std::string_view meeting) {
+  for (const std::string_view scheme :
+       {tcp_scheme, std::string_view("file://"), std::string_view("memory:"), std::string_view("etcd://")})
+    if (meeting.starts_with(scheme)) return {};
+  return make_error(
+      Code::invalid_argument,
+      "\"{}\" is no place to meet: write tcp://host:port of rank 0, file:///folder, memory:NAME "
+      "or etcd://host:port",
+      meeting);
+}
+
 Result<std::shared_ptr<CommStore>> open_socket(const CommOptions& options, const Options& core) {
   const std::string address = options.meeting.substr(tcp_scheme.size());
   HEADRACE_TRY(secret, Secret::read(core));
@@ -166,6 +177,7 @@ Result<std::shared_ptr<CommStore>> open_meeting_place(const CommOptions& options
         "memory:NAME or etcd://host:port) or `store`",
         options.size);
   }
+  HEADRACE_TRY_VOID(check_scheme(options.meeting));
   OptionSources sources;
   sources.other_tables = {"*"};
   HEADRACE_TRY(core, Options::resolve(core_options, sources));

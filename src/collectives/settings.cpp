@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/settings.hpp"
 
+#include "base/log.hpp"
 #include "base/text.hpp"
 #include "collectives/box.hpp"
 
 #include <headrace/comm.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +35,10 @@ std::optional<std::string> left_of_backends() {
   std::string left;
   for (const std::string_view name : split_list(opened))
     if (name == "shm" || name == "tcp") left.append(left.empty() ? "" : ",").append(name);
+  static std::atomic<bool> told{false};
+  if (left.empty() && !opened.empty() && !told.exchange(true))
+    Log(Logger::process_default(), "collectives")
+        .warn("HEADRACE_BACKENDS={} names neither shm nor tcp: communicators open both", opened);
   return left.empty() ? std::nullopt : std::optional(left);
 }
 

@@ -74,8 +74,9 @@ TEST(CallLog, has_failed_and_refused_calls_and_the_end_of_the_communicator) {
     }
   });
   const auto lines = file.lines();
-  EXPECT_THAT(lines, Contains(AllOf(HasSubstr("op=barrier number=2 event=failed"),
-                                    HasSubstr("rank 1 has not come within 20 ms"))));
+  EXPECT_THAT(lines,
+              Contains(AllOf(HasSubstr("op=barrier number=2 event=failed"), HasSubstr(R"( of \"comm-)"),
+                             HasSubstr("rank 1 has not come within 20 ms"))));
   EXPECT_THAT(lines, Contains(HasSubstr("event=ended error=")));
   EXPECT_THAT(lines, Contains(HasSubstr("op=barrier event=refused error=")));
 }

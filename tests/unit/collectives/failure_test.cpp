@@ -131,6 +131,16 @@ TEST(CommFailure, a_rank_that_leaves_is_named_to_those_that_wait_for_it) {
   });
 }
 
+TEST(CommFailure, a_receive_from_a_rank_that_has_left_is_named_once) {
+  with_ranks(2, [](Comm& comm) {
+    if (comm.rank() == 1) return must(comm.finalize());
+    std::vector<float> data(10);
+    const std::string text = comm.recv(data, 1).error().message;
+    EXPECT_THAT(text, HasSubstr("rank 1 is gone"));
+    EXPECT_EQ(text.find("recv number"), text.rfind("recv number")) << text;
+  });
+}
+
 TEST(CommFailure, what_a_rank_sent_before_it_left_arrives) {
   with_ranks(2, [](Comm& comm) {
     std::vector<float> data(2000, 3);

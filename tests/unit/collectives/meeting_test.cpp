@@ -230,8 +230,23 @@ TEST(Meeting, wrong_options_are_refused_with_their_values) {
   options.meeting = "";
   EXPECT_THAT(refused(options), HasSubstr("need a place to meet"));
   options = good;
-  options.meeting = "ftp://x";
-  EXPECT_FALSE(refused(options).empty());
+  options.meeting = "127.0.0.1:29500";
+  EXPECT_THAT(refused(options), HasSubstr("\"127.0.0.1:29500\" is no place to meet: write tcp://host:port"));
+}
+
+TEST(Meeting, sizes_that_differ_are_told) {
+  const std::string name = unique_comm_name();
+  on_threads(2, [&](int rank) {
+    CommOptions options = rank_options(rank, 2 + rank, name);
+    options.meeting_timeout = std::chrono::seconds(2);
+    const auto result = Comm::open(options);
+    ASSERT_FALSE(result.ok());
+    if (rank == 1)
+      EXPECT_THAT(result.error().message, HasSubstr("give all ranks the same size"));
+    else  // rank 1 may have left
+      EXPECT_THAT(result.error().message, testing::AnyOf(HasSubstr("they have been given different sizes"),
+                                                         HasSubstr("the same name, size and meeting place")));
+  });
 }
 
 TEST(Meeting, hints_that_differ_are_named) {
