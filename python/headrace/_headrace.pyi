@@ -1165,8 +1165,9 @@ class Comm:
         """
         Makes a communicator of all ranks but some, which died or are to go.
 
-        All that stay call it with the same ranks. This communicator is aborted if it has not ended. The
-        others keep their order; get_ranks of the new one tells what they were.
+        All that stay call it with the same ranks. This communicator is aborted if it has not ended, and the
+        end of its with statement raises nothing then. The others keep their order; get_ranks of the new
+        one tells what they were.
         Errors: InvalidArgument (a rank that does not exist, is there twice, or is this one), TimedOut and
         PeerLost as reconfigure: call it again without that rank.
         """
