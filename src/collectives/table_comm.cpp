@@ -677,15 +677,15 @@ bool TableComm::leave() {
     std::unique_lock lock(mutex_);
     closing_ = true;
     if (comm_ == nullptr || stop_) return false;
+    watcher = std::move(watcher_);
+    joins = watcher.get_id() != std::this_thread::get_id() && outside();
+    left_to_watcher_ = !joins;  // before `stop_`, at which the thread ends
     stop_ = true;
     if (!works_.empty()) {
       lock.unlock();
       abort("it left while operations were under way");
       lock.lock();
     }
-    watcher = std::move(watcher_);
-    joins = watcher.get_id() != std::this_thread::get_id() && outside();
-    left_to_watcher_ = !joins;
     changed_.notify_all();
   }
   if (!watcher.joinable()) return true;  // it did not start

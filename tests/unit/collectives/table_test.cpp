@@ -649,6 +649,8 @@ TEST(TableComm, may_be_let_go_by_a_hook_while_its_backend_ends_a_work) {
   std::optional<Comm> comm = must(script.open());
   CommHooks hooks;
   hooks.completed = [&](const CommCallId&, const Error&) { comm.reset(); };
+  // The thread that watches goes on meanwhile.
+  hooks.aborted = [](const Error&) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
   comm->add_hooks(std::move(hooks));
   const Work work = must(comm->barrier(asynchronous()));
   {
