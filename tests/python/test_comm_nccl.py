@@ -26,7 +26,7 @@ def test_a_library_that_is_not_there_is_named(monkeypatch):
 
 def test_host_memory_is_refused_before_its_library_is_looked_for(monkeypatch):
     monkeypatch.setenv("HEADRACE_NCCL_LIBRARY", "/nowhere/libnccl.so.2")
-    with pytest.raises(headrace.NotSupported, match=r"nccl does not move memory of cpu: use .*\(fake, host"):
+    with pytest.raises(headrace.NotSupported, match=r"nccl does not move memory of cpu: use .*\(auto, fake"):
         open_one_rank("cpu")
 
 

@@ -18,7 +18,7 @@ def test_it_is_listed():
 
 
 def test_host_memory_is_refused():
-    with pytest.raises(headrace.NotSupported, match=r"p2p does not move memory of cpu: use .*\(fake, host"):
+    with pytest.raises(headrace.NotSupported, match=r"p2p does not move memory of cpu: use .*\(auto, fake"):
         open_one_rank("cpu")
 
 
