@@ -34,7 +34,7 @@ class PeerProcess {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    pid_ = ::vfork();
+    pid_ = ::vfork();  // NOLINT(bugprone-unsafe-functions): the child only executes a program
     if (pid_ == 0) {
       ::dup2(in[0], 0);
       ::dup2(out[1], 1);
