@@ -72,7 +72,7 @@ class RankProcesses {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    pids_[rank] = ::vfork();
+    pids_[rank] = ::vfork();  // NOLINT(bugprone-unsafe-functions): the child only executes a program
     if (pids_[rank] == 0) {
       ::execv(argv[0], argv.data());
       ::_exit(127);
