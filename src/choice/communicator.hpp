@@ -31,8 +31,8 @@ struct Parts {
   std::function<Result<CommTuning>(const std::string& path)> read_tuning;
 };
 
-/// Calls run one after another on the GPU, on whatever streams and by whatever candidates they are: kernels
-/// of two candidates that ran side by side could wait for one another crosswise on two ranks.
+/// The GPU runs the calls one after another, also calls of different streams and candidates: kernels of two
+/// candidates that ran side by side could wait for one another crosswise on two ranks.
 ///   threads  as comm_v1.h has them
 class Communicator {
  public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/backend.hpp"
 
-#include "base/comm_border.hpp"
+#include "base/comm_entries.hpp"
 #include "base/options.hpp"
 #include "nccl/communicator.hpp"
 
@@ -22,31 +22,18 @@ constexpr std::array option_rows{OptionRow{
     "Path of the library; empty: the one that the process has loaded, else that of the pip package, "
     "else the one that the loader finds"}};
 
-Communicator& communicator(void* comm) { return *static_cast<Communicator*>(comm); }
+using Entries = comm_border::Entries<Communicator>;
+
+Communicator& communicator(void* comm) { return Entries::of(comm); }
 
 Result<void> open_comm(Backend& backend, const headrace_comm_setup_v1& setup, void** comm) {
   HEADRACE_TRY(library, backend.library());
   HEADRACE_TRY(driver, backend.driver());
-  HEADRACE_TRY(opened, Communicator::open({driver, std::move(library)}, setup));
-  *comm = opened.release();
-  return {};
+  return Entries::give(Communicator::open({driver, std::move(library)}, setup), comm);
 }
 
 std::int32_t open(void* context, const headrace_comm_setup_v1* setup, void** comm, headrace_text_v1* why) {
   return guarded(why, [&] { return open_comm(*static_cast<Backend*>(context), *setup, comm); });
-}
-
-void close(void* comm) { delete &communicator(comm); }
-
-std::int32_t issue(void* comm, const headrace_comm_call_v1* call, std::uint64_t work, headrace_text_v1* why) {
-  bool done = false;
-  const std::int32_t code = guarded(why, [&]() -> Result<void> {
-    HEADRACE_TRY(ended, communicator(comm).issue(*call, work));
-    done = ended;
-    return {};
-  });
-  if (code != HEADRACE_OK) return code;
-  return done ? HEADRACE_COMM_DONE : HEADRACE_COMM_BEGUN;
 }
 
 void abort(void* comm, const char*, std::size_t) {
@@ -56,34 +43,19 @@ void abort(void* comm, const char*, std::size_t) {
   });
 }
 
-/// Gives a part to the host.
-Result<void> give(Result<std::unique_ptr<Communicator>> made, void** part) {
-  if (!made) return std::move(made).error();
-  *part = made->release();
-  return {};
-}
-
 std::int32_t split(void* comm, const std::int32_t* ranks, std::uint64_t count,
                    const headrace_comm_setup_v1* setup, void** part, headrace_text_v1* why) {
   return guarded(why, [&] {
-    return give(communicator(comm).split({ranks, static_cast<std::size_t>(count)}, setup), part);
+    return Entries::give(communicator(comm).split({ranks, static_cast<std::size_t>(count)}, setup), part);
   });
 }
 
 std::int32_t shrink(void* comm, const std::int32_t* excluded, std::uint64_t count,
                     const headrace_comm_setup_v1* setup, void** part, headrace_text_v1* why) {
   return guarded(why, [&] {
-    return give(communicator(comm).shrink({excluded, static_cast<std::size_t>(count)}, *setup), part);
+    return Entries::give(communicator(comm).shrink({excluded, static_cast<std::size_t>(count)}, *setup),
+                         part);
   });
-}
-
-std::int32_t progress(void* comm) {
-  bool moved = false;
-  guarded(nullptr, [&]() -> Result<void> {
-    moved = communicator(comm).progress();
-    return {};
-  });
-  return moved ? 1 : 0;
 }
 
 std::int32_t wait_on(void* comm, std::uint64_t work, void* stream, headrace_text_v1* why) {
@@ -154,21 +126,11 @@ Result<cuda::DriverTable> Backend::driver() {
 
 Result<headrace_comm_backend_v1> Backend::table() {
   HEADRACE_TRY_VOID(library());
-  headrace_comm_backend_v1 table{};
-  table.struct_size = sizeof table;
-  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
-  table.abi_minor = HEADRACE_COMM_ABI_MINOR;
-  table.name = name_.c_str();
-  table.version = version_.c_str();
-  table.devices = HEADRACE_COMM_MOVES_CUDA_MEMORY;
-  table.context = this;
+  headrace_comm_backend_v1 table = Entries::table(name_.c_str(), version_.c_str(), this);
   table.open = open;
-  table.close = close;
-  table.issue = issue;
   table.abort = abort;
   table.split = split;
   table.shrink = shrink;
-  table.progress = progress;
   table.wait_on = wait_on;
   table.group_start = group_start;
   table.group_end = group_end;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "p2p/backend.hpp"
 
+#include "base/comm_entries.hpp"
+
 #include <headrace/version.hpp>
 
 #include <utility>
@@ -10,33 +12,15 @@ namespace {
 
 using comm_border::guarded;
 
-Communicator& communicator(void* comm) { return *static_cast<Communicator*>(comm); }
+using Entries = comm_border::Entries<Communicator>;
 
-/// Gives what was made to the host.
-Result<void> give(Result<std::unique_ptr<Communicator>> made, void** comm) {
-  if (!made) return std::move(made).error();
-  *comm = made->release();
-  return {};
-}
+Communicator& communicator(void* comm) { return Entries::of(comm); }
 
 std::int32_t open(void* context, const headrace_comm_setup_v1* setup, void** comm, headrace_text_v1* why) {
   return guarded(why, [&]() -> Result<void> {
     HEADRACE_TRY(parts, static_cast<Backend*>(context)->parts_for(setup->device));
-    return give(Communicator::open(parts, *setup), comm);
+    return Entries::give(Communicator::open(parts, *setup), comm);
   });
-}
-
-void close(void* comm) { delete &communicator(comm); }
-
-std::int32_t issue(void* comm, const headrace_comm_call_v1* call, std::uint64_t work, headrace_text_v1* why) {
-  bool done = false;
-  const std::int32_t code = guarded(why, [&]() -> Result<void> {
-    HEADRACE_TRY(ended, communicator(comm).issue(*call, work));
-    done = ended;
-    return {};
-  });
-  if (code != HEADRACE_OK) return code;
-  return done ? HEADRACE_COMM_DONE : HEADRACE_COMM_BEGUN;
 }
 
 void abort(void* comm, const char* reason, std::size_t length) {
@@ -48,21 +32,12 @@ void abort(void* comm, const char* reason, std::size_t length) {
 
 std::int32_t split(void* comm, const std::int32_t*, std::uint64_t, const headrace_comm_setup_v1* setup,
                    void** part, headrace_text_v1* why) {
-  return guarded(why, [&] { return give(communicator(comm).split(setup), part); });
+  return guarded(why, [&] { return Entries::give(communicator(comm).split(setup), part); });
 }
 
 std::int32_t shrink(void* comm, const std::int32_t*, std::uint64_t, const headrace_comm_setup_v1* setup,
                     void** part, headrace_text_v1* why) {
-  return guarded(why, [&] { return give(communicator(comm).shrink(*setup), part); });
-}
-
-std::int32_t progress(void* comm) {
-  bool moved = false;
-  guarded(nullptr, [&]() -> Result<void> {
-    moved = communicator(comm).progress();
-    return {};
-  });
-  return moved ? 1 : 0;
+  return guarded(why, [&] { return Entries::give(communicator(comm).shrink(*setup), part); });
 }
 
 std::int32_t wait_on(void* comm, std::uint64_t work, void* stream, headrace_text_v1* why) {
@@ -111,21 +86,11 @@ Result<std::shared_ptr<const gpu::Kernels>> Backend::kernels_of(int device) {
 }
 
 headrace_comm_backend_v1 Backend::table() {
-  headrace_comm_backend_v1 table{};
-  table.struct_size = sizeof table;
-  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
-  table.abi_minor = HEADRACE_COMM_ABI_MINOR;
-  table.name = name_.c_str();
-  table.version = HEADRACE_VERSION;
-  table.devices = HEADRACE_COMM_MOVES_CUDA_MEMORY;
-  table.context = this;
+  headrace_comm_backend_v1 table = Entries::table(name_.c_str(), HEADRACE_VERSION, this);
   table.open = open;
-  table.close = close;
-  table.issue = issue;
   table.abort = abort;
   table.split = split;
   table.shrink = shrink;
-  table.progress = progress;
   table.wait_on = wait_on;
   table.waits_for = waits_for;
   return table;

@@ -13,12 +13,12 @@ def open_rank(rank, size, name, **options):
     return headrace.new_comm(rank=rank, size=size, name=name, **given)
 
 
-def on_ranks(size, body, **options):
+def on_ranks(size, body, open_one=open_rank, **options):
     """Calls body(comm) on a thread for each rank. Returns the answers, in order of rank."""
     name = unique("comm")
 
     def run(rank):
-        with open_rank(rank, size, name, **options) as comm:
+        with open_one(rank, size, name, **options) as comm:
             return body(comm)
 
     with ThreadPoolExecutor(size) as threads:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import headrace
+import ranks
 from conftest import unique
 from headrace import ReduceOp, errors
 
@@ -29,16 +30,7 @@ def open_rank(rank, size, name, **options):
 
 
 def on_ranks(size, body, **options):
-    """Calls body(comm) on a thread for each rank. Returns the answers, in order of rank."""
-    name = unique("gloo")
-
-    def run(rank):
-        with open_rank(rank, size, name, **options) as comm:
-            return body(comm)
-
-    with ThreadPoolExecutor(size) as threads:
-        futures = [threads.submit(run, rank) for rank in range(size)]
-        return [future.result(100) for future in futures]
+    return ranks.on_ranks(size, body, open_rank, **options)
 
 
 def mine(rank, count, dtype=np.float32):

@@ -16,21 +16,6 @@ class CommOnAutoRealGpus : public testing::Test {
   void SetUp() override {
     if (!gpu::is_in_sight()) GTEST_SKIP() << "this machine has no GPU";
   }
-  template <class Body>
-  static void with(int size, int gpus, const Body& body) {
-    const std::string name = unique_comm_name();
-    std::barrier<> ranks(size);
-    on_threads(size, [&](int rank) {
-      CommOptions options = rank_options(rank, size, name);
-      options.backend = "auto";
-      options.device = "cuda:" + std::to_string(rank % gpus);
-      options.hints.clear();
-      const RankGpu gpu(must(cuda::load_driver()), rank % gpus, ranks);
-      Comm comm = must(Comm::open(options));
-      gpu.meet();
-      body(comm, gpu);
-    });
-  }
   /// Calls of both backends, on two streams and the communicator's own, none of which waits on the host.
   static void many_calls(Comm& comm, const RankGpu& gpu) {
     std::minstd_rand random(7);  // the same on all ranks
@@ -48,7 +33,7 @@ class CommOnAutoRealGpus : public testing::Test {
     EXPECT_THAT(large.values(), testing::Each(1));
   }
   static void run(int size, int gpus) {
-    with(size, gpus, [gpus](Comm& comm, const RankGpu& gpu) {
+    with_real_gpus("auto", size, gpus, [gpus](Comm& comm, const RankGpu& gpu) {
       reduce_all_ways(comm, gpu);
       move_all_ways(comm, gpu);
       if (gpus >= comm.size() && has_nccl()) send_around(comm, gpu);

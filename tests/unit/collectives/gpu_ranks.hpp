@@ -276,4 +276,21 @@ inline void wait_in_vain(Comm& comm, const RankGpu& gpu) {
   gpu.meet();
 }
 
+/// Ranks as threads on the GPUs of this machine, which they share if there are more ranks than GPUs.
+template <class Body>
+void with_real_gpus(const char* backend, int size, int gpus, const Body& body) {
+  const std::string name = unique_comm_name();
+  std::barrier<> ranks(size);
+  on_threads(size, [&](int rank) {
+    CommOptions options = rank_options(rank, size, name);
+    options.backend = backend;
+    options.device = "cuda:" + std::to_string(rank % gpus);
+    options.hints.clear();
+    const RankGpu gpu(must(cuda::load_driver()), rank % gpus, ranks);
+    Comm comm = must(Comm::open(options));
+    gpu.meet();
+    body(comm, gpu);
+  });
+}
+
 }  // namespace headrace::test

@@ -15,24 +15,8 @@ class CommOnP2pRealGpus : public testing::Test {
   static int gpu_count() {
     return static_cast<int>(must(gpu::list_devices(must(cuda::load_driver()))).size());
   }
-  /// Ranks share the GPUs.
-  template <class Body>
-  static void with(int size, int gpus, const Body& body) {
-    const std::string name = unique_comm_name();
-    std::barrier<> ranks(size);
-    on_threads(size, [&](int rank) {
-      CommOptions options = rank_options(rank, size, name);
-      options.backend = "p2p";
-      options.device = "cuda:" + std::to_string(rank % gpus);
-      options.hints.clear();
-      const RankGpu gpu(must(cuda::load_driver()), rank % gpus, ranks);
-      Comm comm = must(Comm::open(options));
-      gpu.meet();
-      body(comm, gpu);
-    });
-  }
   static void run(int size, int gpus) {
-    with(size, gpus, [](Comm& comm, const RankGpu& gpu) {
+    with_real_gpus("p2p", size, gpus, [](Comm& comm, const RankGpu& gpu) {
       reduce_all_ways(comm, gpu);
       move_all_ways(comm, gpu);
       overlap(comm, gpu);
@@ -44,7 +28,7 @@ class CommOnP2pRealGpus : public testing::Test {
       else
         must(comm.finalize());
     });
-    if (size > 1) with(size, gpus, wait_in_vain);
+    if (size > 1) with_real_gpus("p2p", size, gpus, wait_in_vain);
   }
 };
 
