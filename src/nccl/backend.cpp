@@ -144,9 +144,9 @@ Backend& installed_backend(std::string_view name) { return Installed::of_process
 Result<headrace_comm_backend_v1> table_of(std::string_view name) { return installed_backend(name).table(); }
 
 std::vector<std::string> hint_names() {
-  std::vector<std::string> names = config_names();
-  names.emplace_back("is_high_priority_stream");
-  return names;
+  std::vector<std::string> hints = config_names();
+  hints.emplace_back("is_high_priority_stream");
+  return hints;
 }
 
 Result<Options> backend_options(std::string_view name) {
