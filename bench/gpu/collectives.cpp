@@ -3,7 +3,7 @@
 // with bare kernels (bench/gpu/collective_kernels.cu).
 //
 //   bench_gpu_collectives [check] [quick] [time] [--gpus N] [--ranks N]
-//                         [--blocks N] [--packed BYTES] [--chunk BYTES] [--slots N]
+//                         [--blocks N] [--packed BYTES] [--chunk BYTES] [--slots N] [--one-shot BYTES]
 //
 // check  every operation, type and reduction of 2 to 4 ranks, of any count and alignment, on random elements;
 //        graphs whose inputs change between replays; an abort in a replay; a rank that never comes
@@ -239,6 +239,7 @@ class Ranks {
     args.rank = rank;
     args.sharing = sharing_;
     args.blocks = blocks;
+    args.one_shot_bytes = one_shot_bytes;
     args.abort = it.abort_word();
     args.status = it.status_address();
     args.call = made.get();
@@ -293,7 +294,7 @@ class Ranks {
     }
   }
 
-  std::uint32_t blocks = 0;
+  std::uint32_t blocks = 0, one_shot_bytes = 0;
 
  private:
   headrace_collectives_box_v1 box_;
@@ -354,6 +355,19 @@ void check_types(const std::vector<Gpu>& gpus, unsigned count, bool quick) {
                         random, 16, false, any_bits);
             }
       }
+}
+
+/// all_reduce as packets, in one step and in two, with as many threads and places for each as there can be.
+void check_steps(const std::vector<Gpu>& gpus, unsigned count) {
+  std::mt19937 random(std::random_device{}());
+  Ranks ranks(gpus, count, std::uint64_t{4} << 20);
+  for (const std::uint32_t one_shot_bytes : {1u, 0u, 1u << 30}) {
+    ranks.one_shot_bytes = one_shot_bytes;
+    for (const std::int32_t dtype : {HEADRACE_FLOAT32, HEADRACE_BFLOAT16, HEADRACE_INT16})
+      for (const std::uint64_t elements : {1u, 5u, 9u, 31u, 1000u, 8191u, 20011u, 65536u, 100003u})
+        for (const bool in_place : {false, true})
+          ranks.run({.count = elements, .dtype = dtype, .timeout_ns = patience_ns}, random, 16, in_place);
+  }
 }
 
 /// Large messages with the usual box, and many blocks.
@@ -454,6 +468,7 @@ void check(const std::vector<Gpu>& gpus, bool quick) {
     const auto begin = Clock::now();
     check_operations(gpus, count, quick);
     check_types(gpus, count, quick);
+    check_steps(gpus, count);
     if (!quick) check_large(gpus, count);
     check_graphs(gpus, count);
     fmt::print("{} ranks: all operations, types, reductions and graphs are right, {:.1f} s\n", count,
@@ -535,7 +550,7 @@ struct Bare {
 struct Settings {
   int gpus = 1;
   unsigned ranks = 4;
-  std::uint32_t blocks = 0;
+  std::uint32_t blocks = 0, one_shot_bytes = 0;
   headrace_collectives_box_v1 box{};
   bool checks = false, quick = false, times = false;
 };
@@ -548,6 +563,7 @@ class Figures {
         ranks_(gpus, settings.ranks, room, settings.box),
         date_(std::chrono::system_clock::now()) {
     ranks_.blocks = settings.blocks;
+    ranks_.one_shot_bytes = settings.one_shot_bytes;
   }
 
   void all() {
@@ -666,7 +682,8 @@ Settings read(int count, char** arguments) {
       settings.times = true;
     else if (!number("--gpus", settings.gpus) && !number("--ranks", settings.ranks) &&
              !number("--blocks", settings.blocks) && !number("--packed", settings.box.packed_bytes) &&
-             !number("--chunk", settings.box.chunk_bytes) && !number("--slots", settings.box.slots))
+             !number("--chunk", settings.box.chunk_bytes) && !number("--slots", settings.box.slots) &&
+             !number("--one-shot", settings.one_shot_bytes))
       end_with(fmt::format("{}: the arguments are at the head of bench/gpu/collectives.cpp", word));
   }
   return settings;

@@ -17,8 +17,8 @@ namespace headrace::kernels::collectives {
 
 inline constexpr unsigned most_ranks = HEADRACE_COLLECTIVES_MOST_RANKS;
 
-// Threads of a block of the kernels for packets, and of those for chunks.
-inline constexpr unsigned packed_threads = 256;
+// The fewest and most threads of a block of the kernels for packets, and those of a block for chunks.
+inline constexpr unsigned packed_threads = 256, most_packed_threads = 512;
 inline constexpr unsigned chunk_threads = 512;
 
 /// Eight bytes of a part, with the number of the operation that they belong to. It is read and written as
@@ -75,6 +75,8 @@ struct Shape {
   }
   /// Of one rank; a half has those of all ranks.
   [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t bytes_of_packets() const { return packets * sizeof(Packet); }
+  /// Where the results of an all_reduce in two steps begin among the packets of one rank, behind its parts.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t results_at() const { return packets / 2 * sizeof(Packet); }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t chunk(Way way, unsigned from, unsigned slot) const {
     return first_packet() + 2 * ranks * bytes_of_packets() +
            ((static_cast<unsigned>(way) * ranks + from) * slots + slot) * chunk_bytes;

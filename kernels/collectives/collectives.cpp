@@ -14,33 +14,41 @@ namespace {
 static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, begun) == Header::begun_at);
 static_assert(sizeof(Launch) < 4096, "an argument of any driver");
 
-/// The kernels of one way to travel.
-struct Forms {
-  void *exchange, *sum_float32, *sum_bfloat16, *reduce_any;
+/// The kernels that reduce, of one way to travel.
+struct Sums {
+  void *float32, *bfloat16, *any;
 
-  [[nodiscard]] void* fitting(const Plan& plan) const {
-    const Reduction& how = plan.launch.reduction;
+  [[nodiscard]] void* fitting(const Reduction& how) const {
     const bool sums = how.kind == HEADRACE_COMM_SUM || how.kind == HEADRACE_COMM_AVG;
-    if (!plan.reduces) return exchange;
-    if (sums && how.dtype == HEADRACE_FLOAT32) return sum_float32;
-    if (sums && how.dtype == HEADRACE_BFLOAT16) return sum_bfloat16;
-    return reduce_any;
+    if (sums && how.dtype == HEADRACE_FLOAT32) return float32;
+    if (sums && how.dtype == HEADRACE_BFLOAT16) return bfloat16;
+    return any;
   }
 };
 
 struct Functions {
-  Forms packed, chunks;
+  void *exchange_packed, *exchange_chunks;
+  Sums packed, all_reduce_packed, chunks;
+
+  [[nodiscard]] void* fitting(const Plan& plan) const {
+    if (!plan.reduces) return plan.is_packed ? exchange_packed : exchange_chunks;
+    const Sums& packets = plan.launch.shares != 0 ? all_reduce_packed : packed;
+    return (plan.is_packed ? packets : chunks).fitting(plan.launch.reduction);
+  }
 };
 
 constexpr FamilyKernel family_kernels[] = {
-    {"headrace_exchange_packed", offsetof(Functions, packed.exchange)},
-    {"headrace_sum_packed_float32", offsetof(Functions, packed.sum_float32)},
-    {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.sum_bfloat16)},
-    {"headrace_reduce_packed_any", offsetof(Functions, packed.reduce_any)},
-    {"headrace_exchange_chunks", offsetof(Functions, chunks.exchange)},
-    {"headrace_sum_chunks_float32", offsetof(Functions, chunks.sum_float32)},
-    {"headrace_sum_chunks_bfloat16", offsetof(Functions, chunks.sum_bfloat16)},
-    {"headrace_reduce_chunks_any", offsetof(Functions, chunks.reduce_any)},
+    {"headrace_exchange_packed", offsetof(Functions, exchange_packed)},
+    {"headrace_exchange_chunks", offsetof(Functions, exchange_chunks)},
+    {"headrace_sum_packed_float32", offsetof(Functions, packed.float32)},
+    {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.bfloat16)},
+    {"headrace_reduce_packed_any", offsetof(Functions, packed.any)},
+    {"headrace_all_reduce_packed_float32", offsetof(Functions, all_reduce_packed.float32)},
+    {"headrace_all_reduce_packed_bfloat16", offsetof(Functions, all_reduce_packed.bfloat16)},
+    {"headrace_all_reduce_packed_any", offsetof(Functions, all_reduce_packed.any)},
+    {"headrace_sum_chunks_float32", offsetof(Functions, chunks.float32)},
+    {"headrace_sum_chunks_bfloat16", offsetof(Functions, chunks.bfloat16)},
+    {"headrace_reduce_chunks_any", offsetof(Functions, chunks.any)},
 };
 static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
 
@@ -79,9 +87,7 @@ std::int32_t run(void* kernels, const headrace_collective_v1* args, void* stream
   const std::uint32_t blocks = args->blocks != 0 ? args->blocks : std::min(default_blocks, most);
   if (most == 0 || blocks > most) return invalid_value;
   divide(*plan, blocks);
-  const Forms& forms = plan->is_packed ? functions.packed : functions.chunks;
-  return set.launch(forms.fitting(*plan), plan->launch.blocks,
-                    plan->is_packed ? packed_threads : chunk_threads, plan->launch, stream);
+  return set.launch(functions.fitting(*plan), plan->launch.blocks, plan->threads, plan->launch, stream);
 }
 
 constexpr headrace_collectives_v1 table{

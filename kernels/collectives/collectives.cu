@@ -10,10 +10,15 @@ namespace headrace::kernels::collectives {
       headrace_##name(const __grid_constant__ Launch args) { \
     work(args);                                              \
   }
-HEADRACE_COLLECTIVE(exchange_packed, packed_threads, exchange_packed)
-HEADRACE_COLLECTIVE(sum_packed_float32, packed_threads, (reduce_packed<FloatSum<Float32, 1>>))
-HEADRACE_COLLECTIVE(sum_packed_bfloat16, packed_threads, (reduce_packed<FloatSum<BFloat16, 1>>))
-HEADRACE_COLLECTIVE(reduce_packed_any, packed_threads, reduce_packed<Any>)
+HEADRACE_COLLECTIVE(exchange_packed, most_packed_threads, exchange_packed)
+HEADRACE_COLLECTIVE(sum_packed_float32, most_packed_threads, (reduce_packed<FloatSum<Float32, 1>>))
+HEADRACE_COLLECTIVE(sum_packed_bfloat16, most_packed_threads, (reduce_packed<FloatSum<BFloat16, 1>>))
+HEADRACE_COLLECTIVE(reduce_packed_any, most_packed_threads, reduce_packed<Any>)
+HEADRACE_COLLECTIVE(all_reduce_packed_float32, most_packed_threads,
+                    (all_reduce_packed<FloatSum<Float32, 2>, by_warp>))
+HEADRACE_COLLECTIVE(all_reduce_packed_bfloat16, most_packed_threads,
+                    (all_reduce_packed<FloatSum<BFloat16, 2>, by_warp>))
+HEADRACE_COLLECTIVE(all_reduce_packed_any, most_packed_threads, (all_reduce_packed<Any, adjacent>))
 HEADRACE_COLLECTIVE(exchange_chunks, chunk_threads, exchange_chunks)
 HEADRACE_COLLECTIVE(sum_chunks_float32, chunk_threads, (reduce_chunks<FloatSum<Float32, 2>>))
 HEADRACE_COLLECTIVE(sum_chunks_bfloat16, chunk_threads, (reduce_chunks<FloatSum<BFloat16, 2>>))

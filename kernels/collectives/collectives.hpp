@@ -23,10 +23,12 @@ struct Plan {
   Launch launch;
   bool is_packed;
   bool reduces;
+  std::uint32_t threads;  ///< of a block
   std::uint64_t longest;  ///< bytes of the longest part of any rank; 0: not known
 };
 [[nodiscard]] std::optional<Plan> plan_of(const headrace_collective_v1& args);
 /// Divides it among blocks: as many as there may be, the same number on all ranks. Fewer may do for packets.
+/// Sets the threads too.
 void divide(Plan& plan, std::uint32_t blocks);
 
 }  // namespace headrace::kernels::collectives

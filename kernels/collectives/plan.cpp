@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call as parts that ranks send and receive. Every operation is one of two: parts go to their ranks, and
-// are kept or reduced there. all_reduce of much is both: each rank reduces a share, and sends it to all.
+// are kept or reduced there. A longer all_reduce is both: each rank reduces a share, and sends it to all.
 #include "kernels/collectives/collectives.hpp"
 #include "kernels/collectives/element.cuh"
 
@@ -14,6 +14,14 @@ namespace {
 
 using Elements = headrace_comm_elements_v1;
 
+/// For S bytes each of n ranks sends 2 S (n - 1) bytes as packets in one step, and 4 S (n - 1) / n in two.
+/// With two ranks these are the same. With four the second step takes as long as one step of 256 KiB more
+/// does.
+std::uint64_t usual_one_shot_bytes(std::uint32_t ranks) {
+  constexpr std::uint64_t to_all = 768 << 10;
+  return ranks <= 2 ? ~std::uint64_t{0} : to_all / (ranks - 1);
+}
+
 std::uint64_t longest_of(const Launch& launch) {
   return std::max({launch.longest_sent, launch.longest_received, launch.result.bytes});
 }
@@ -22,7 +30,11 @@ std::uint64_t longest_of(const Launch& launch) {
 class Planner {
  public:
   Planner(const headrace_collective_v1& args, const Shape& shape)
-      : call_(*args.call), rank_(args.rank), ranks_(args.box.ranks), launch_(plan_.launch) {
+      : call_(*args.call),
+        rank_(args.rank),
+        ranks_(args.box.ranks),
+        one_shot_bytes_(args.one_shot_bytes != 0 ? args.one_shot_bytes : usual_one_shot_bytes(ranks_)),
+        launch_(plan_.launch) {
     launch_.shape = shape;
     launch_.packets_at = shape.packets_of(0);
     launch_.rank = args.rank;
@@ -35,8 +47,13 @@ class Planner {
 
   [[nodiscard]] std::optional<Plan> plan() {
     if (!fill()) return {};
-    plan_.is_packed = knows_longest_ && plan_.longest <= std::uint64_t{launch_.shape.packets} * packet_bytes;
-    if (call_.operation == HEADRACE_COMM_ALL_REDUCE && !plan_.is_packed) share_all_reduce();
+    const std::uint64_t room = std::uint64_t{launch_.shape.packets} * packet_bytes;
+    plan_.is_packed = knows_longest_ && plan_.longest <= room;
+    if (call_.operation == HEADRACE_COMM_ALL_REDUCE &&
+        (!plan_.is_packed || plan_.longest > one_shot_bytes_)) {
+      share_all_reduce();
+      plan_.is_packed = plan_.longest <= room / 2;  // parts and results
+    }
     if (!knows_longest_) plan_.longest = 0;
     launch_.own = launch_.sends[rank_];
     launch_.longest_sent = longest(launch_.sends);
@@ -197,6 +214,7 @@ class Planner {
 
   const headrace_comm_call_v1& call_;
   const std::uint32_t rank_, ranks_;
+  const std::uint64_t one_shot_bytes_;
   std::uint32_t width_ = 0;
   bool knows_longest_ = true;  // all ranks do
   Plan plan_{};
@@ -205,6 +223,19 @@ class Planner {
 
 // More chunks of a block under way save no time.
 constexpr std::uint32_t most_block_slots = 4;
+
+/// Few blocks for few packets. More threads rather than more than one place for each of them.
+void divide_packets(Plan& plan, std::uint64_t bytes, std::uint32_t blocks) {
+  const auto in_steps = [](std::uint64_t count, std::uint64_t step) { return (count + step - 1) / step; };
+  constexpr std::uint64_t warp = 32;
+  const bool is_two_shot = plan.launch.shares != 0;  // a thread has two packets in each step then
+  const std::uint64_t places = in_steps(bytes, is_two_shot ? 2 * packet_bytes : packet_bytes),
+                      least = is_two_shot ? 128 : packed_threads;
+  plan.launch.blocks =
+      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(in_steps(places, least), 1, blocks));
+  const std::uint64_t threads = in_steps(in_steps(places, plan.launch.blocks), warp) * warp;
+  plan.threads = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(threads, least, most_packed_threads));
+}
 
 /// As long as a slot, or shorter, so that all blocks have chunks of the longest part.
 std::uint32_t chunk_bytes_for(const Launch& launch, std::uint64_t longest) {
@@ -254,12 +285,8 @@ std::optional<Plan> plan_of(const headrace_collective_v1& args) {
 void divide(Plan& plan, std::uint32_t blocks) {
   Launch& launch = plan.launch;
   const std::uint64_t bytes = longest_of(launch);
-  if (plan.is_packed) {
-    constexpr std::uint64_t per_block = packed_threads * packet_bytes;
-    launch.blocks =
-        static_cast<std::uint32_t>(std::clamp<std::uint64_t>((bytes + per_block - 1) / per_block, 1, blocks));
-    return;
-  }
+  if (plan.is_packed) return divide_packets(plan, bytes, blocks);
+  plan.threads = chunk_threads;
   // A chunk goes from a block to the same block of another rank, so this is the same on all ranks.
   launch.blocks = blocks;
   launch.block_slots = std::bit_floor(std::min(launch.shape.slots / launch.blocks, most_block_slots));

@@ -151,40 +151,66 @@ class PackedTurn : public Turn {
 
   Story work() {
     for (unsigned to = 0; to < args_.shape.ranks; ++to)
-      for (std::uint64_t at = 0; is_peer(to) && at < padded(args_.sends[to].bytes); at += packet_bytes)
-        store_packet(place(to, args_.rank, at), {read<std::uint64_t>(args_.sends[to], at), epoch_});
+      if (is_peer(to)) send(place(to, args_.rank), args_.sends[to]);
     for (unsigned from = 0; from < args_.shape.ranks; ++from)
-      for (std::uint64_t at = 0; is_peer(from) && at < expected(from); at += packet_bytes)
-        while (load_packet(place(args_.rank, from, at)).epoch != epoch_) {
-          if (gives_up(from)) co_return;
-          co_yield Waits{};
-        }
+      while (is_peer(from) && !has_come(place(args_.rank, from), parts_of(from))) {
+        if (gives_up(from)) co_return;
+        co_yield Waits{};
+      }
+    reduce();
+    const std::uint64_t at = args_.shares != 0 ? args_.shape.results_at() : 0;
+    for (unsigned to = 0; args_.shares != 0 && to < args_.shape.ranks; ++to)
+      if (is_peer(to)) send(place(to, args_.rank) + at, args_.result);
+    for (unsigned from = 0; args_.shares != 0 && from < args_.shape.ranks; ++from)
+      while (is_peer(from) && !has_come(place(args_.rank, from) + at, args_.receives[from].bytes)) {
+        if (gives_up(from)) co_return;
+        co_yield Waits{};
+      }
+    for (unsigned from = 0; from < args_.shape.ranks; ++from)
+      if (args_.shares == 0 || is_peer(from)) keep(from, at);
+  }
+
+  void send(std::uint64_t place, const Part& part) const {
+    for (std::uint64_t at = 0; at < padded(part.bytes); at += packet_bytes)
+      store_packet(place + at / packet_bytes * sizeof(Packet), {read<std::uint64_t>(part, at), epoch_});
+  }
+  [[nodiscard]] bool has_come(std::uint64_t place, std::uint64_t bytes) const {
+    for (std::uint64_t at = 0; at < padded(bytes); at += packet_bytes)
+      if (load_packet(place + at / packet_bytes * sizeof(Packet)).epoch != epoch_) return false;
+    return true;
+  }
+  void reduce() const {
     for (std::uint64_t at = 0; at < args_.result.bytes; at += unit_bytes) {
       Unit units[most_ranks];
-      for (unsigned from = 0; from < args_.shape.ranks; ++from) units[from] = unit(from, at);
+      for (unsigned from = 0; from < args_.shape.ranks; ++from)
+        units[from] = is_peer(from) ? unit(place(args_.rank, from), at) : read<Unit>(args_.own, at);
       write(args_.result, at, reduced_units(args_.reduction, args_.shape.ranks, units));
     }
-    for (unsigned from = 0; from < args_.shape.ranks; ++from)
-      for (std::uint64_t at = 0; at < args_.receives[from].bytes; at += unit_bytes)
-        write(args_.receives[from], at, unit(from, at));
+  }
+  /// `offset`: of its packets among those of its rank.
+  void keep(unsigned from, std::uint64_t offset) const {
+    for (std::uint64_t at = 0; at < args_.receives[from].bytes; at += unit_bytes)
+      write(args_.receives[from], at,
+            is_peer(from) ? unit(place(args_.rank, from) + offset, at) : read<Unit>(args_.own, at));
   }
 
   /// Parts that are reduced travel in whole units.
   [[nodiscard]] std::uint64_t padded(std::uint64_t bytes) const {
     return (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
   }
-  [[nodiscard]] std::uint64_t expected(unsigned from) const {
-    return padded(std::max(args_.receives[from].bytes, args_.result.bytes));
+  /// Bytes that rank `from` sends in the first step.
+  [[nodiscard]] std::uint64_t parts_of(unsigned from) const {
+    if (args_.shares != 0) return args_.result.bytes;
+    return std::max(args_.receives[from].bytes, args_.result.bytes);
   }
-  [[nodiscard]] std::uint64_t place(unsigned in_box_of, unsigned from, std::uint64_t at) const {
+  /// Where the packets of a rank begin.
+  [[nodiscard]] std::uint64_t place(unsigned in_box_of, unsigned from) const {
     return box(in_box_of) + args_.shape.packets_of(from) +
-           (epoch_ & 1) * args_.shape.ranks * args_.shape.bytes_of_packets() +
-           at / packet_bytes * sizeof(Packet);
+           (epoch_ & 1) * args_.shape.ranks * args_.shape.bytes_of_packets();
   }
-  [[nodiscard]] Unit unit(unsigned from, std::uint64_t at) const {
-    if (!is_peer(from)) return read<Unit>(args_.own, at);
-    return {{load_packet(place(args_.rank, from, at)).data,
-             load_packet(place(args_.rank, from, at + packet_bytes)).data}};
+  [[nodiscard]] static Unit unit(std::uint64_t place, std::uint64_t at) {
+    const std::uint64_t first = place + at / packet_bytes * sizeof(Packet);
+    return {{load_packet(first).data, load_packet(first + sizeof(Packet)).data}};
   }
 };
 
@@ -328,6 +354,9 @@ constexpr reference::Kernel references[] = {
     {"headrace_sum_packed_float32", sizeof(Launch), launch<PackedTurn>},
     {"headrace_sum_packed_bfloat16", sizeof(Launch), launch<PackedTurn>},
     {"headrace_reduce_packed_any", sizeof(Launch), launch<PackedTurn>},
+    {"headrace_all_reduce_packed_float32", sizeof(Launch), launch<PackedTurn>},
+    {"headrace_all_reduce_packed_bfloat16", sizeof(Launch), launch<PackedTurn>},
+    {"headrace_all_reduce_packed_any", sizeof(Launch), launch<PackedTurn>},
     {"headrace_exchange_chunks", sizeof(Launch), launch<ChunksTurn<false>>},
     {"headrace_sum_chunks_float32", sizeof(Launch), launch<ChunksTurn<true>>},
     {"headrace_sum_chunks_bfloat16", sizeof(Launch), launch<ChunksTurn<true>>},

@@ -79,6 +79,7 @@ class KernelRanks {
     for (unsigned i = 0; i < box_.ranks; ++i)
       args.boxes[i] = reinterpret_cast<std::uint64_t>(boxes_[i].get());
     args.rank = rank;
+    args.one_shot_bytes = 32;  // an all_reduce of 17 elements, and some more, takes two steps
     args.status = reinterpret_cast<std::uint64_t>(statuses_[rank].get());
     args.call = made.get();
     device::Plan plan = device::plan_of(args).value();
@@ -95,9 +96,9 @@ class KernelRanks {
   };
 
   static const kernels::reference::Kernel& reference_of(const device::Plan& plan) {
-    const std::string_view name =
-        plan.is_packed ? (plan.reduces ? "headrace_reduce_packed_any" : "headrace_exchange_packed")
-                       : (plan.reduces ? "headrace_reduce_chunks_any" : "headrace_exchange_chunks");
+    std::string_view name = plan.is_packed ? "headrace_exchange_packed" : "headrace_exchange_chunks";
+    if (plan.reduces) name = plan.is_packed ? "headrace_reduce_packed_any" : "headrace_reduce_chunks_any";
+    if (plan.is_packed && plan.launch.shares != 0) name = "headrace_all_reduce_packed_any";
     return *std::ranges::find(device::reference_family.kernels, name, &kernels::reference::Kernel::name);
   }
   static const kernels::reference::Memory& memory() {

@@ -62,9 +62,10 @@ typedef struct headrace_collective_v1 {
   uint32_t sharing; /* ranks of these whose boxes are on this GPU, this one too; the same on all ranks */
   uint32_t blocks;  /* of the launch, the same on all ranks: the budget of multiprocessors. 0: 32, or as many
                        as there can be */
-  uint32_t reserved;
-  uint64_t abort;  /* a uint64_t in mapped host memory; 0: none */
-  uint64_t status; /* headrace_collectives_status_v1 */
+  uint32_t one_shot_bytes; /* of the longest all_reduce that travels as packets in one step, the same on all
+                              ranks; longer ones take two. 0: 768 KiB over the other ranks */
+  uint64_t abort;          /* a uint64_t in mapped host memory; 0: none */
+  uint64_t status;         /* headrace_collectives_status_v1 */
   const headrace_comm_call_v1* call;
 } headrace_collective_v1;
 

@@ -52,6 +52,7 @@ class CollectivesTest : public KernelsTest {
     args.rank = rank;
     args.sharing = 1;  // the fake driver runs any number of blocks at once
     args.blocks = blocks;
+    args.one_shot_bytes = one_shot_bytes;
     args.abort = ranks[rank].words.address();
     args.status = ranks[rank].words.address() + 64;
     return args;
@@ -100,7 +101,7 @@ class CollectivesTest : public KernelsTest {
 
   static constexpr std::size_t room = 16384;
   headrace_collectives_box_v1 box{2, 64, 32, 8};
-  std::uint32_t blocks = 3;
+  std::uint32_t blocks = 3, one_shot_bytes = 0;
   std::uint64_t shift = 16;  // of inputs and outputs in their memory
   std::vector<Rank> ranks;
   const KernelFamily<headrace_collectives_v1> family =
@@ -147,6 +148,42 @@ TEST_F(CollectivesTest, memory_need_only_be_aligned_to_its_elements) {
     for (const std::int32_t operation : every_operation)
       for (const std::uint64_t elements : {7u, 64u, 301u})
         run({.operation = operation, .count = elements, .dtype = HEADRACE_UINT8});
+  }
+}
+
+TEST_F(CollectivesTest, all_reduce_goes_as_packets_in_one_step_or_in_two) {
+  box.packed_bytes = 128;
+  for (const unsigned ranks_now : {2u, 3u, 4u}) {
+    open_ranks(ranks_now);
+    for (const std::uint32_t bytes : {1u, 40u, 1u << 20}) {
+      one_shot_bytes = bytes;
+      // The share of a rank may be empty, shorter than the others, and as long as half of the packets.
+      for (const std::uint64_t elements : {1u, 4u, 5u, 10u, 11u, 16u, 31u, 48u, 49u, 64u, 65u})
+        for (const bool in_place : {false, true}) run({.count = elements}, in_place);
+    }
+  }
+}
+
+TEST_F(CollectivesTest, a_rank_that_ends_between_two_steps_is_named_by_the_others) {
+  open_ranks(3);
+  one_shot_bytes = 1;
+  const TestCall call{.count = 12};
+  run(call);
+  (void)fill(call);
+  // Rank 1 has sent its parts, and ends before those of rank 2 have come.
+  ASSERT_EQ(launch(call, 1), cuda::Outcome::success);
+  EXPECT_FALSE(ranks[1].stream.poll_idle().value());
+  __atomic_store_n(&ranks[1].abort(), 1, __ATOMIC_RELEASE);
+  ASSERT_TRUE(ranks[1].stream.wait_idle());
+  TestCall late = call;
+  late.timeout_ns = 50'000'000;
+  for (const unsigned rank : {0u, 2u}) ASSERT_EQ(launch(late, rank), cuda::Outcome::success);
+  for (const unsigned rank : {0u, 2u}) {
+    ASSERT_TRUE(ranks[rank].stream.wait_idle());
+    const headrace_collectives_status_v1& status = ranks[rank].status();
+    EXPECT_EQ(__atomic_load_n(&status.reason, __ATOMIC_ACQUIRE), HEADRACE_COLLECTIVES_TIMED_OUT);
+    EXPECT_EQ(status.peer, 1u);
+    EXPECT_EQ(status.seen, 2u) << "it has begun";
   }
 }
 
@@ -395,6 +432,12 @@ TEST_F(CollectivesTest, the_fitting_kernel_runs) {
     expect({.reduction = HEADRACE_COMM_MAX}, "reduce_{}_any");
     expect({.operation = HEADRACE_COMM_BROADCAST}, "exchange_{}");
   }
+  one_shot_bytes = 8;
+  expect_kernel({.count = 4}, "all_reduce_packed_float32");
+  expect_kernel({.count = 8, .dtype = HEADRACE_BFLOAT16}, "all_reduce_packed_bfloat16");
+  expect_kernel({.count = 4, .reduction = HEADRACE_COMM_MAX}, "all_reduce_packed_any");
+  expect_kernel({.count = 2}, "sum_packed_float32");
+  expect_kernel({.operation = HEADRACE_COMM_REDUCE, .count = 4}, "sum_packed_float32");
 }
 
 TEST_F(CollectivesTest, a_box_that_is_not_reachable_is_a_fault) {
