@@ -760,6 +760,11 @@ def exchange(sitting: Sitting) -> bool:
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_all_to_all.py")
 
 
+def comm(sitting: Sitting) -> bool:
+    """Communicators in Python, each rank a process with torch."""
+    return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_comm.py")
+
+
 def courier(sitting: Sitting) -> bool:
     """Small pages, moved by the courier."""
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_courier.py")
@@ -1381,6 +1386,7 @@ STEPS: dict[str, Step] = {
     "ceilings": Step(ceilings, 400, 185),
     "tcp_host": Step(tcp_host, 420, 215, gpus=0),
     "exchange": Step(exchange, 240, 26),
+    "comm": Step(comm, 200, 60),
     "courier": Step(courier, 150, 90),
     "runner": Step(runner, 340, 210),
     "assumptions": Step(assumptions, 90, 30),

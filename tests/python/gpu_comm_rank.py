@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of tests/python/test_gpu_comm.py: opens a communicator on a GPU and compares what its operations
+give with torch's own on the CPU. Prints a line for each check, and ends with code 1 at the first difference.
+
+    gpu_comm_rank.py BACKEND GPU RANK SIZE FOLDER
+"""
+
+import sys
+
+import torch
+
+import headrace
+
+SUM, AVG, MAX = headrace.ReduceOp.SUM, headrace.ReduceOp.AVG, headrace.ReduceOp.MAX
+TIMEOUT = 60  # seconds
+# Elements: fewer than a packet, odd, and as long as chunks.
+COUNTS = [1, 3, 257, 40_003, 1_000_001]
+
+
+class Rank:
+    def __init__(self, comm, device):
+        self.comm, self.device = comm, device
+        self.rank, self.size = comm.get_rank(), comm.get_size()
+        self.turn = 0
+
+    def inputs(self, count, dtype):
+        """Every rank's elements: all ranks make the same. Small whole numbers, whose sums are exact."""
+        self.turn += 1
+        generator = torch.Generator().manual_seed(1000 * count + self.turn)
+        return [torch.randint(0, 8, (count,), generator=generator).to(dtype) for _ in range(self.size)]
+
+    def on_gpu(self, tensor):
+        return tensor.to(self.device)
+
+    def same(self, got, expected, what):
+        torch.cuda.synchronize()
+        if not torch.equal(got.cpu(), expected):
+            first = int((got.cpu() != expected).nonzero()[0])
+            sys.exit(f"rank {self.rank}: {what}: element {first} is {got[first]}, not {expected[first]}")
+
+
+def check_all_reduce(r):
+    for dtype in (torch.float32, torch.bfloat16, torch.int32):
+        for count in COUNTS:
+            inputs = r.inputs(count, dtype)
+            tensor = r.on_gpu(inputs[r.rank])
+            r.comm.all_reduce(tensor, SUM)
+            r.same(tensor, torch.stack(inputs).to(torch.float64).sum(0).to(dtype), f"sum of {count} {dtype}")
+            tensor, output = r.on_gpu(inputs[r.rank]), torch.empty(count, dtype=dtype, device=r.device)
+            r.comm.all_reduce(tensor, MAX, output=output)
+            r.same(output, torch.stack(inputs).amax(0), f"maximum of {count} {dtype}")
+
+
+def check_parts(r):
+    for count in COUNTS:
+        inputs = r.inputs(count, torch.float32)
+        mine = r.on_gpu(inputs[r.rank])
+        whole = torch.empty(r.size * count, device=r.device)
+        r.comm.all_gather_single(whole, mine)
+        r.same(whole, torch.cat(inputs), f"all_gather_single of {count}")
+        parts = [torch.empty(count, device=r.device) for _ in range(r.size)]
+        r.comm.all_gather(parts, mine)
+        r.same(torch.cat(parts), torch.cat(inputs), f"all_gather of {count}")
+
+        rows = r.inputs(r.size * count, torch.float32)
+        output = torch.empty(count, device=r.device)
+        r.comm.reduce_scatter_single(output, r.on_gpu(rows[r.rank]), SUM)
+        part = slice(r.rank * count, (r.rank + 1) * count)
+        r.same(output, torch.stack(rows).sum(0)[part], f"reduce_scatter_single of {count}")
+        exchanged = torch.empty(r.size * count, device=r.device)
+        r.comm.all_to_all_single(exchanged, r.on_gpu(rows[r.rank]))
+        r.same(exchanged, torch.cat([row[part] for row in rows]), f"all_to_all_single of {count}")
+
+
+def check_roots(r):
+    for root in range(r.size):
+        inputs = r.inputs(4099, torch.float32)
+        tensor = r.on_gpu(inputs[r.rank])
+        r.comm.broadcast(tensor, root)
+        r.same(tensor, inputs[root], f"broadcast from {root}")
+        tensor = r.on_gpu(inputs[r.rank])
+        r.comm.reduce(tensor, root, SUM)
+        if r.rank == root:
+            r.same(tensor, torch.stack(inputs).sum(0), f"reduce to {root}")
+        output = torch.empty(r.size * 4099, device=r.device) if r.rank == root else None
+        r.comm.gather_single(output, r.on_gpu(inputs[r.rank]), root)
+        if output is not None:
+            r.same(output, torch.cat(inputs), f"gather to {root}")
+        r.comm.barrier()
+
+
+def check_streams(r):
+    """An operation sees what was queued on its stream, and its result comes before what is queued later."""
+    stream = torch.cuda.Stream(r.device)
+    count = 1 << 20
+    with torch.cuda.stream(stream):
+        for is_async in (False, True):
+            tensor = torch.zeros(count, device=r.device)
+            for _ in range(100):
+                tensor += r.rank + 1
+            work = r.comm.all_reduce(tensor, SUM, async_op=is_async, stream=stream)
+            if is_async:
+                work.wait_on(stream)
+            tensor *= 2
+            expected = 200.0 * r.size * (r.size + 1) / 2
+            r.same(tensor, torch.full((count,), expected), f"stream, async_op={is_async}")
+
+
+def check_graph(r):
+    """The graph is replayed with other elements, in and behind work of torch's own."""
+    stream = torch.cuda.Stream(r.device)
+    for count in (257, 40_003, 1_000_001):
+        tensor = torch.empty(count, device=r.device)
+        source = torch.empty(count, device=r.device)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            tensor.copy_(source)
+            for _ in range(3):
+                r.comm.all_reduce(tensor, AVG, stream=stream)
+            tensor += 1
+        for _ in range(5):
+            # All averages after the first are the same, and exact: the elements are multiples of the size.
+            inputs = [values * r.size for values in r.inputs(count, torch.float32)]
+            source.copy_(inputs[r.rank])
+            torch.cuda.synchronize()
+            graph.replay()
+            r.same(tensor, torch.stack(inputs).sum(0) / r.size + 1, f"replay of {count}")
+        r.comm.barrier()
+        torch.cuda.synchronize()
+        del graph
+
+
+def check_split(r):
+    """Two communicators in turn."""
+    pair = r.comm.split([0, 1], "pair")
+    if pair is not None:
+        with pair:
+            tensor = torch.full((1000,), r.rank + 1.0, device=r.device)
+            pair.all_reduce(tensor, SUM)
+            r.same(tensor, torch.full((1000,), 3.0), "sum of the split")
+    r.comm.barrier()
+
+
+def check_errors(r):
+    """What does not fit is refused on this rank, and the communicator goes on."""
+    for tensor, what in (
+        (torch.ones(4), "host memory"),
+        (torch.ones(4, 4, device=r.device).t()[::2], "gaps"),
+    ):
+        try:
+            r.comm.all_reduce(tensor, SUM)
+            sys.exit(f"rank {r.rank}: {what} is no error")
+        except (headrace.InvalidArgument, headrace.NotSupported) as error:
+            sys.stdout.write(f"{what}: {error}\n")
+    tensor = torch.ones(4, device=r.device)
+    r.comm.all_reduce(tensor, SUM)
+    r.same(tensor, torch.full((4,), float(r.size)), "sum after errors")
+
+
+CHECKS = [check_all_reduce, check_parts, check_roots, check_streams, check_graph, check_split, check_errors]
+
+
+def main(backend, gpu, rank, size, folder):
+    device = f"cuda:{gpu}"
+    torch.cuda.set_device(int(gpu))
+    options = {"meeting": f"file://{folder}", "timeout": TIMEOUT, "meeting_timeout": TIMEOUT}
+    with headrace.new_comm(backend, device, rank=int(rank), size=int(size), **options) as comm:
+        for check in CHECKS:
+            if check is check_split and int(size) < 2:
+                continue
+            check(Rank(comm, device))
+            sys.stdout.write(f"{check.__name__}: right\n")
+            sys.stdout.flush()
+        torch.cuda.synchronize()
+        comm.finalize()
+
+
+main(*sys.argv[1:])
