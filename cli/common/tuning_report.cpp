@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/common/tuning_report.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace headrace::cli {

@@ -25,7 +25,7 @@ std::uint64_t between(std::uint64_t smaller, std::uint64_t larger) {
 
 /// The backend for a row, if `before` has those before it.
 std::optional<std::string> chosen_for(const TunedRow& row, const std::optional<std::string>& before) {
-  const auto fastest = fastest_in(row);
+  auto fastest = fastest_in(row);
   if (!fastest || !before) return fastest;
   const auto same = row.seconds.find(*before);
   const bool stays = same != row.seconds.end() && same->second <= row.seconds.at(*fastest) * clearly;

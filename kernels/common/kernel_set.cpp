@@ -33,7 +33,7 @@ std::int32_t KernelSet::load(const Family& family, headrace_kernels_open_v1& arg
     args.failed = "load the kernel";
     answer = driver_.func_load(function);
     if (answer != succeeded) return answer;
-    std::memcpy(functions.get() + kernel.offset, &function, sizeof function);
+    std::memcpy(functions.get() + kernel.offset, static_cast<const void*>(&function), sizeof function);
   }
   args.failed_kernel = nullptr;
   loaded_.push_back({&family, std::move(functions)});

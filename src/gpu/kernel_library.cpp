@@ -97,7 +97,7 @@ bool has_all_entries(const headrace_kernel_family_v1& family, std::size_t table_
   constexpr std::size_t first = sizeof(headrace_kernel_family_v1), step = sizeof(void (*)());
   for (std::size_t at = first; at + step <= table_bytes; at += step) {
     void (*entry)() = nullptr;
-    std::memcpy(&entry, reinterpret_cast<const char*>(&family) + at, step);
+    std::memcpy(static_cast<void*>(&entry), reinterpret_cast<const char*>(&family) + at, step);
     if (entry == nullptr) return false;
   }
   return true;

@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   const bool asks_help = std::any_of(argv + 1, argv + argc, [](std::string_view argument) {
     return argument == "--help" || argument == "-h";
   });
-  if (asks_help) std::cout << usage << std::endl;  // GoogleTest prints its own help behind it
+  if (asks_help) std::cout << usage << "\n" << std::flush;  // GoogleTest prints its own help behind it
   headrace::test::FakeGpus::offer_backends();
   headrace::contract::read_backends_flag(argc, argv);
   testing::InitGoogleTest(&argc, argv);

@@ -540,6 +540,8 @@ HEADRACE_FAKE_NCCL_API int fake_nccl_last_max_ctas() {
 
 // --- NCCL
 
+// NOLINTBEGIN(readability-identifier-naming): the names are those of NCCL
+
 HEADRACE_FAKE_NCCL_API Outcome ncclGetVersion(int* version) {
   *version = HEADRACE_FAKE_NCCL_VERSION;
   return Outcome::success;
@@ -764,3 +766,5 @@ HEADRACE_FAKE_NCCL_API Outcome ncclScatter(const void* from, void* to, std::size
                        fake::part_of(Kind::scatter, from, to, count, type, ReduceOp::sum, root));
 }
 #endif
+
+// NOLINTEND(readability-identifier-naming)

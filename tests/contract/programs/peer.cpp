@@ -49,15 +49,15 @@ class OwnFaults {
   static void handle() {
     struct sigaction action {};
     action.sa_handler = [](int) {
-      ++count_;
-      siglongjmp(after_, 1);
+      ++count;
+      siglongjmp(after, 1);
     };
     ::sigaction(SIGSEGV, &action, nullptr);
   }
   /// How many came to the handler, after one more.
   static int count_another() {
-    if (sigsetjmp(after_, 1) == 0) fault();
-    return count_;
+    if (sigsetjmp(after, 1) == 0) fault();
+    return count;
   }
 
  private:
@@ -65,8 +65,8 @@ class OwnFaults {
     void* const hole = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)*static_cast<const volatile char*>(hole);
   }
-  static inline sigjmp_buf after_;
-  static inline int count_ = 0;
+  static inline sigjmp_buf after;
+  static inline int count = 0;
 };
 
 struct Owned {

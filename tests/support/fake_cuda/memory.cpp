@@ -76,7 +76,7 @@ Outcome FakeDriver::pointer_get_attribute(void* value, PointerAttribute attribut
   if (found == pieces.end()) return Outcome::invalid_value;
   const Piece& piece = found->second;
   const auto put = [&]<class T>(T what) {
-    std::memcpy(value, &what, sizeof(T));
+    std::memcpy(value, static_cast<const void*>(&what), sizeof(T));
     return Outcome::success;
   };
   switch (attribute) {

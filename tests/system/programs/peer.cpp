@@ -74,6 +74,7 @@ Place find_place(const void* address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0, end = 0, offset = 0, inode = 0;
+    // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion): the kernel writes numbers that fit
     if (std::sscanf(line.c_str(), "%lx-%lx %*s %lx %*s %lu", &begin, &end, &offset, &inode) != 4) continue;
     if (wanted < begin || wanted >= end) continue;
     for (int descriptor = 0; descriptor < 1024; ++descriptor) {

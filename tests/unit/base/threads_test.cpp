@@ -15,11 +15,13 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <concepts>
 #include <csignal>
 #include <memory>
 #include <numeric>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace headrace {
@@ -219,6 +221,7 @@ sigset_t signal_mask() {
 /// A thread that the system does not make.
 struct RefusedThread {
   template <class Body>
+    requires(!std::same_as<std::remove_cvref_t<Body>, RefusedThread>)
   explicit RefusedThread(Body&&) {
     throw std::system_error(EAGAIN, std::generic_category());
   }

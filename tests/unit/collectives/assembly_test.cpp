@@ -5,6 +5,7 @@
 #include "base/random.hpp"
 #include "collectives/station.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -109,7 +110,8 @@ class TwoStations : public testing::Test {
 
 TEST_F(TwoStations, take_no_card_of_an_attempt_that_has_failed) {
   EXPECT_EQ(exchange(0, "of a failed attempt", std::chrono::milliseconds(20)).code(), Code::timed_out);
-  while (mail(1).card(key, name(0)).value_or(MailedCard{1, "not yet"}).bytes != "") std::this_thread::yield();
+  while (!mail(1).card(key, name(0)).value_or(MailedCard{1, "not yet"}).bytes.empty())
+    std::this_thread::yield();
   // As if its withdrawal were still under way.
   mail(1).put(name(0), AssemblyMail::pieces(key, 1, "of a failed attempt").front());
   Result<std::vector<std::string>> late = Error{Code::internal, "it has not run"};

@@ -36,7 +36,6 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 
 /// Ranks are threads: what the candidate of this name answers on one of them, if it is not empty.
 thread_local std::map<std::string, std::string> refused_here;

@@ -41,7 +41,7 @@ TEST(BackendInstance, a_host_function_that_fails_lets_no_exception_into_the_back
   table.create = [](const headrace_host_v1* host, const headrace_create_v1*, void** instance,
                     headrace_text_v1*) {
     host_of_instance = host;
-    *instance = &host_of_instance;
+    *instance = static_cast<void*>(&host_of_instance);
     return int32_t{HEADRACE_OK};
   };
   FailingEvents events;

@@ -67,7 +67,10 @@ struct Stalled {
     t.cancel = [](void*, void*) { ++cancels; };
     t.release = [](void*, void*) {};
     t.notify = [](void*, void*, uint32_t channel, const void* bytes, size_t length) {
-      if (full > 0 && full-- > 0) return headrace_status_v1{HEADRACE_WOULD_BLOCK, 0, HEADRACE_NO_PAGE};
+      if (full > 0) {
+        --full;
+        return headrace_status_v1{HEADRACE_WOULD_BLOCK, 0, HEADRACE_NO_PAGE};
+      }
       if (channel == HEADRACE_CHANNEL_USER) messages.emplace_back(static_cast<const char*>(bytes), length);
       return headrace_status_v1{HEADRACE_OK, 0, HEADRACE_NO_PAGE};
     };

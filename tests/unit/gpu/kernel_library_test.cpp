@@ -99,11 +99,11 @@ TEST_F(KernelLibraryTest, a_family_that_is_missing_or_too_old_is_not_supported_a
 }
 
 /// The library without one family.
-template <const char* lacking>
+template <const char* Lacking>
 headrace_kernels_v1 table_without() {
   headrace_kernels_v1 table = cuda::fake_kernels_table();
   table.family = [](const char* name, std::uint32_t version) -> const headrace_kernel_family_v1* {
-    return std::string_view(name) == lacking ? nullptr : cuda::fake_kernels_table().family(name, version);
+    return std::string_view(name) == Lacking ? nullptr : cuda::fake_kernels_table().family(name, version);
   };
   return table;
 }

@@ -257,7 +257,8 @@ TEST_F(ModelCoreTest, constants_are_replaced_between_runs) {
       std::vector<Tensor> outputs;
       while (!stop.stop_requested()) EXPECT_TRUE(core->run(std::span(&x_, 1), outputs, {}));
     });
-    for (float value = 2; value < 100; ++value) {
+    for (int i = 2; i < 100; ++i) {
+      const auto value = static_cast<float>(i);
       const std::array<float, 3> values{value, value, value};
       ASSERT_TRUE(core->replace_constants({{"weight", {values.data(), DType::float32, {3}, {}, {}}}}));
     }

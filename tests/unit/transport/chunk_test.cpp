@@ -14,7 +14,7 @@ constexpr std::uint64_t max_ranges = 4096;
 struct Shape {
   std::vector<std::uint64_t> offsets, lengths;
   void* region = nullptr;
-  void* regions[1] = {&region};
+  void* regions[1] = {static_cast<void*>(&region)};
   headrace_side_v1 side{};
   headrace_prepare_v1 request{};
 

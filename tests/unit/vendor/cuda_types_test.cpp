@@ -158,7 +158,7 @@ HEADRACE_SAME_PLACE(Copy2D, height, CUDA_MEMCPY2D, Height);
 static_assert(sizeof(LaunchConfig) == sizeof(CUlaunchConfig));
 HEADRACE_SAME_PLACE(LaunchConfig, block_x, CUlaunchConfig, blockDimX);
 HEADRACE_SAME_PLACE(LaunchConfig, shared_bytes, CUlaunchConfig, sharedMemBytes);
-HEADRACE_SAME_PLACE(LaunchConfig, stream, CUlaunchConfig, hStream);
+HEADRACE_SAME_PLACE(LaunchConfig, stream, CUlaunchConfig, hStream);  // NOLINT(bugprone-sizeof-expression)
 HEADRACE_SAME_PLACE(LaunchConfig, attribute_count, CUlaunchConfig, numAttrs);
 
 /// Two arguments are passed alike: they have one size, and both are pointers or neither is.

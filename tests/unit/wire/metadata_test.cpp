@@ -392,7 +392,6 @@ TEST(Metadata, MetadataThatBreaksARuleIsNotDecoded) {
   expect_corrupt(Body().binary("gone", "1234567").sealed(), "a multiple of 8");
   expect_corrupt(Body().binary("gone", std::string(8 * ((std::size_t{1} << 20) + 1), '\1')).sealed(),
                  "are allowed");
-  std::string deep(40, '\x91');
   expect_corrupt(Body()
                      .with("x",
                            [&](Packer& p) {
