@@ -7,7 +7,7 @@ The peers are NCCL, through the backend nccl, and torch's symmetric memory for a
 two-shot), where a torch with CUDA is installed. Each size is measured eagerly and in replays of CUDA graphs,
 by `headrace bench coll`, which compares all data. In each round every side has a turn; the median of the
 rounds counts, and the best peer is the one that is named. Rows go to bench/results, by the number of ranks:
-table coll-gpu2, coll-gpu4 and so on.
+table coll-gpu2, coll-gpu4 and so on. With --backend auto the peer is NCCL alone, and cases end in /auto.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_coll_gpu.py --ranks 2 --types float32,bfloat16
@@ -31,7 +31,6 @@ from comparison import RESULTS, Measured, Rows, default_label, ended, find_comma
 
 OPS = "all_reduce,all_gather_single,reduce_scatter_single,all_to_all_single"
 BYTES = "8,1KiB,8KiB,64KiB,256KiB,512KiB,1MiB,4MiB,16MiB,64MiB"
-OURS = "p2p"
 SYMMETRIC = {"one_shot": "torch_one_shot", "two_shot": "torch_two_shot"}
 
 Case = tuple[str, str, int, bool]  # operation, type, bytes, in graphs
@@ -87,7 +86,7 @@ def of_torch(options: argparse.Namespace) -> Iterator[tuple[str, Case, float, bo
 
 def one_round(options: argparse.Namespace, samples: Samples) -> None:
     for graph in (False, True):
-        for backend in (OURS, "nccl"):
+        for backend in (options.backend, "nccl"):
             for case, value, right in of_command(backend, graph, options):
                 samples[case][backend].take([value], right)
     if options.symmetric and "all_reduce" in options.ops.split(","):
@@ -117,6 +116,9 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, default=2, help="ranks, each with its own GPU (default: 2)")
+    parser.add_argument(
+        "--backend", choices=("p2p", "auto"), default="p2p", help="what is compared (default: p2p)"
+    )
     parser.add_argument("--ops", default=OPS, help=f"operations (default: {OPS})")
     parser.add_argument(
         "--bytes", default=BYTES, help=f"of the larger of input and output (default: {BYTES})"
@@ -140,7 +142,8 @@ def main() -> None:
     if count < options.ranks:
         print(f"nothing run: {options.ranks} ranks need a GPU each, and this machine has {count}")
         return
-    options.symmetric = has_torch()
+    ours = options.backend
+    options.symmetric = ours == "p2p" and has_torch()
     machine = f"{count}x {name}, {len(os.sched_getaffinity(0))} cores"
     rows = Rows(f"coll-gpu{options.ranks}", options.machine_label, machine, options.commit)
     samples: Samples = defaultdict(lambda: defaultdict(Measured))
@@ -148,26 +151,28 @@ def main() -> None:
         one_round(options, samples)
     lines = []
     for (op, dtype, size_bytes, graph), sides in sorted(samples.items()):
-        peers = {side: median(values) for side, values in sides.items() if side != OURS}
-        if OURS not in sides or not peers:
+        peers = {side: median(values) for side, values in sides.items() if side != ours}
+        if ours not in sides or not peers:
             continue
         best = min(peers, key=lambda side: peers[side])
-        ours = median(sides[OURS])
-        checked = sides[OURS].checked and sides[best].checked
+        value = median(sides[ours])
+        checked = sides[ours].checked and sides[best].checked
         case = f"{op}/{size_bytes}/{dtype}/{'graph' if graph else 'eager'}"
+        if ours != "p2p":
+            case += f"/{ours}"
         rows.add(
             case,
             "us",
             "us",
-            ours,
+            value,
             peer=best,
             peer_value=peers[best],
             lower_is_better=True,
             checked=checked,
         )
         others = ", ".join(f"{side} {value:.2f}" for side, value in sorted(peers.items()))
-        lines.append([case, f"{ours:.2f}", others, f"{peers[best] / ours:.2f}", "" if checked else "WRONG"])
-    print(table(["case", "p2p us", "peers us", "times faster", ""], lines))
+        lines.append([case, f"{value:.2f}", others, f"{peers[best] / value:.2f}", "" if checked else "WRONG"])
+    print(table(["case", f"{ours} us", "peers us", "times faster", ""], lines))
     print(rows.write(options.results))
 
 
