@@ -232,8 +232,8 @@ CommTuning built_in_comm_tuning() {
   constexpr std::uint64_t kib = 1 << 10, mib = 1 << 20;
   const CommOperation sums = CommOperation::all_reduce;
   return {"built in",
-          {{.ranks = 2, .operation = sums, .up_to_bytes = 512 * kib, .backend = "p2p"},
-           {.operation = sums, .up_to_bytes = 256 * kib, .backend = "p2p"},
+          {{.ranks = 2, .operation = sums, .up_to_bytes = 16 * mib, .backend = "p2p"},
+           {.operation = sums, .up_to_bytes = 512 * kib, .backend = "p2p"},
            {.operation = sums, .up_to_bytes = 1 * mib, .backend = "nccl"},
            {.operation = sums, .up_to_bytes = 4 * mib, .backend = "p2p"},
            {.operation = sums, .backend = "nccl"},

@@ -132,13 +132,13 @@ def check_graph(r):
 
 
 def check_split(r):
-    """Two communicators in turn."""
-    pair = r.comm.split([0, 1], "pair")
-    if pair is not None:
-        with pair:
-            tensor = torch.full((1000,), r.rank + 1.0, device=r.device)
-            pair.all_reduce(tensor, SUM)
-            r.same(tensor, torch.full((1000,), 3.0), "sum of the split")
+    """Pairs of ranks, and the whole after them."""
+    group = [r.rank // 2 * 2, r.rank // 2 * 2 + 1]
+    with r.comm.split(group, f"pair of {group[0]}") as pair:
+        tensor = torch.full((1000,), r.rank + 1.0, device=r.device)
+        pair.all_reduce(tensor, SUM)
+        r.same(tensor, torch.full((1000,), sum(group) + 2.0), "sum of the split")
+        pair.finalize()
     r.comm.barrier()
 
 

@@ -105,13 +105,14 @@ TEST(Choices, built_in_entries_part_small_calls_from_large_ones) {
     const Choices choices = of_ranks(ranks);
     EXPECT_EQ(choices.pick({CommOperation::all_to_all_single, 4, 1 * mib}), 0);
     EXPECT_EQ(choices.pick({CommOperation::all_to_all_single, 4, 1 * mib + 1}), 1);
-    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 256 * kib}), 0);
-    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 1 * mib}), 1);
+    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 512 * kib}), 0);
     EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 4 * mib}), 0);
-    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 4 * mib + 1}), 1);
+    EXPECT_EQ(choices.pick({CommOperation::all_reduce, 4, 16 * mib + 1}), 1);
   }
-  EXPECT_EQ(of_ranks(2).pick({CommOperation::all_reduce, 4, 512 * kib}), 0);
-  EXPECT_EQ(of_ranks(4).pick({CommOperation::all_reduce, 4, 512 * kib}), 1);
+  for (const std::uint64_t bytes : {1 * mib, 4 * mib + 1, 16 * mib}) {
+    EXPECT_EQ(of_ranks(2).pick({CommOperation::all_reduce, 4, bytes}), 0);
+    EXPECT_EQ(of_ranks(4).pick({CommOperation::all_reduce, 4, bytes}), 1);
+  }
 }
 
 TEST(Choices, an_entry_whose_backend_is_not_open_holds_for_nothing) {

@@ -19,7 +19,7 @@ class CommOnAutoRealGpus : public testing::Test {
   /// Calls of both backends, on two streams and the communicator's own, none of which waits on the host.
   static void many_calls(Comm& comm, const RankGpu& gpu) {
     std::minstd_rand random(7);  // the same on all ranks
-    OnGpu<int> small(gpu, filled(1'000, 1)), large(gpu, filled(200'000, 1));
+    OnGpu<int> small(gpu, filled(1'000, 1)), large(gpu, filled(5'000'000, 1));
     gpu.wait();
     std::vector<Work> works;
     for (int i = 0; i < 200; ++i) {

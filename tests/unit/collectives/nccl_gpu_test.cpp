@@ -37,7 +37,9 @@ class CommOnNcclGpus : public testing::Test {
       overlap(comm, gpu);
       capture(comm, gpu);
       split_backwards(comm, gpu);
-      if (size > 1)
+      // Ranks of one process on one GPU write to one another's memory by its plain addresses. One that aborts
+      // frees it, and the kernel of another one, which waits, ends the process's context (NCCL 2.32.3).
+      if (size > 1 && gpus > 1)
         lose_a_rank(comm, gpu);
       else
         must(comm.finalize());
