@@ -55,14 +55,8 @@ class Assembly {
     deadline_ = std::max(deadline_, Deadline::after(longest_answer));
     HEADRACE_TRY_VOID(for_others([&](std::size_t rank) { return answer(rank); }));
     std::vector<std::string> cards(seats_.size());
-    HEADRACE_TRY_VOID(for_others([&](std::size_t rank) {
-      return wait_until(rank, [&]() -> Result<bool> {
-        HEADRACE_TRY_VOID(answer(rank));
-        auto card = agreed_card(rank);
-        if (card) cards[rank] = std::move(card->bytes);
-        return card.has_value();
-      });
-    }));
+    HEADRACE_TRY_VOID(for_others(
+        [&](std::size_t rank) { return wait_until(rank, [&] { return take_card(rank, cards[rank]); }); }));
     return cards;
   }
 
@@ -81,6 +75,13 @@ class Assembly {
   }
 
  private:
+  /// Whether the card on which both have agreed has come; then `card` has it.
+  Result<bool> take_card(std::size_t rank, std::string& card) {
+    HEADRACE_TRY_VOID(answer(rank));
+    auto agreed = agreed_card(rank);
+    if (agreed) card = std::move(agreed->bytes);
+    return agreed.has_value();
+  }
   [[nodiscard]] AssemblyMail& mail() const { return station_.assembly_mail(); }
 
   /// The next rank first, so that not all begin with the same.

@@ -86,8 +86,9 @@ struct FakeAuto {
     source.candidates = {
         {"p2p", [this] { return unless_refused("p2p", p2p_backend.table()); }, p2p_hints, {"blocks"}},
         {"nccl", [this] { return unless_refused("nccl", nccl_backend.table()); }, nccl::hint_names(), {}}};
-    source.read_tuning = [](const std::string& path) {
-      return path.empty() ? Result<CommTuning>(built_in_comm_tuning()) : read_comm_tuning(path);
+    source.read_tuning = [](const std::string& path) -> Result<CommTuning> {
+      if (!path.empty()) return read_comm_tuning(path);
+      return CommTuning{"of the tests", {{.up_to_bytes = 256 << 10, .backend = "p2p"}, {.backend = "nccl"}}};
     };
     return source;
   }
@@ -150,7 +151,7 @@ void reduce(Comm& comm, const RankGpu& gpu, std::size_t count, const OpOptions& 
   EXPECT_THAT(numbers.values(), testing::Each(comm.size()));
 }
 
-constexpr std::size_t small = 1'000, large = 200'000;  // ints: below and above what is built in
+constexpr std::size_t small = 1'000, large = 200'000;  // ints: below and above 256 KiB
 
 TEST_F(CommOnAuto, gives_small_calls_to_p2p_and_large_ones_to_nccl) {
   with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
@@ -196,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, CommOnAutoTables,
                                              3,
                                              3,
                                              {{.up_to_bytes = 400, .backend = "nccl"}, {.backend = "p2p"}}}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& one) { return one.param.name; });
 
 TEST_P(CommOnAutoTables, does_all) {
   with_ranks(GetParam().size, [](Comm& comm, const RankGpu& gpu) {
@@ -294,7 +295,9 @@ class AutoOrder : public CommOnAuto {
       EXPECT_EQ(work.status(), WorkStatus::in_progress);
       EXPECT_EQ(*static_cast<const int*>(to.elements().data),
                 0);  // the fake runs at once what waits for nothing
-      if (async) EXPECT_TRUE(must(gpu.other_stream().poll_idle()));  // later work of it goes on
+      if (async) {   // later work of it goes on
+        EXPECT_TRUE(must(gpu.other_stream().poll_idle()));
+      }
       go = true;
       must(work.wait());
       must(gpu.other_stream().wait_idle());

@@ -38,7 +38,9 @@ TEST(Batch, moves_to_and_from_all_ranks_in_one_call) {
       must(work.wait());
       EXPECT_EQ(work.status(), WorkStatus::completed);
       for (int other = 0; other < 3; ++other)
-        if (other != comm.rank()) EXPECT_EQ(got[static_cast<std::size_t>(other)], row(count, other));
+        if (other != comm.rank()) {
+          EXPECT_EQ(got[static_cast<std::size_t>(other)], row(count, other));
+        }
     });
   }
 }

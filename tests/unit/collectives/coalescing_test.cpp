@@ -30,7 +30,9 @@ TEST(Coalescing, issues_the_calls_of_the_thread_in_order_and_ends_them_as_one) {
       EXPECT_EQ(second.status(), WorkStatus::completed);
       EXPECT_EQ(sum[999], 3);
       EXPECT_EQ(root[9], 2);
-      if (comm.rank() == 1) EXPECT_EQ(got, sent);
+      if (comm.rank() == 1) {
+        EXPECT_EQ(got, sent);
+      }
       ok(comm.barrier());
     });
   }

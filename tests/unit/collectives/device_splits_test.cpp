@@ -125,7 +125,9 @@ void expect_refusal(const SplitNumbers& get, const SplitNumbers& give, const cha
     EXPECT_THAT(refused.error().message,
                 AllOf(HasSubstr("device_all_to_all_v_single number 2"), HasSubstr(why)));
     EXPECT_TRUE(comm.is_aborted());
-    if (wrong) EXPECT_EQ(std::ranges::count(room, -1), 12) << why;
+    if (wrong) {
+      EXPECT_EQ(std::ranges::count(room, -1), 12) << why;
+    }
     EXPECT_EQ(room.front(), -1);
     EXPECT_EQ(room.back(), -1);
   });

@@ -135,8 +135,9 @@ TEST(Messages, that_are_empty_count_among_those_that_are_kept) {
                for (int i = 0; comm.rank() == 0 && i < count; ++i)
                  sent.push_back(must(comm.send(nothing, 1, options)));
                // Rank 1 takes messages while it is in the barrier.
-               if (comm.rank() == 0)
+               if (comm.rank() == 0) {
                  EXPECT_EQ(sent.back().wait(std::chrono::milliseconds(100)).code(), Code::timed_out);
+               }
                ok(comm.barrier());
                for (int i = 0; comm.rank() == 1 && i < count; ++i) ok(comm.recv(nothing, 0));
                for (const Work& work : sent) must(work.wait());

@@ -106,7 +106,9 @@ TEST(MonitoredBarrier, goes_on_without_a_rank_that_is_gone_if_all_are_waited_for
       told = true;
       EXPECT_EQ(result.code(), wait_all_ranks ? Code::timed_out : Code::peer_lost);
       EXPECT_THAT(result.error().message, HasSubstr("rank 1 is gone"));
-      if (wait_all_ranks) EXPECT_THAT(result.error().message, HasSubstr("rank 2 has not come within 500 ms"));
+      if (wait_all_ranks) {
+        EXPECT_THAT(result.error().message, HasSubstr("rank 2 has not come within 500 ms"));
+      }
     });
   }
 }

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, CommOnEachNccl,
                                          Version{"old", "nccl_old", "1"},
                                          Version{"newest_goes_on", "nccl_newest", "0"},
                                          Version{"old_goes_on", "nccl_old", "0"}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& one) { return one.param.name; });
 
 void done(const Result<Work>& result) {
   ok(result);
@@ -502,7 +502,7 @@ class CommOnBlockingNccl : public CommOnEachNccl {};
 INSTANTIATE_TEST_SUITE_P(Ways, CommOnBlockingNccl,
                          testing::Values(Version{"newest", "nccl_newest", "1"},
                                          Version{"old", "nccl_old", "1"}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& one) { return one.param.name; });
 
 TEST_P(CommOnBlockingNccl, aborts_beside_a_call_that_waits_inside_the_library) {
   Comm comm = one_rank();

@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, CommOnP2pGpus,
                          testing::Values(GpuRanks{"one", 1, 1}, GpuRanks{"two", 2, 3},
                                          GpuRanks{"three", 3, 3}, GpuRanks{"three_of_one_gpu", 3, 1},
                                          GpuRanks{"four_of_two_gpus", 4, 2}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& one) { return one.param.name; });
 
 TEST_P(CommOnP2pGpus, does_all) {
   with_gpu_ranks(GetParam().size, GetParam().gpus, [](Comm& comm, const RankGpu& gpu) {

@@ -295,10 +295,10 @@ TEST_F(CollectivesTest, captured_operations_take_new_elements_at_each_replay) {
     std::vector<cuda::Graph> graphs(count());
     std::vector<cuda::GraphExec> execs(count());
     for (unsigned rank = 0; rank < count(); ++rank) {
-      const cuda::Stream stream = ranks[rank].stream.handle();
-      ASSERT_EQ(driver.stream_begin_capture(stream, cuda::CaptureMode::relaxed), cuda::Outcome::success);
+      const cuda::Stream queue = ranks[rank].stream.handle();
+      ASSERT_EQ(driver.stream_begin_capture(queue, cuda::CaptureMode::relaxed), cuda::Outcome::success);
       ASSERT_EQ(launch(call, rank), cuda::Outcome::success);
-      ASSERT_EQ(driver.stream_end_capture(stream, &graphs[rank]), cuda::Outcome::success);
+      ASSERT_EQ(driver.stream_end_capture(queue, &graphs[rank]), cuda::Outcome::success);
       ASSERT_EQ(driver.graph_instantiate(&execs[rank], graphs[rank], 0), cuda::Outcome::success);
     }
     for (int replay = 0; replay < 5; ++replay) {
