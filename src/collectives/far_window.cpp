@@ -126,13 +126,20 @@ Result<std::uint64_t> FarWindow::ask(WindowMailKind kind, std::size_t at_bytes, 
   HEADRACE_TRY_VOID(call.until([&]() -> Result<bool> {
     if (answered_.load(std::memory_order_seq_cst) == question.number) return true;
     if (!again.expired()) return false;
-    HEADRACE_TRY_VOID(check_window(call));
-    const auto sent = notify(question);
-    if (!sent && sent.code() != Code::would_block) return failure(sent.error(), call);
-    if (sent) again = Deadline::after(ask_again_after);
+    auto sent = send_question(question, call);
+    if (!sent) return std::move(sent).error();
+    if (*sent) again = Deadline::after(ask_again_after);
     return false;
   }));
   return value_.load(std::memory_order_relaxed);
+}
+
+/// False: there is no room for it now.
+Result<bool> FarWindow::send_question(const WindowMail& question, const WindowCall& call) {
+  HEADRACE_TRY_VOID(check_window(call));
+  const auto sent = notify(question);
+  if (!sent && sent.code() != Code::would_block) return failure(sent.error(), call);
+  return sent.ok();
 }
 
 void FarWindow::answered(const WindowMail& answer) {

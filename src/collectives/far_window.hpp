@@ -76,6 +76,7 @@ class FarWindow {
   [[nodiscard]] Error failure(Error error, const WindowCall& call) const;
   [[nodiscard]] Result<void> check_window(const WindowCall& call) const;
   [[nodiscard]] Result<void> notify(const WindowMail& mail);
+  Result<bool> send_question(const WindowMail& question, const WindowCall& call);
 
   const std::shared_ptr<Station> station_;
   const FarWindowAddress address_;
