@@ -518,7 +518,7 @@ void HostComm::fail(const Call& call, const Error& error) {
   end_all(full, full.message);
   if (!options().abort_on_error) return;
   Log(Logger::process_default(), "collectives")
-      .error("the process ends, as abort_on_error asks: {}", full.message);
+      .error("the process ends, as it shall when an operation fails: {}", full.message);
   flush_trace_files();
   std::abort();
 }

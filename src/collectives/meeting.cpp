@@ -161,6 +161,9 @@ Result<void> Meeting::pause(Deadline deadline) {
 }
 
 Error Meeting::late() {
+  if (const auto mine = entry_of(rank_); is_missing(mine))
+    return make_error(Code::timed_out, "rank {} of {} has not reached the meeting place: {}", rank_, size_,
+                      mine.error().message);
   std::string missing;
   for (int rank = 0; rank < size_; ++rank)
     if (rank != rank_ && is_missing(entry_of(rank)))

@@ -122,7 +122,8 @@ class RemoteStore final : public CommStore {
   template <class T>
   static Result<T> if_it_listens(Result<T> answer) {
     if (answer || answer.code() != Code::peer_lost) return answer;
-    return make_error(Code::not_found, "{}", answer.error().message);
+    return make_error(Code::not_found, "{}. Rank 0 listens there once it has started",
+                      answer.error().message);
   }
 
   const std::string address_;

@@ -613,7 +613,7 @@ void TableComm::fail(const Call& call, Error error) {
   const Error full = described(*this, call, std::move(error));
   end_all(full);
   if (!options().abort_on_error) return;
-  host_->log.error("the process ends, as abort_on_error asks: {}", full.message);
+  host_->log.error("the process ends, as it shall when an operation fails: {}", full.message);
   std::abort();
 }
 

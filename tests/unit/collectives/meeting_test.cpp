@@ -188,6 +188,17 @@ TEST(Meeting, that_is_not_complete_in_time_names_the_ranks_that_have_not_come) {
   });
 }
 
+TEST(Meeting, where_nobody_listens_is_named_with_its_address) {
+  CommOptions options = rank_options(1, 2, unique_comm_name());
+  options.meeting = "tcp://127.0.0.1:1";
+  options.meeting_timeout = 100ms;
+  const auto late = Comm::open(options);
+  ASSERT_EQ(late.code(), Code::timed_out);
+  EXPECT_THAT(late.error().message, HasSubstr("rank 1 of 2 has not reached the meeting place: "));
+  EXPECT_THAT(late.error().message, HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(late.error().message, HasSubstr("Rank 0 listens there once it has started"));
+}
+
 TEST(Meeting, a_rank_that_two_callers_have_is_refused) {
   const std::string name = unique_comm_name();
   std::atomic<int> refused = 0;
