@@ -23,7 +23,7 @@ std::vector<std::string> variables_of(const std::vector<OptionTable>& tables) {
 
 bool is_of_a_backend(std::string_view name, const std::vector<OptionTable>& tables) {
   return std::ranges::any_of(tables, [name](const OptionTable& table) {
-    return !table.scope.empty() && name.starts_with(variable_name(table.scope, ""));
+    return !table.scope.empty() && table.is_alone && name.starts_with(variable_name(table.scope, ""));
   });
 }
 

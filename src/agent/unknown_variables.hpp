@@ -17,6 +17,7 @@ namespace headrace {
 struct OptionTable {
   std::string scope;  ///< "tcp"; "": those of the agent
   std::vector<OptionRow> rows;
+  bool is_alone = true;  ///< no variable but those of its rows begins with its scope
 };
 
 /// A sentence for each variable of `environment` ("NAME=value") that no table has, and whose name is nearly

@@ -2,6 +2,7 @@
 #include "collectives/observers.hpp"
 
 #include "agent/backend_set.hpp"
+#include "agent/unknown_variables.hpp"
 #include "base/log.hpp"
 #include "base/names.hpp"
 #include "base/options.hpp"
@@ -41,6 +42,13 @@ Result<Options> resolve_options() {
   OptionSources sources;
   sources.scope = "comm";
   return Options::resolve(option_rows, sources);
+}
+
+/// HEADRACE_COMM_LIB_<NAME> and the switches of a build begin as the first ones do.
+void warn_of_misspelt_options() {
+  warn_of_unknown_variables(Log(Logger::process_default(), "collectives"),
+                            {{"comm", {option_rows.begin(), option_rows.end()}, false},
+                             {"p2p", {p2p::hint_rows.begin(), p2p::hint_rows.end()}}});
 }
 
 /// The recorders of this process, one for each rank that is in it: a dump has all communicators of a rank.
@@ -107,6 +115,7 @@ Result<void> add_trace(Comm& comm, const std::shared_ptr<Comm::Core>& core, cons
 }  // namespace
 
 Result<Observers> Observers::read() {
+  warn_of_misspelt_options();
   HEADRACE_TRY(options, resolve_options());
   Observers observers;
   HEADRACE_TRY(entries, options.integer("trace"));

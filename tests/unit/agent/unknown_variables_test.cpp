@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace headrace {
 namespace {
 
@@ -28,6 +30,15 @@ TEST(UnknownVariables, a_misspelt_option_is_said_with_the_right_one) {
   EXPECT_THAT(said_of({"HEADRACE_TPC_SOCKETS=3", "HEADRACE_RUNTIMEDIR=/tmp"}),
               ElementsAre(HasSubstr("HEADRACE_TCP_SOCKETS?"), HasSubstr("HEADRACE_RUNTIME_DIR?")));
   EXPECT_THAT(said_of({"HEADRACE_TCP_BUFFER_OF_A_SOCKET=1"}), ElementsAre(HasSubstr("did you mean")));
+}
+
+TEST(UnknownVariables, a_scope_that_others_share_has_only_its_near_names) {
+  const auto said = [](std::string_view variable) {
+    return unknown_variables(std::array{variable}, {{"comm", {{"trace", "0", "count", ""}}, false}});
+  };
+  EXPECT_THAT(said("HEADRACE_COMM_TRACES=1"), ElementsAre(HasSubstr("did you mean HEADRACE_COMM_TRACE?")));
+  EXPECT_THAT(said("HEADRACE_COMM_LIB_MINE=/a.so"), IsEmpty());
+  EXPECT_THAT(said("HEADRACE_COMM_NCCL=ON"), IsEmpty());
 }
 
 TEST(UnknownVariables, options_and_names_of_others_are_not_said) {
