@@ -3,13 +3,15 @@
 
     python -m headrace.demo_model.export --output DIR
     python -m headrace.demo_model.export --shape 8b --device cuda
+    python -m headrace.demo_model.export --tensor-parallel 2
 
 A package that is up to date is kept. Each package has a record of its torch, its processor features or GPU,
 its shape and its source; reading the record needs no torch. Each new package is compared with PyTorch at
 several sizes, and layer.pt2 must give the same bits for every page size and order of pages. Shapes with
-random weights have two more packages, which make the weights, and the file sizes.json. Standard output gets
-one line, the folder; standard error gets the progress. An error names the package that cannot be exported and
-its step, and the signal if its process crashed.
+random weights have two more packages, which make the weights, and the file sizes.json. `--tensor-parallel 2`
+adds attention_of_2.pt2, feed_forward_of_2.pt2 and store_of_2.pt2, which run one of two ranks (split.py).
+Standard output gets one line, the folder; standard error gets the progress. An error names the package that
+cannot be exported and its step, and the signal if its process crashed.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ _SOURCES = (
     "model.py",
     "shapes.py",
     "random_weights.py",
+    "split.py",
     "pieces.py",
     "export.py",
     "../export.py",
@@ -66,10 +69,16 @@ class Target:
 
     shape_name: str = "book"
     device: str = "cpu"  # or cuda: any GPU of this machine
+    ranks: int = 1  # more than one: also the packages of one of so many ranks
 
     @property
     def shape(self) -> Shape:
         return SHAPES[self.shape_name]
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """Returns the names of its packages."""
+        return (*self.shape.pieces, *self.shape.split_pieces(self.ranks))
 
 
 def current_key(target: Target = Target()) -> dict[str, str]:
@@ -100,7 +109,8 @@ def default_folder(target: Target = Target()) -> Path:
         if named
         else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
     )
-    return cache / ("demo" if target == Target() else f"demo-{target.shape_name}-{target.device}")
+    usual = (target.shape_name, target.device) == ("book", "cpu")
+    return cache / ("demo" if usual else f"demo-{target.shape_name}-{target.device}")
 
 
 def _gpu() -> str:
@@ -142,9 +152,11 @@ def export_pieces(output: Path, cache: Path | None = None, target: Target = Targ
     """Exports the missing and outdated packages into the folder. Returns the paths of all packages.
 
     errors   backend_failed (a package could not be exported: the text names the package, its step, and how
-             its process ended), not_supported (the target is a GPU, and this machine has none)
+             its process ended), not_supported (the target is a GPU, and this machine has none),
+             invalid_argument (so many ranks cannot share the model's heads: which numbers can)
     """
-    packages = [output / f"{piece}.pt2" for piece in target.shape.pieces]
+    _check_ranks(target)
+    packages = [output / f"{piece}.pt2" for piece in target.pieces]
     key = current_key(target)
 
     def outdated() -> list[str]:
@@ -163,6 +175,13 @@ def export_pieces(output: Path, cache: Path | None = None, target: Target = Targ
     return packages
 
 
+def _check_ranks(target: Target) -> None:
+    try:
+        target.shape.sizes.split(target.ranks)
+    except ValueError as error:
+        raise InvalidArgument(f"--tensor-parallel {target.ranks}: {error}") from error
+
+
 def _write_sizes(output: Path, shape: Shape) -> None:
     """Writes the sizes for the command, which otherwise reads them from the weights file. They are written
     before the packages, because only the packages are checked later."""
@@ -173,7 +192,7 @@ def _write_sizes(output: Path, shape: Shape) -> None:
 def _sweep(output: Path, target: Target) -> None:
     """Removes the unfinished files of an export that was killed. The lock is held: no other process writes
     there."""
-    for piece in target.shape.pieces:
+    for piece in target.pieces:
         for begun in output.glob(f".{piece}-*"):
             shutil.rmtree(begun) if begun.is_dir() and not begun.is_symlink() else begun.unlink(
                 missing_ok=True
@@ -258,7 +277,8 @@ def _piece_command(piece: str, output: Path, target: Target) -> list[str]:
         "--piece",
         piece,
     ]
-    return [*command, "--shape", target.shape_name, "--device", target.device]
+    command += ["--shape", target.shape_name, "--device", target.device]
+    return [*command, "--tensor-parallel", str(target.ranks)]
 
 
 def export_piece(
@@ -274,9 +294,9 @@ def export_piece(
     errors    invalid_argument (the shape has no such package), and those of export_package
     """
     shape, device = target.shape, target.device
-    if piece not in shape.pieces:
+    if piece not in target.pieces:
         raise InvalidArgument(
-            f"shape {target.shape_name} has no package {piece}: it has {', '.join(shape.pieces)}"
+            f"shape {target.shape_name} has no package {piece}: it has {', '.join(target.pieces)}"
         )
     key = current_key(target)
     require_torch()
@@ -286,6 +306,9 @@ def export_piece(
 
     torch.manual_seed(1)
     checks = {"layer": lambda package: pieces.check_pages(package, shape, device)}
+    checks[f"attention_of_{target.ranks}"] = lambda package: pieces.check_pages(
+        package, shape, device, target.ranks
+    )
     checks |= dict.fromkeys(
         ("random_layer", "random_ends"), lambda package: pieces.check_random(package, shape, device)
     )
@@ -338,7 +361,14 @@ def main() -> int:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="device to compile for (default: cpu)"
     )
-    pieces = sorted({piece for shape in SHAPES.values() for piece in shape.pieces})
+    parser.add_argument(
+        "--tensor-parallel",
+        type=int,
+        default=1,
+        metavar="RANKS",
+        help="export the packages of one of so many ranks, too (default: 1, no more packages)",
+    )
+    pieces = sorted({piece for target in _all_targets() for piece in target.pieces})
     parser.add_argument("--piece", choices=pieces, help="export only this package, even if it is up to date")
     parser.add_argument(
         "--cache",
@@ -349,7 +379,7 @@ def main() -> int:
     # A pipe to the process that exports all packages: this process writes its steps to it.
     parser.add_argument("--steps-to", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    target = Target(options.shape, options.device)
+    target = Target(options.shape, options.device, options.tensor_parallel)
     output: Path = options.output or default_folder(target)
     signal.signal(signal.SIGTERM, _end)
     try:
@@ -367,6 +397,12 @@ def main() -> int:
         )
         return 1
     return 0
+
+
+def _all_targets() -> Iterator[Target]:
+    for name, shape in SHAPES.items():
+        for ranks in shape.sizes.splits():
+            yield Target(name, ranks=ranks)
 
 
 def _steps_to(descriptor: int | None) -> Callable[[str], None]:

@@ -64,6 +64,44 @@ def feed_forward(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     return functional.linear(functional.silu(gate) * up, down)
 
 
+def attend(sizes: Sizes, x: Tensor, kv: Tensor, slots: Tensor, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention of a chunk of T tokens to itself and to the S tokens before it, whose keys and values are in
+    pages; see `Layer`.
+
+    returns  the heads' results [T, heads * width]; key, value [T, kv_heads, width] of the chunk
+    """
+    length, before, page = x.shape[0], slots.shape[0], kv.shape[2]
+    positions = torch.arange(length, device=x.device) + before
+    query, key, value = project_qkv(sizes, x, qkv, positions)
+    pages, places = slots // page, slots % page
+    keys = torch.cat((kv[pages, 0, places], key))
+    values = torch.cat((kv[pages, 1, places], value))
+    return _mix(sizes, query, keys, values, positions), key, value
+
+
+def _mix(sizes: Sizes, query: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+    """query [T, heads, width], keys and values [S + T, kv_heads, width] -> [T, heads * width].
+
+    The queries that share a head of the cache are rows of one matrix, so that keys are not copied for each
+    query.
+    """
+    length = query.shape[0]
+    group = sizes.heads // sizes.kv_heads
+    rows = (
+        query.view(length, sizes.kv_heads, group, sizes.head_width)
+        .transpose(0, 1)
+        .reshape(sizes.kv_heads, -1, sizes.head_width)
+    )
+    scores = torch.bmm(rows, keys.permute(1, 2, 0)) / math.sqrt(sizes.head_width)
+    scores = scores.view(sizes.kv_heads, length, group, -1)
+    later = torch.arange(keys.shape[0], device=query.device) > positions[:, None]
+    scores = scores.masked_fill(later[None, :, None, :], -math.inf)
+    weights = torch.softmax(scores, dim=-1).view(sizes.kv_heads, length * group, -1)
+    mixed = torch.bmm(weights, values.transpose(0, 1))
+    mixed = mixed.view(sizes.kv_heads, length, group, sizes.head_width).transpose(0, 1)
+    return mixed.reshape(length, sizes.query_width)
+
+
 class Block(nn.Module):
     """One layer for training."""
 
@@ -163,37 +201,10 @@ class Layer(nn.Module):
         gate_up: Tensor,
         down: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        length, before, page = x.shape[0], slots.shape[0], kv.shape[2]
-        positions = torch.arange(length, device=x.device) + before
-        query, key, value = project_qkv(self.sizes, normalize(x, attention_norm), qkv, positions)
-        pages, places = slots // page, slots % page
-        keys = torch.cat((kv[pages, 0, places], key))
-        values = torch.cat((kv[pages, 1, places], value))
-        x = x + functional.linear(self._attend(query, keys, values, positions), attention_out)
+        mixed, key, value = attend(self.sizes, normalize(x, attention_norm), kv, slots, qkv)
+        x = x + functional.linear(mixed, attention_out)
         x = x + feed_forward(normalize(x, mlp_norm), gate_up, down)
         return x, key, value
-
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-        """query [T, heads, width], keys and values [S + T, kv_heads, width] -> [T, heads * width].
-
-        The queries that share a head of the cache are rows of one matrix, so that keys are not copied for
-        each query.
-        """
-        sizes, length = self.sizes, query.shape[0]
-        group = sizes.heads // sizes.kv_heads
-        rows = (
-            query.view(length, sizes.kv_heads, group, sizes.head_width)
-            .transpose(0, 1)
-            .reshape(sizes.kv_heads, -1, sizes.head_width)
-        )
-        scores = torch.bmm(rows, keys.permute(1, 2, 0)) / math.sqrt(sizes.head_width)
-        scores = scores.view(sizes.kv_heads, length, group, -1)
-        later = torch.arange(keys.shape[0], device=query.device) > positions[:, None]
-        scores = scores.masked_fill(later[None, :, None, :], -math.inf)
-        weights = torch.softmax(scores, dim=-1).view(sizes.kv_heads, length * group, -1)
-        mixed = torch.bmm(weights, values.transpose(0, 1))
-        mixed = mixed.view(sizes.kv_heads, length, group, sizes.head_width).transpose(0, 1)
-        return mixed.reshape(length, sizes.query_width)
 
 
 class Store(nn.Module):

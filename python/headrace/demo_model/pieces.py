@@ -18,6 +18,7 @@ from ..exporting.runners import Run, open_headrace, open_torch
 from .model import Embed, Head, Layer, Store
 from .random_weights import SPREAD, RandomEnds, RandomLayer
 from .shapes import SHAPES, Shape, Sizes
+from .split import AttentionPart, FeedForwardPart
 
 EXAMPLE_CHUNK, EXAMPLE_PAGES, EXAMPLE_PAGE, EXAMPLE_BEFORE = 5, 7, 4, 6
 
@@ -32,9 +33,13 @@ def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> E
         "store": _store,
         "random_layer": _random,
         "random_ends": _random,
+        "attention": _attention_part,
+        "feed_forward": _feed_forward_part,
     }
+    name, _, ranks = piece.partition("_of_")  # "attention_of_2": of one of two ranks
+    sizes = shape.sizes.split(int(ranks)) if ranks else shape.sizes
     with torch.device(device):
-        return makers[piece](piece, shape.sizes, dtype_of(shape))
+        return makers[name](name, sizes, dtype_of(shape))
 
 
 def dtype_of(shape: Shape) -> torch.dtype:
@@ -67,29 +72,71 @@ def _head(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
     return ExportRequest(Head(), (example, *weights), dynamic_shapes=shapes, output_names=["logits"])
 
 
+LAYER_EXAMPLE = {
+    "chunk": EXAMPLE_CHUNK, "pages": EXAMPLE_PAGES, "page": EXAMPLE_PAGE, "before": EXAMPLE_BEFORE,
+}  # fmt: skip
+
+
 def _layer(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
     weights = layer_weights(sizes, dtype)
-    before, pages, page = Dim("before", min=0, max=sizes.context), Dim("pages", min=1), Dim("page", min=1)
-    shapes = {
-        "x": {0: _chunk(sizes)},
-        "kv": {0: pages, 2: page},
-        "slots": {0: before},
-        **dict.fromkeys(sizes.layer_shapes()),
-    }
-    example = {"chunk": EXAMPLE_CHUNK, "pages": EXAMPLE_PAGES, "page": EXAMPLE_PAGE, "before": EXAMPLE_BEFORE}
 
     def make_inputs(named: dict[str, int]) -> tuple[Tensor, ...]:
-        x = torch.randn(named["chunk"], sizes.width, dtype=dtype)
-        kv = torch.randn(named["pages"], 2, named["page"], sizes.kv_heads, sizes.head_width, dtype=dtype)
-        slots = torch.randint(named["pages"] * named["page"], (named["before"],))
-        return (x, kv, slots, *weights)
+        return (*_layer_inputs(sizes, dtype, named), *weights)
 
     return ExportRequest(
         Layer(sizes),
-        make_inputs(example),
-        dynamic_shapes=shapes,
+        make_inputs(LAYER_EXAMPLE),
+        dynamic_shapes={
+            "x": {0: _chunk(sizes)},
+            **_cache_dimensions(sizes),
+            **dict.fromkeys(sizes.layer_shapes()),
+        },
         output_names=["x", "key", "value"],
         make_inputs=make_inputs,
+    )
+
+
+def _layer_inputs(sizes: Sizes, dtype: torch.dtype, named: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns x, kv and slots."""
+    x = torch.randn(named["chunk"], sizes.width, dtype=dtype)
+    kv = torch.randn(named["pages"], 2, named["page"], sizes.kv_heads, sizes.head_width, dtype=dtype)
+    slots = torch.randint(named["pages"] * named["page"], (named["before"],))
+    return x, kv, slots
+
+
+def _cache_dimensions(sizes: Sizes) -> dict[str, dict[int, Any]]:
+    before, pages, page = Dim("before", min=0, max=sizes.context), Dim("pages", min=1), Dim("page", min=1)
+    return {"kv": {0: pages, 2: page}, "slots": {0: before}}
+
+
+def _attention_part(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    names = ("attention_norm", "qkv", "attention_out")
+    weights = layer_weights(sizes, dtype)[: len(names)]
+
+    def make_inputs(named: dict[str, int]) -> tuple[Tensor, ...]:
+        x, kv, slots = _layer_inputs(sizes, dtype, named)
+        return (x, torch.randn_like(x), kv, slots, *weights)
+
+    chunk = {0: _chunk(sizes)}
+    return ExportRequest(
+        AttentionPart(sizes),
+        make_inputs(LAYER_EXAMPLE),
+        dynamic_shapes={"x": chunk, "residual": chunk, **_cache_dimensions(sizes), **dict.fromkeys(names)},
+        output_names=["part", "key", "value"],
+        make_inputs=make_inputs,
+    )
+
+
+def _feed_forward_part(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    names = ("mlp_norm", "gate_up", "down")
+    weights = layer_weights(sizes, dtype)[-len(names) :]
+    x, residual = (torch.randn(EXAMPLE_CHUNK, sizes.width, dtype=dtype) for _ in range(2))
+    chunk = {0: _chunk(sizes)}
+    return ExportRequest(
+        FeedForwardPart(),
+        (x, residual, *weights),
+        dynamic_shapes={"x": chunk, "residual": chunk, **dict.fromkeys(names)},
+        output_names=["part"],
     )
 
 
@@ -137,18 +184,22 @@ def open_package(package: Path, device: str) -> Run:
         return open_torch(package, device)
 
 
-def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu") -> None:
-    """Raises corrupt unless layer.pt2 gives the same bits for the same tokens, for every page size and order
-    of pages."""
+def check_pages(package: Path, shape: Shape = SHAPES["book"], device: str = "cpu", ranks: int = 0) -> None:
+    """Raises corrupt unless the package gives the same bits for the same tokens, for every page size and
+    order of pages.
+
+    ranks   0: the package is layer.pt2; else it is the attention of one of so many ranks
+    """
     layer = open_package(package, device)
-    sizes, dtype = shape.sizes, dtype_of(shape)
+    sizes, dtype = shape.sizes.split(max(ranks, 1)), dtype_of(shape)
     with torch.device(device):
-        weights = layer_weights(sizes, dtype)
+        weights = layer_weights(sizes, dtype)[: 3 if ranks else None]
         for chunk, before in ((1, 0), (1, 1), (1, 150), (1, sizes.context - 1), (48, 150)):
             x = torch.randn(chunk, sizes.width, dtype=dtype)
             cached = torch.randn(2, before, sizes.kv_heads, sizes.head_width, dtype=dtype)
+            xs = [x, x] if ranks else [x]  # the residual
             results = [
-                layer([x, *lay_out(cached, page, order), *weights])
+                layer([*xs, *lay_out(cached, page, order), *weights])
                 for page in (1, 16, 64)
                 for order in (1, -1)
             ]

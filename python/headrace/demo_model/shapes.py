@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,33 @@ class Sizes:
     def kv_width(self) -> int:
         return self.kv_heads * self.head_width
 
+    def split(self, ranks: int) -> Sizes:
+        """Returns the sizes of one rank's part of each layer: its heads and its part of the feed-forward
+        width.
+
+        errors   ValueError (the text has the numbers of ranks that fit)
+        """
+        if ranks not in self.splits():
+            numbers = " or ".join(map(str, self.splits()))
+            raise ValueError(
+                f"{ranks} ranks cannot share {self.kv_heads} heads of keys and values and a feed-forward "
+                f"width of {self.hidden}: choose {numbers}"
+            )
+        return replace(
+            self,
+            heads=self.heads // ranks,
+            kv_heads=self.kv_heads // ranks,
+            hidden=self.hidden // ranks,
+        )
+
+    def splits(self) -> list[int]:
+        """Returns the numbers of ranks that can share each layer evenly."""
+        return [
+            ranks
+            for ranks in range(1, self.kv_heads + 1)
+            if not any(length % ranks for length in (self.heads, self.kv_heads, self.hidden))
+        ]
+
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of one layer's weights, in the order in which `Layer.forward` takes them.
         Matrices are [out, in]."""
@@ -39,6 +66,10 @@ class Sizes:
             "gate_up": (2 * self.hidden, self.width),
             "down": (self.width, self.hidden),
         }
+
+
+# A layer of one rank, cut where the sums of all ranks meet, and the store for its heads.
+SPLIT_PARTS = ("attention", "feed_forward", "store")
 
 
 @dataclass(frozen=True)
@@ -53,6 +84,10 @@ class Shape:
     def pieces(self) -> tuple[str, ...]:
         """Returns the names of its packages."""
         return ("embed", "layer", "head", "store", *(("random_layer", "random_ends") if self.random else ()))
+
+    def split_pieces(self, ranks: int) -> tuple[str, ...]:
+        """Returns the names of the packages of one rank of several: one set serves every rank."""
+        return () if ranks == 1 else tuple(f"{part}_of_{ranks}" for part in SPLIT_PARTS)
 
     def description(self) -> dict[str, int | str]:
         """Returns the sizes and the dtype, which the command reads for a model without a weights file."""
