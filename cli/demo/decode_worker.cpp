@@ -2,7 +2,9 @@
 // The decode worker: generates the texts whose prompt pages have arrived from the prefill worker, one token
 // of each text in turn.
 #include "cli/common/errors.hpp"
+#include "cli/demo/decoder.hpp"
 #include "cli/demo/messages.hpp"
+#include "cli/demo/rank_model.hpp"
 #include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
 
@@ -32,12 +34,16 @@ struct Reservation {
 
 class DecodeWorker {
  public:
-  DecodeWorker(Agent agent, TextModel model, KvPool pool)
-      : model_(std::move(model)), pool_(std::move(pool)), agent_(std::move(agent)) {}
+  DecodeWorker(Agent agent, std::unique_ptr<Decoder> decoder, KvPool pool, bool tells_logits)
+      : decoder_(std::move(decoder)),
+        pool_(std::move(pool)),
+        tells_logits_(tells_logits),
+        agent_(std::move(agent)) {}
 
   Result<void> run() {
     HEADRACE_CLI_TRY(stop, StopSignals::open());
     HEADRACE_CLI_CHECK(report_ready(agent_));
+    HEADRACE_CLI_CHECK(decoder_->meet_ranks(agent_));
     while (StopSignals::number() == 0) {
       while (auto received = receive(agent_, running_.empty() ? Timeout(std::chrono::milliseconds(200))
                                                               : Timeout(std::chrono::nanoseconds(0))))
@@ -95,18 +101,14 @@ class DecodeWorker {
     const Message& message = received.message;
     if (message.at("attempt").get<std::uint64_t>() != text.attempt)
       return {};  // its pages belong to another text by now
-    const auto page = static_cast<std::size_t>(pool_.shape().page_tokens);
-    const auto length = message.at("length").get<std::size_t>();
-    for (std::size_t i = 0; i < length; ++i)
-      text.sequence.slots.push_back(
-          static_cast<std::int64_t>(text.sequence.pages[i / page] * page + i % page));
+    text.sequence.add_slots(message.at("length").get<std::size_t>(), pool_.shape());
     text.last = message.at("token").get<std::int64_t>();
     text.count = message.at("count").get<std::size_t>();
     text.sampling = sampling_of(message);
     text.front = message.at("front").get<std::string>();
     text.generated = 1;
     running_.push_back(text.id);
-    return {};
+    return decoder_->begin(text.id, text.sequence);
   }
 
   /// Generates one token of the next text.
@@ -115,11 +117,12 @@ class DecodeWorker {
     running_.pop_front();
     Text& text = texts_.at(id);
     if (text.generated == text.count) return finish(text);
-    HEADRACE_CLI_CHECK(model_.take(std::span(&text.last, 1), pool_, text.sequence));
-    HEADRACE_CLI_TRY(logits, model_.logits());
+    HEADRACE_CLI_CHECK(decoder_->take(id, text.last, pool_, text.sequence));
+    HEADRACE_CLI_TRY(logits, decoder_->logits());
     text.last = choose_token(logits, text.sampling, text.sequence.length());
-    HEADRACE_CLI_CHECK(send(agent_, text.front,
-                            {{"type", "token"}, {"id", id}, {"at", text.generated}, {"token", text.last}}));
+    Message token{{"type", "token"}, {"id", id}, {"at", text.generated}, {"token", text.last}};
+    if (tells_logits_) token["logits"] = logits_checksum(logits);
+    HEADRACE_CLI_CHECK(send(agent_, text.front, token));
     ++text.generated;
     running_.push_back(id);
     return {};
@@ -136,6 +139,7 @@ class DecodeWorker {
   Result<void> drop(std::uint64_t id) {
     std::erase_if(waiting_, [&](const Reservation& reservation) { return reservation.id == id; });
     std::erase(running_, id);
+    HEADRACE_CLI_CHECK(decoder_->end(id));
     if (const auto found = texts_.find(id); found != texts_.end()) {
       pool_.give_back(found->second.sequence.pages);
       texts_.erase(found);
@@ -151,9 +155,10 @@ class DecodeWorker {
                  {"pages", pool_.shape().pages}});
   }
 
-  TextModel model_;
+  const std::unique_ptr<Decoder> decoder_;
   KvPool pool_;
-  Agent agent_;  // destroyed before the pool: peers reach the pool through it
+  const bool tells_logits_;  // the checksums of logits, for --check
+  Agent agent_;              // destroyed before the pool: peers reach the pool through it
   std::map<std::uint64_t, Text> texts_;
   std::deque<std::uint64_t> running_;
   std::deque<Reservation> waiting_;
@@ -163,11 +168,12 @@ class DecodeWorker {
 }  // namespace
 
 Result<void> run_decode_worker(const WorkerOptions& options) {
-  HEADRACE_CLI_TRY(model, open_model(options));
+  if (options.rank.number != 0) return run_further_rank(options);
+  HEADRACE_CLI_TRY(decoder, open_decoder(options));
   HEADRACE_CLI_TRY(agent, open_agent(options));
-  HEADRACE_CLI_TRY(
-      pool, KvPool::allocate(agent, model.kv_shape(options.page_tokens, options.pages), model.device()));
-  return DecodeWorker(std::move(agent), std::move(model), std::move(pool)).run();
+  HEADRACE_CLI_TRY(pool, KvPool::allocate(agent, decoder->kv_shape(options.page_tokens, options.pages),
+                                          decoder->device()));
+  return DecodeWorker(std::move(agent), std::move(decoder), std::move(pool), options.rank.of > 1).run();
 }
 
 }  // namespace headrace::cli::demo

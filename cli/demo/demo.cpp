@@ -93,6 +93,7 @@ Result<std::string> export_packages(const DemoArguments& wanted, const Invocatio
                                    wanted.demo.shape,
                                    "--device",
                                    front.placement.kind()};
+  if (front.ranks > 1) command.insert(command.end(), {"--tensor-parallel", std::to_string(front.ranks)});
   if (!front.model.packages.empty()) command.insert(command.end(), {"--output", front.model.packages});
   auto folder = demo::run_program(command);
   if (!folder) return std::move(folder).error().within("compile the demo's model");
@@ -119,6 +120,37 @@ Result<void> check_shape(const DemoArguments& wanted) {
   return {};
 }
 
+/// Ranks share the trained model on the CPU, and are the only decode workers.
+Result<void> check_ranks(const DemoArguments& wanted) {
+  const demo::FrontOptions& front = wanted.demo.front;
+  if (front.ranks == 1) return {};
+  const auto refuse = [&](const std::string& why) -> Result<void> {
+    return fail(Code::not_supported, "--tensor-parallel {}: {}", front.ranks, why);
+  };
+  if (!wanted.is_trained()) return refuse("only the model of shape book is split: leave --shape out");
+  if (front.placement.kind() != "cpu") return refuse("ranks run on the CPU so far: leave --device out");
+  if (front.decode_workers != 1)
+    return refuse("the ranks are one decode worker, which is the only one: leave --workers out");
+  if (front.retry)
+    return refuse("a rank that dies ends the text, because the others cannot go on: leave --retry out");
+  return {};
+}
+
+/// Every rank has as many heads of keys and values.
+Result<void> check_heads(const demo::FrontOptions& front) {
+  if (front.ranks == 1) return {};
+  HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(front.model));
+  if (sizes.kv_heads % front.ranks == 0) return {};
+  std::string possible;
+  for (std::int64_t ranks = 1; ranks <= sizes.kv_heads; ++ranks)
+    if (sizes.kv_heads % ranks == 0) possible += fmt::format("{}{}", possible.empty() ? "" : ", ", ranks);
+  return fail(
+      Code::invalid_argument,
+      "--tensor-parallel {}: the model has {} heads of keys and values, and each rank takes as many of "
+      "them: possible are {}",
+      front.ranks, sizes.kv_heads, possible);
+}
+
 /// Finds the model's files, and compiles those that are missing.
 Result<void> find_model(DemoArguments& wanted, const Invocation& invocation) {
   demo::ModelFiles& model = wanted.demo.front.model;
@@ -126,6 +158,7 @@ Result<void> find_model(DemoArguments& wanted, const Invocation& invocation) {
     HEADRACE_CLI_TRY(weights, installed_weights());
     model.weights = weights;
   }
+  HEADRACE_CLI_CHECK(check_heads(wanted.demo.front));
   if (wanted.is_trained() && !wanted.prompt_file.empty()) {  // before the export, which takes long
     HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(model));
     HEADRACE_CLI_TRY(prompt, read_prompt(wanted.prompt_file, static_cast<std::size_t>(sizes.context)));
@@ -162,10 +195,12 @@ Result<void> run_demo(DemoArguments wanted, const Invocation& invocation) {
   HEADRACE_CLI_TRY(placement, demo::place(wanted.device, count_gpus()));
   demo.front.placement = placement;
   HEADRACE_CLI_CHECK(check_shape(wanted));
+  HEADRACE_CLI_CHECK(check_ranks(wanted));
   demo.front.options = invocation.options;
   // All processes of the demo are on this host.
   HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", demo.front.backends, demo.front.options));
   HEADRACE_CLI_CHECK(find_model(wanted, invocation));
+  if (demo.front.ranks > 1) demo.front.decode_workers = static_cast<std::size_t>(demo.front.ranks);
   if (!wanted.is_trained()) {
     HEADRACE_CLI_CHECK(find_random_prompt(wanted));
     demo.front.texts_at_once = random_texts_at_once;
@@ -189,6 +224,8 @@ void add_worker(const Command& app, Invocation& invocation) {
   command.add_option("--pages", options->pages).required();
   command.add_option("--chunk", options->chunk_tokens).required();
   command.add_option("--backend", options->backends).one_value_a_time();
+  command.add_option("--ranks", options->rank.of);
+  command.add_option("--rank", options->rank.number);
   command.add_flag("--retry", options->retry);
   command.add_flag("--go-on", options->go_on);
   command.callback([options, kind, &invocation] {
@@ -224,13 +261,15 @@ void add_demo(const Command& app, Invocation& invocation) {
       "prefill_seconds,\n"
       "seconds, tokens_per_second, bytes, pages, page_tokens, share_before_prefill_ended, GB/s, path, "
       "prefill_device,\n"
-      "decode_device, worker, decode_workers, checked.\n"
+      "decode_device, worker, decode_workers, tensor_parallel, checked.\n"
       "Examples:\n"
       "  headrace demo                                          print a text, and what moved for it\n"
       "  headrace demo --prompt \"In the beginning\" --check      compare every token with those of one "
       "process\n"
       "  headrace demo --backend tcp --workers 3 --page 64      another path, three decode workers, larger "
       "pages\n"
+      "  headrace demo --tensor-parallel 2 --check              two ranks that share the heads and add in "
+      "every layer\n"
       "  headrace demo --serve 8000                             serve OpenAI's completions protocol over "
       "HTTP\n"
       "  headrace demo --device cuda --shape 8b                 prefill and decode on two GPUs, at real "
@@ -284,6 +323,12 @@ void add_demo(const Command& app, Invocation& invocation) {
       .add_option("--workers", demo.front.decode_workers,
                   "Decode workers; with --serve the server continues while one of them is left")
       .type_name("COUNT")
+      .check(whole_number(1, 64))
+      .show_default();
+  command
+      .add_option("--tensor-parallel", demo.front.ranks,
+                  "Ranks that write each text together, each with its share of every layer: 1 or 2")
+      .type_name("RANKS")
       .check(whole_number(1, 64))
       .show_default();
   const Argument check = command.add_flag(

@@ -54,6 +54,7 @@ struct TextStream::State {
   /// Tokens that came before their predecessor: the first comes from the prefill worker, the second from the
   /// decode worker.
   std::map<std::size_t, std::int64_t> too_early;
+  std::map<std::size_t, std::uint64_t> logits;  ///< checksums, by token
   std::optional<Error> error;
   PrefillReport report;
 
@@ -102,6 +103,13 @@ PrefillReport TextStream::report() const {
 }
 
 const std::string& TextStream::worker() const { return state_->worker; }
+
+std::vector<std::uint64_t> TextStream::logits() const {
+  const std::lock_guard lock(state_->front.mutex_);
+  std::vector<std::uint64_t> all;
+  for (const auto& [at, logits] : state_->logits) all.push_back(logits);
+  return all;
+}
 
 // --- starting
 
@@ -164,6 +172,13 @@ const std::string& Front::device_of(const std::string& worker) const {
   return options_.placement.prefill;
 }
 
+/// The name of a worker in errors, with its rank.
+std::string Front::title_of(const std::string& worker) const {
+  for (int rank = 0; options_.ranks > 1 && rank < options_.ranks; ++rank)
+    if (worker == rank_name(rank)) return fmt::format("{} (rank {} of {})", worker, rank, options_.ranks);
+  return worker;
+}
+
 Result<void> Front::start_worker(const std::string& name) {
   std::vector<std::string> arguments{"demo-worker", name == prefill_name ? "prefill" : "decode"};
   const auto add = [&](const char* option, const std::string& value) {
@@ -179,6 +194,9 @@ Result<void> Front::start_worker(const std::string& name) {
   const auto page = static_cast<std::size_t>(options_.page_tokens);
   add("--pages", std::to_string(options_.texts_at_once * ((context_ + page - 1) / page)));
   add("--chunk", std::to_string(options_.chunk_tokens));
+  add("--ranks", std::to_string(options_.ranks));
+  for (int rank = 1; rank < options_.ranks; ++rank)
+    if (name == rank_name(rank)) add("--rank", std::to_string(rank));
   if (options_.retry) arguments.emplace_back("--retry");
   if (options_.go_on) arguments.emplace_back("--go-on");
   for (const std::string& backend : options_.backends) add("--backend", backend);
@@ -249,8 +267,9 @@ Result<TextStream> Front::submit(const TextRequest& request) {
   return stream;
 }
 
-/// Chooses the decode workers in turn. With the lock held.
+/// Chooses the decode workers in turn; of ranks the first, which speaks for all. With the lock held.
 std::string Front::worker_for(std::uint64_t id) const {
+  if (options_.ranks > 1) return rank_name(0);
   const std::vector<std::string> left = decode_workers_left();
   std::vector<std::string> well;
   std::ranges::copy_if(left, std::back_inserter(well),
@@ -304,7 +323,9 @@ void Front::take(const Received& received) try {
                      message.at("explanation").get<std::string>()};
       text.put(0, message.at("token").get<std::int64_t>());
     } else if (type == "token") {
-      text.put(message.at("at").get<std::size_t>(), message.at("token").get<std::int64_t>());
+      const auto at = message.at("at").get<std::size_t>();
+      if (message.contains("logits")) text.logits[at] = message.at("logits").get<std::uint64_t>();
+      text.put(at, message.at("token").get<std::int64_t>());
     }
   }
   changed_.notify_all();
@@ -397,7 +418,7 @@ void Front::end_unreachable() {
 void Front::lost(std::unique_lock<std::mutex>& lock, const std::string& name, const std::string& how) {
   std::string what = how;
   if (options_.retry && name != prefill_name && begin_again(name, what)) return;
-  const Error why = fail(Code::peer_lost, "worker {} {}", name, what);
+  const Error why = fail(Code::peer_lost, "worker {} {}", title_of(name), what);
   if (can_do_without(name)) {
     losses_[name] = what;
     return do_without(name, why);
@@ -474,11 +495,14 @@ void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
     if (longest == children_.end() || silence.lasts() > silences_[longest->first].lasts()) longest = at;
   }
   if (longest == children_.end() || silences_[longest->first].lasts() < patience()) return;
+  // Others may have waited for one that is stopped.
+  for (auto at = children_.begin(); at != children_.end(); ++at)
+    if (at->second.stopped_by() != 0 && silences_[at->first].lasts() >= patience()) longest = at;
   auto& [name, child] = *longest;
   const std::string what =
       fmt::format("has sent nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
   if (name == prefill_name || !(options_.retry || can_do_without(name)))
-    return fail_all(fail(Code::peer_lost, "worker {} {}", name, what));
+    return fail_all(fail(Code::peer_lost, "worker {} {}", title_of(name), what));
   std::fprintf(stderr, "headrace demo: %s %s; ending it\n", name.c_str(), what.c_str());
   child.kill();
   for (auto& [other, silence] : silences_) silence.heard();  // the others may have waited for the lost one

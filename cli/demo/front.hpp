@@ -27,6 +27,7 @@ struct FrontOptions {
   std::int64_t page_tokens = 16;
   std::size_t chunk_tokens = 256;
   std::size_t decode_workers = 1;
+  int ranks = 1;  ///< more than one: the decode workers are ranks that write each text together
   std::size_t texts_at_once = 24;  ///< each worker's cache has pages for so many texts
   bool retry = false;
   bool go_on = false;              ///< continue without a lost decode worker while another is left
@@ -66,6 +67,8 @@ class TextStream {
   /// Valid once the first token has arrived.
   [[nodiscard]] PrefillReport report() const;
   [[nodiscard]] const std::string& worker() const;
+  /// With several ranks: the checksum of the logits of each token but the first. Valid at the end.
+  [[nodiscard]] std::vector<std::uint64_t> logits() const;
 
  private:
   std::shared_ptr<State> state_;
@@ -110,6 +113,7 @@ class Front {
   Result<void> start_child(const std::string& name);
   Result<void> start_weights();
   Result<void> start_worker(const std::string& name);
+  [[nodiscard]] std::string title_of(const std::string& worker) const;
   [[nodiscard]] const std::string& device_of(const std::string& worker) const;
   Result<void> await_ready();
   void take(const Received& received);

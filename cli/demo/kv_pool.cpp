@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstring>
 #include <numeric>
 
 namespace headrace::cli::demo {
@@ -83,6 +84,30 @@ TensorView KvPool::layer(std::int64_t layer) const {
           {shape_.pages, 2, shape_.page_tokens, shape_.kv_heads, shape_.head_width},
           {},
           device_};
+}
+
+void KvPool::copy_heads(Rank rank, KvPool& to) const {
+  const std::uint64_t ours = shape_.token_bytes(), theirs = to.shape_.token_bytes();
+  const std::byte* from = memory_.get() + static_cast<std::uint64_t>(rank.number) * theirs;
+  for (std::uint64_t i = 0; i < shape_.bytes() / ours; ++i)
+    std::memcpy(to.memory_.get() + i * theirs, from + i * ours, theirs);
+}
+
+void Sequence::add_slots(std::size_t count, const KvShape& shape) {
+  const auto page = static_cast<std::size_t>(shape.page_tokens);
+  for (const std::size_t end = length() + count; length() < end;)
+    slots.push_back(static_cast<std::int64_t>(pages[length() / page] * page + length() % page));
+}
+
+PageSpec layer_pages(RegionId region, const KvShape& shape, std::int64_t layer, Rank heads) {
+  UniformPages pages{region, static_cast<std::uint64_t>(layer) * shape.layer_bytes(), shape.page_bytes(),
+                     shape.page_bytes(), static_cast<std::uint64_t>(shape.pages)};
+  if (heads.of == 1) return pages;
+  const std::uint64_t ours = shape.split(heads.of).token_bytes();
+  pages.base_bytes += static_cast<std::uint64_t>(heads.number) * ours;
+  pages.page_bytes = 0;  // the view gives it
+  // Keys of the page's tokens, then values: the distance from token to token is the same all the way.
+  return {pages, PageView{{2 * shape.page_tokens}, {static_cast<std::int64_t>(shape.token_bytes())}, ours}};
 }
 
 std::string write_kv_note(const KvShape& shape) {

@@ -17,6 +17,12 @@
 
 namespace headrace::cli::demo {
 
+/// One of several processes that share the heads of each layer.
+struct Rank {
+  int number = 0;
+  int of = 1;
+};
+
 struct KvShape {
   std::int64_t layers = 0;
   std::int64_t kv_heads = 0;
@@ -25,14 +31,29 @@ struct KvShape {
   std::int64_t pages = 0;
   DType dtype = DType::float32;
 
+  /// The bytes of one token's keys in one layer; its values take as many.
+  [[nodiscard]] std::uint64_t token_bytes() const {
+    return static_cast<std::uint64_t>(kv_heads * head_width) * element_bytes(dtype);
+  }
   /// The bytes of one page of one layer.
   [[nodiscard]] std::uint64_t page_bytes() const {
-    return 2 * static_cast<std::uint64_t>(page_tokens * kv_heads * head_width) * element_bytes(dtype);
+    return 2 * static_cast<std::uint64_t>(page_tokens) * token_bytes();
   }
   [[nodiscard]] std::uint64_t layer_bytes() const { return static_cast<std::uint64_t>(pages) * page_bytes(); }
   [[nodiscard]] std::uint64_t bytes() const { return static_cast<std::uint64_t>(layers) * layer_bytes(); }
+  /// The shape of the pool of one of so many ranks, which must divide the heads.
+  [[nodiscard]] KvShape split(int ranks) const {
+    KvShape part = *this;
+    part.kv_heads /= ranks;
+    return part;
+  }
   friend bool operator==(const KvShape&, const KvShape&) = default;
 };
+
+/// The pages of one layer of a pool in `region`, or in each page the heads of one rank: as long as the pages
+/// of that rank's own pool, and in the same order.
+[[nodiscard]] PageSpec layer_pages(RegionId region, const KvShape& shape, std::int64_t layer,
+                                   Rank heads = {});
 
 /// The pages that hold one text's tokens, in order.
 struct Sequence {
@@ -40,6 +61,8 @@ struct Sequence {
   std::vector<std::int64_t> slots;  ///< of each token so far: page * page_tokens + number in the page
 
   [[nodiscard]] std::size_t length() const { return slots.size(); }
+  /// Appends the slots of `count` more tokens, for which the pages must suffice.
+  void add_slots(std::size_t count, const KvShape& shape);
 };
 
 ///   threads  one
@@ -64,6 +87,8 @@ class KvPool {
 
   /// [pages, 2, page_tokens, kv_heads, head_width].
   [[nodiscard]] TensorView layer(std::int64_t layer) const;
+  /// Copies one rank's heads of all pages into the rank's pool, which has as many pages. In host memory.
+  void copy_heads(Rank rank, KvPool& to) const;
 
  private:
   KvPool(const KvShape& shape, Device device, std::shared_ptr<std::byte> memory, RegionId region);

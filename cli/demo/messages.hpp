@@ -7,9 +7,10 @@
 //                      cancel    alive
 //   decode -> prefill  reserved {attempt, pages}    finished
 //   prefill -> front   prefilled {token, report of what moved}    alive    lost {worker}
-//   decode -> front    token {at, token}     status {free_pages, pages}
+//   decode -> front    token {at, token, logits with several ranks}     status {free_pages, pages}
 //   front -> both      status; prefill answers it with alive
 //   any -> front       ready
+//   rank 0 -> others   begin {pages, length}    take {token}    end
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -31,6 +32,8 @@ using Message = nlohmann::json;
 inline constexpr const char* front_name = "front";
 inline constexpr const char* prefill_name = "prefill";
 [[nodiscard]] std::string decode_name(std::size_t number);
+/// The name of a rank of the decode worker that several processes are. Rank 0 speaks for it.
+[[nodiscard]] inline std::string rank_name(int rank) { return decode_name(static_cast<std::size_t>(rank)); }
 
 /// Sends a message. While the peer's queue is full it waits, at most `patience`.
 ///   errors  peer_lost, with the peer's name; timed_out

@@ -58,8 +58,10 @@ class PrefillWorker {
       : options_(options), model_(std::move(model)), pool_(std::move(pool)), agent_(std::move(agent)) {}
 
   Result<void> run() {
-    HEADRACE_CLI_TRY(local, layer_lists({}, pool_.region(), pool_.shape()));
-    local_ = std::move(local);
+    for (int rank = 0; rank < options_.rank.of; ++rank) {
+      HEADRACE_CLI_TRY(local, layer_lists({}, pool_.region(), pool_.shape(), {rank, options_.rank.of}));
+      local_.push_back(std::move(local));
+    }
     HEADRACE_CLI_TRY(stop, StopSignals::open());
     HEADRACE_CLI_CHECK(report_ready(agent_));
     while (StopSignals::number() == 0) {
@@ -119,13 +121,22 @@ class PrefillWorker {
   /// Asks the decode worker for pages.
   Result<void> reserve(Job& job) {
     if (awaited_.contains(job.decode)) return {};  // welcome_back() asks when it has restarted
-    if (!peers_.contains(job.decode))
-      if (auto met = look_up(job.decode); !met) return or_lost(job.decode, std::move(met));
+    for (const std::string& name : ranks_of(job.decode))
+      if (!peers_.contains(name))
+        if (auto met = look_up(name); !met) return or_lost(name, std::move(met));
     return or_lost(job.decode, send(agent_, job.decode,
                                     {{"type", "reserve"},
                                      {"id", job.id},
                                      {"attempt", ++job.attempt},
                                      {"tokens", job.prompt.size() + job.count}}));
+  }
+
+  /// The processes that hold the pages of a decode worker: its ranks, which have the same page numbers.
+  [[nodiscard]] std::vector<std::string> ranks_of(const std::string& decode) const {
+    if (options_.rank.of == 1) return {decode};
+    std::vector<std::string> names;
+    for (int rank = 0; rank < options_.rank.of; ++rank) names.push_back(rank_name(rank));
+    return names;
   }
 
   /// Imports the metadata of a decode worker. It was ready before the front chose it for a text.
@@ -142,24 +153,25 @@ class PrefillWorker {
     peer.incarnation = incarnation;
     HEADRACE_CLI_TRY(shape, read_kv_note(region.note));
     peer.shape = shape;
-    KvShape ours = pool_.shape();
+    KvShape ours = pool_.shape().split(options_.rank.of);
     ours.pages = shape.pages;
     if (ours != shape)
       return fail(
           Code::invalid_argument,
           "the cache of {} has another shape than that of {}: start both with the same model and page size",
           name, options_.name);
-    HEADRACE_CLI_TRY(lists, layer_lists(name, region.id, shape));
+    HEADRACE_CLI_TRY(lists, layer_lists(name, region.id, shape, {}));
     peer.layers = std::move(lists);
     peers_[name] = std::move(peer);
     return {};
   }
 
-  Result<std::vector<PageList>> layer_lists(const std::string& peer, RegionId region, const KvShape& shape) {
+  /// The pages of each layer. `heads`: those of one rank alone.
+  Result<std::vector<PageList>> layer_lists(const std::string& peer, RegionId region, const KvShape& shape,
+                                            Rank heads) {
     std::vector<PageList> lists;
     for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-      const UniformPages pages{region, static_cast<std::uint64_t>(layer) * shape.layer_bytes(), 0,
-                               shape.page_bytes(), static_cast<std::uint64_t>(shape.pages)};
+      const PageSpec pages = layer_pages(region, shape, layer, heads);
       HEADRACE_CLI_TRY(list, peer.empty() ? agent_.prepare(pages) : agent_.prepare(peer, pages));
       lists.push_back(std::move(list));
     }
@@ -217,18 +229,21 @@ class PrefillWorker {
     return hand_over(job);
   }
 
-  /// Posts the pages that hold the tokens [from, to) of one layer.
+  /// Posts the pages that hold the tokens [from, to) of one layer; to each rank its heads.
   Result<void> send_pages(Job& job, std::size_t from, std::size_t to, std::int64_t layer) {
     const auto page = static_cast<std::size_t>(pool_.shape().page_tokens);
     const std::size_t first = from / page, count = (to - 1) / page + 1 - first;
     const auto at = static_cast<std::size_t>(layer);
-    HEADRACE_CLI_TRY(
-        request,
-        agent_.make_request(Op::write, {local_[at], peers_.at(job.decode).layers[at],
-                                        std::span(job.sequence.pages).subspan(first, count),
-                                        std::span(std::as_const(job.remote_pages)).subspan(first, count)}));
-    if (const Status posted = request.post(); !posted.ok()) return request.error();
-    job.requests.push_back(std::move(request));
+    const std::vector<std::string> ranks = ranks_of(job.decode);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      HEADRACE_CLI_TRY(
+          request,
+          agent_.make_request(Op::write, {local_[rank][at], peers_.at(ranks[rank]).layers[at],
+                                          std::span(job.sequence.pages).subspan(first, count),
+                                          std::span(std::as_const(job.remote_pages)).subspan(first, count)}));
+      if (const Status posted = request.post(); !posted.ok()) return request.error();
+      job.requests.push_back(std::move(request));
+    }
     return {};
   }
 
@@ -280,16 +295,22 @@ class PrefillWorker {
   /// without it.
   Result<void> or_lost(const std::string& name, Result<void> result) {
     if (result || (result.code() != Code::peer_lost && result.code() != Code::not_found)) return result;
-    return lost(name, std::move(result).error());
+    return lost(missing_rank(name), std::move(result).error());
+  }
+
+  /// The process that is gone: with several ranks the name may be that of another one.
+  std::string missing_rank(const std::string& name) {
+    for (const std::string& rank : ranks_of(name))
+      if (peers_.contains(rank) && !look_at(rank)) return rank;
+    return name;
   }
 
   /// `name` is a copy, because the caller's name may be part of a job that is dropped here.
   Result<void> lost(std::string name, Error why) {
     if (!options_.retry) {
-      const Error loss =
-          fail(Code::peer_lost,
-               "{} is lost, and with it the texts that it was writing (with --retry it is restarted): {}",
-               name, why.message);
+      const char* const advice = options_.rank.of == 1 ? " (with --retry it is restarted)" : "";
+      const Error loss = fail(Code::peer_lost, "{} is lost, and with it the texts that it was writing{}: {}",
+                              name, advice, why.message);
       if (!options_.go_on) return loss;
       std::fprintf(stderr, "headrace demo: %s\n", loss.message.c_str());
       do_without(name);
@@ -365,8 +386,8 @@ class PrefillWorker {
   const WorkerOptions options_;
   TextModel model_;
   KvPool pool_;
-  Agent agent_;                  // destroyed before the pool: peers reach the pool through it
-  std::vector<PageList> local_;  // one a layer
+  Agent agent_;                               // destroyed before the pool: peers reach the pool through it
+  std::vector<std::vector<PageList>> local_;  // for each rank one a layer
   std::map<std::string, DecodePeer> peers_;
   std::map<std::string, std::uint64_t> awaited_;  // the incarnation that was lost
   std::set<std::string> gone_;

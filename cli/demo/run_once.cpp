@@ -2,11 +2,14 @@
 #include "cli/common/errors.hpp"
 #include "cli/common/table.hpp"
 #include "cli/demo/demo_options.hpp"
+#include "cli/demo/rank_model.hpp"
 #include "cli/demo/stop_signals.hpp"
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <system_error>
 
 namespace headrace::cli::demo {
@@ -19,7 +22,8 @@ struct Generated {
   std::string worker;  ///< the decode worker that wrote them
   PrefillReport report;
   double seconds = 0;
-  bool checked = false;  ///< one process alone generated the same tokens
+  std::vector<std::uint64_t> logits;  ///< checksums, with several ranks
+  bool checked = false;               ///< one process alone generated the same tokens
 };
 
 std::string as_text(std::span<const std::int64_t> tokens) {
@@ -48,6 +52,7 @@ Result<Generated> generate(Front& front, const TextRequest& request, bool print)
   }
   generated.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   generated.report = stream.report();
+  generated.logits = stream.logits();
   generated.worker = stream.worker();
   return generated;
 }
@@ -96,7 +101,14 @@ Message summary(const DemoOptions& options, const Generated& generated) {
           {"decode_device", decode_device(options, generated)},
           {"worker", generated.worker},
           {"decode_workers", options.front.decode_workers},
+          {"tensor_parallel", options.front.ranks},
           {"checked", generated.checked}};
+}
+
+std::string writers(const FrontOptions& front) {
+  if (front.ranks > 1) return fmt::format("and the other ranks: each has 1/{} of the heads", front.ranks);
+  if (front.decode_workers > 1) return fmt::format("one of {} decode workers", front.decode_workers);
+  return "the decode worker";
 }
 
 void print_table(const DemoOptions& options, const Generated& generated) {
@@ -116,28 +128,55 @@ void print_table(const DemoOptions& options, const Generated& generated) {
   table.add({"path", report.path,
              fmt::format("from the prefill worker's memory ({}) to the decode worker's ({})",
                          options.front.placement.prefill, decode_device(options, generated))});
-  table.add({"written by", generated.worker,
-             options.front.decode_workers == 1
-                 ? "the decode worker"
-                 : fmt::format("one of {} decode workers", options.front.decode_workers)});
+  table.add({"written by", generated.worker, writers(options.front)});
   std::fprintf(stderr, "\n%s", table.text().c_str());
+}
+
+/// Where two lists differ first; nullopt if they are equal.
+template <class T>
+std::optional<std::size_t> first_difference(const std::vector<T>& a, const std::vector<T>& b) {
+  const auto [in_a, in_b] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  if (in_a == a.end() && in_b == b.end()) return std::nullopt;
+  return static_cast<std::size_t>(in_a - a.begin());
+}
+
+/// Generates the text in this process alone, by all ranks, and compares tokens and logits.
+Result<void> compare_with_ranks(const DemoOptions& options, const TextRequest& request,
+                                const Generated& generated) {
+  HEADRACE_CLI_TRY(
+      alone, generate_by_ranks(options.front.model, options.front.ranks, request.prompt, request.count,
+                               request.sampling, options.front.chunk_tokens, options.front.page_tokens));
+  if (const auto at = first_difference(alone.logits, generated.logits))
+    return fail(Code::corrupt,
+                "--check: the logits of token {} are not bit for bit those of one process that computes the "
+                "parts of all {} ranks and adds them in the order of the ranks",
+                *at + 1, options.front.ranks);
+  if (const auto at = first_difference(alone.tokens, generated.tokens))
+    return fail(Code::corrupt, "--check: token {} differs from that of one process that computes all ranks",
+                *at);
+  return {};
 }
 
 /// Generates the text in this process alone and compares all tokens.
 Result<void> compare_with_one_process(const DemoOptions& options, const TextRequest& request,
-                                      const std::vector<std::int64_t>& tokens) {
+                                      const Generated& generated) {
+  const bool split = options.front.ranks > 1;
+  if (split) HEADRACE_CLI_CHECK(compare_with_ranks(options, request, generated));
   HEADRACE_CLI_TRY(model, TextModel::open(options.front.model, options.front.placement.prefill));
   HEADRACE_CLI_TRY(alone, generate_alone(model, request.prompt, request.count, request.sampling,
                                          options.front.chunk_tokens, options.front.page_tokens));
-  const auto [here, there] = std::mismatch(alone.begin(), alone.end(), tokens.begin(), tokens.end());
-  if (here == alone.end() && there == tokens.end()) return {};
-  return fail(Code::corrupt, "--check: token {} differs from the one that a single process generates",
-              here - alone.begin());
+  const auto at = first_difference(alone, generated.tokens);
+  if (!at) return {};
+  return fail(Code::corrupt, "--check: token {} differs from the one that a single process generates{}", *at,
+              split ? " with the whole model, though the logits are those of all ranks: sums in parts are "
+                      "rounded otherwise, which decides between two tokens that are nearly as likely"
+                    : "");
 }
 
 void say_start(const DemoOptions& options) {
   const std::size_t workers = options.front.decode_workers;
-  std::fprintf(stderr, "starting a prefill worker, %zu decode worker%s%s\n", workers, workers == 1 ? "" : "s",
+  std::fprintf(stderr, "starting a prefill worker, %zu decode worker%s%s%s\n", workers,
+               workers == 1 ? "" : "s", options.front.ranks == 1 ? "" : " that share the heads",
                options.front.model.weights.empty() ? "" : " and a server for the model's weights");
 }
 
@@ -153,7 +192,7 @@ Result<void> run_text(const DemoOptions& options, int stop) {
   HEADRACE_CLI_TRY(generated, generate(*front, request, print));
   if (print) print_now("\n");
   if (options.check) {
-    HEADRACE_CLI_CHECK(compare_with_one_process(options, request, generated.tokens));
+    HEADRACE_CLI_CHECK(compare_with_one_process(options, request, generated));
     generated.checked = true;
   }
   if (options.json) {
@@ -162,8 +201,9 @@ Result<void> run_text(const DemoOptions& options, int stop) {
   }
   print_table(options, generated);
   if (options.check)
-    std::fprintf(stderr, "checked: a single process generates the same %zu tokens\n",
-                 generated.tokens.size());
+    std::fprintf(stderr, "checked: a single process generates the same %zu tokens%s\n",
+                 generated.tokens.size(),
+                 options.front.ranks == 1 ? "" : ", and the same bits of logits where it computes all ranks");
   return {};
 }
 

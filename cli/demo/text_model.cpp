@@ -2,47 +2,11 @@
 #include "cli/demo/text_model.hpp"
 
 #include "cli/common/errors.hpp"
-#include "formats/tensor_file.hpp"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstring>
-#include <fstream>
 
 namespace headrace::cli::demo {
 namespace {
-
-constexpr std::array layer_weights{"attention_norm", "qkv", "attention_out", "mlp_norm", "gate_up", "down"};
-
-Result<Model> open_piece(const std::string& folder, const char* piece, const std::string& device) {
-  ModelOptions options;
-  options.device = device;
-  options.threads = 1;  // every process adds in the same order, and leaves the other cores free
-  return Model::open(fmt::format("{}/{}.pt2", folder, piece), std::move(options));
-}
-
-/// Converts a tensor of the file to float32.
-Result<Tensor> widened(const formats::TensorFile::Tensor& tensor) {
-  std::vector<std::int64_t> lengths(tensor.info.shape.begin(), tensor.info.shape.end());
-  HEADRACE_CLI_TRY(wide, Tensor::zeros(DType::float32, Shape(std::span<const std::int64_t>(lengths))));
-  const std::span<float> to = wide.elements<float>();
-  if (tensor.info.type->name == "F32") {
-    std::memcpy(to.data(), tensor.bytes.data(), tensor.bytes.size());
-  } else if (tensor.info.type->name == "BF16") {
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      std::uint16_t half = 0;  // the upper half of a float32
-      std::memcpy(&half, tensor.bytes.data() + 2 * i, sizeof half);
-      to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
-    }
-  } else {
-    return fail(Code::not_supported, "weight {} has type {}: only F32 and BF16 are supported",
-                tensor.info.name, tensor.info.type->name);
-  }
-  return wide;
-}
 
 /// Options of a run that does not wait: the next run is in the same stream, so it sees the outputs.
 constexpr RunOptions queued{std::nullopt, /*synchronize=*/false};
@@ -51,49 +15,7 @@ TensorView numbers(std::span<const std::int64_t> values) {
   return {values.data(), DType::int64, {static_cast<std::int64_t>(values.size())}, {}, {}};
 }
 
-Result<ModelSizes> sizes_of(const nlohmann::json& sizes) {
-  ModelSizes found;
-  const std::pair<const char*, std::int64_t*> wanted[] = {
-      {"width", &found.width},           {"layers", &found.layers},         {"kv_heads", &found.kv_heads},
-      {"head_width", &found.head_width}, {"vocabulary", &found.vocabulary}, {"context", &found.context}};
-  for (const auto& [name, value] : wanted) {
-    if (!sizes.is_object() || !sizes.contains(name) || !sizes[name].is_number_integer() || sizes[name] < 1)
-      return fail(Code::corrupt, "it does not give the model's {}: check that it belongs to the demo's model",
-                  name);
-    *value = sizes[name].get<std::int64_t>();
-  }
-  return found;
-}
-
-/// Reads the header's metadata: {"sizes": "{\"width\": 256, ...}"}.
-Result<ModelSizes> sizes_in_header(std::span<const std::byte> header) {
-  const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
-  const auto json = nlohmann::json::parse(text.substr(std::min<std::size_t>(8, text.size())), nullptr, false);
-  const auto said =
-      json.is_object() ? json.value("/__metadata__/sizes"_json_pointer, std::string()) : std::string();
-  return sizes_of(nlohmann::json::parse(said, nullptr, false));
-}
-
-Result<ModelSizes> sizes_in_folder(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return fail(Code::not_found, "it cannot be read: {}", system_text());
-  return sizes_of(nlohmann::json::parse(file, nullptr, false));
-}
-
 }  // namespace
-
-Result<ModelSizes> read_model_sizes(const ModelFiles& files) {
-  const bool random = files.weights.empty();
-  const std::string path = random ? files.packages + "/sizes.json" : files.weights;
-  const auto read = [&]() -> Result<ModelSizes> {
-    if (random) return sizes_in_folder(path);
-    HEADRACE_CLI_TRY(file, formats::TensorFile::open(path));
-    return sizes_in_header(file.header());
-  };
-  auto sizes = read();
-  if (!sizes) return std::move(sizes).error().within(path);
-  return sizes;
-}
 
 Result<TextModel> TextModel::open(const ModelFiles& files, const std::string& device) {
   HEADRACE_CLI_TRY(embed, open_piece(files.packages, "embed", device));
@@ -104,7 +26,7 @@ Result<TextModel> TextModel::open(const ModelFiles& files, const std::string& de
   HEADRACE_CLI_TRY(sizes, read_model_sizes(files));
   model.sizes_ = sizes;
   const bool random = files.weights.empty();
-  Result<void> filled = random ? model.make_weights(files) : model.read_weights(files.weights);
+  Result<void> filled = random ? model.make_weights(files) : model.take_weights(files.weights);
   if (filled) filled = model.find_weights();
   if (!filled) return std::move(filled).error().within(random ? files.packages : files.weights);
   return model;
@@ -115,15 +37,13 @@ KvShape TextModel::kv_shape(std::int64_t page_tokens, std::int64_t pages) const 
   return {sizes_.layers, sizes_.kv_heads, sizes_.head_width, page_tokens, pages, dtype};
 }
 
-Result<void> TextModel::read_weights(const std::string& path) {
-  HEADRACE_CLI_TRY(file, formats::TensorFile::open(path));
-  for (const formats::TensorFile::Tensor& tensor : file.tensors()) {
-    HEADRACE_CLI_TRY(wide, widened(tensor));
-    if (device().kind != Device::Kind::cpu) {
-      HEADRACE_CLI_TRY(there, placed(wide));
-      wide = std::move(there);
-    }
-    weights_.emplace(tensor.info.name, std::move(wide));
+Result<void> TextModel::take_weights(const std::string& path) {
+  HEADRACE_CLI_TRY(weights, read_weights(path));
+  weights_ = std::move(weights);
+  if (device().kind == Device::Kind::cpu) return {};
+  for (auto& [name, weight] : weights_) {
+    HEADRACE_CLI_TRY(there, placed(weight));
+    weight = std::move(there);
   }
   return {};
 }
@@ -143,30 +63,24 @@ Result<void> TextModel::make_weights(const ModelFiles& files) {
   for (std::int64_t i = 0; i < sizes_.layers; ++i) {
     HEADRACE_CLI_TRY(made, outputs(random_layer, i + 1));
     for (std::size_t k = 0; k < layer_weights.size(); ++k)
-      weights_.emplace(fmt::format("layers.{}.{}", i, layer_weights[k]), std::move(made.at(k)));
+      weights_.emplace(layer_weight_name(i, layer_weights[k]), std::move(made.at(k)));
   }
   return {};
 }
 
 Result<void> TextModel::find_weights() {
-  HEADRACE_CLI_TRY(embedding, weight("embedding"));
-  HEADRACE_CLI_TRY(norm, weight("norm"));
+  HEADRACE_CLI_TRY(embedding, find_weight(weights_, "embedding"));
+  HEADRACE_CLI_TRY(norm, find_weight(weights_, "norm"));
   embedding_ = embedding;
   norm_ = norm;
   for (std::int64_t i = 0; i < sizes_.layers; ++i) {
     std::vector<TensorView>& inputs = layers_.emplace_back();
     for (const char* name : layer_weights) {
-      HEADRACE_CLI_TRY(view, weight(fmt::format("layers.{}.{}", i, name)));
+      HEADRACE_CLI_TRY(view, find_weight(weights_, layer_weight_name(i, name)));
       inputs.push_back(view);
     }
   }
   return {};
-}
-
-Result<TensorView> TextModel::weight(const std::string& name) const {
-  const auto found = weights_.find(name);
-  if (found == weights_.end()) return fail(Code::corrupt, "it has no weight \"{}\"", name);
-  return found->second.view();
 }
 
 /// On the CPU a tensor that refers to `host`; on a GPU a copy of it.
@@ -178,9 +92,7 @@ Result<Tensor> TextModel::placed(const TensorView& host) {
 Result<void> TextModel::take(std::span<const std::int64_t> tokens, KvPool& pool, Sequence& sequence,
                              const std::function<Result<void>(std::int64_t)>& layer_done) {
   const std::size_t before = sequence.length();
-  const auto page = static_cast<std::size_t>(pool.shape().page_tokens);
-  for (std::size_t i = before; i < before + tokens.size(); ++i)
-    sequence.slots.push_back(static_cast<std::int64_t>(sequence.pages[i / page] * page + i % page));
+  sequence.add_slots(tokens.size(), pool.shape());
 
   HEADRACE_CLI_TRY(ids, placed(numbers(tokens)));
   HEADRACE_CLI_TRY(earlier, placed(numbers(std::span(sequence.slots).first(before))));

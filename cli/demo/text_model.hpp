@@ -5,32 +5,15 @@
 #include <headrace/model.hpp>
 
 #include "cli/demo/kv_pool.hpp"
+#include "cli/demo/model_files.hpp"
 #include "cli/demo/sampling.hpp"
 
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace headrace::cli::demo {
-
-/// The files of a model.
-struct ModelFiles {
-  std::string packages;  ///< folder of embed.pt2, layer.pt2, head.pt2, store.pt2
-  /// A safetensors file, bf16 or f32. Empty: random_layer.pt2 and random_ends.pt2 of the folder make the
-  /// weights on the device, the same in every process.
-  std::string weights;
-};
-
-struct ModelSizes {
-  std::int64_t width = 0, layers = 0, kv_heads = 0, head_width = 0, vocabulary = 0, context = 0;
-};
-
-/// Reads the sizes from the weights file, or from sizes.json in the packages' folder if there is no such
-/// file.
-///   errors  not_found, corrupt
-Result<ModelSizes> read_model_sizes(const ModelFiles& files);
 
 ///   threads  one
 class TextModel {
@@ -57,15 +40,14 @@ class TextModel {
         layer_(std::move(layer)),
         head_(std::move(head)),
         store_(std::move(store)) {}
-  Result<void> read_weights(const std::string& file);
+  Result<void> take_weights(const std::string& file);
   Result<void> make_weights(const ModelFiles& files);
   Result<void> find_weights();
-  Result<TensorView> weight(const std::string& name) const;
   Result<Tensor> placed(const TensorView& host);
 
   Model embed_, layer_, head_, store_;
   ModelSizes sizes_;
-  std::map<std::string, Tensor> weights_;  // on the device
+  NamedTensors weights_;  // on the device
   TensorView embedding_, norm_;
   std::vector<std::vector<TensorView>> layers_;  // the inputs of each layer after x, kv and slots
   std::vector<Tensor> x_, embedded_, logits_, nothing_;

@@ -9,16 +9,23 @@
 
 namespace headrace::cli::demo {
 
-Result<TextModel> open_model(const WorkerOptions& options) {
-  if (options.weights.empty()) return TextModel::open({options.packages, ""}, options.device);
-  const std::string file = fmt::format("{}/{}-{}.safetensors", options.folder, options.name, ::getpid());
-  std::vector<std::string> arguments{"pull", options.weights, "--output", file, "--json"};
+TemporaryFile::~TemporaryFile() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+Result<TemporaryFile> pull_weights(const WorkerOptions& options) {
+  if (options.weights.empty()) return TemporaryFile();
+  TemporaryFile file(fmt::format("{}/{}-{}.safetensors", options.folder, options.name, ::getpid()));
+  std::vector<std::string> arguments{"pull", options.weights, "--output", file.path(), "--json"};
   for (const std::string& backend : options.backends)
     arguments.insert(arguments.end(), {"--backend", backend});
   HEADRACE_CLI_CHECK(run_command(arguments));
-  auto model = TextModel::open({options.packages, file}, options.device);
-  ::unlink(file.c_str());  // the weights are in memory
-  return model;
+  return file;
+}
+
+Result<TextModel> open_model(const WorkerOptions& options) {
+  HEADRACE_CLI_TRY(file, pull_weights(options));  // removed on return: the weights are in memory
+  return TextModel::open({options.packages, file.path()}, options.device);
 }
 
 Result<Agent> open_agent(const WorkerOptions& options) {

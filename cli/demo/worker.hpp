@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace headrace::cli::demo {
@@ -23,11 +24,29 @@ struct WorkerOptions {
   std::int64_t page_tokens = 16;
   std::int64_t pages = 0;
   std::size_t chunk_tokens = 256;
+  Rank rank;  ///< of a decode worker; `of` of the prefill worker, too: how many ranks share the heads
   bool retry = false;  ///< wait for a lost peer to restart
   bool go_on = false;  ///< without retry: end the lost peer's texts, continue the others
   std::map<std::string, std::string> options;  ///< of the agent
 };
 
+/// A file that is removed with this object. Without a path there is none.
+class TemporaryFile {
+ public:
+  TemporaryFile() = default;
+  explicit TemporaryFile(std::string path) : path_(std::move(path)) {}
+  TemporaryFile(TemporaryFile&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryFile& operator=(TemporaryFile&&) = delete;
+  ~TemporaryFile();
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Runs `headrace pull`. Without a server of weights there is no file.
+Result<TemporaryFile> pull_weights(const WorkerOptions& options);
 /// Runs `headrace pull` if the weights come from a server; opens packages and weights.
 Result<TextModel> open_model(const WorkerOptions& options);
 /// An agent in the store's namespace.

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: none
-"""The demo's model in parts: ranks that share the heads and the feed-forward width of each layer."""
+# backends: shm
+"""`headrace demo --tensor-parallel 2`: a decode worker of two ranks that share the heads and the feed-forward
+width."""
 
 import functools
+import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +28,8 @@ torch.set_num_threads(1)  # as the workers: other numbers add in another order
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "demo_model"
 WEIGHTS = Path(generate.__file__).parent / "weights.safetensors"
+COMMAND = Path(sys.executable).parent / "headrace"
+PATIENCE = 600  # seconds: of slow tests, as the command has its own limits
 PROMPT = b"And it came to pass in those days, "
 
 
@@ -172,3 +180,106 @@ def test_packages_of_ranks_give_the_bits_of_any_process_that_adds_in_their_order
     (whole, parts), difference = runs[0]
     assert parts == whole and difference < 1e-3
     assert runs[1] == runs[0]  # other pages, the same bits
+
+
+# The command
+
+
+@pytest.fixture
+def demo(packages, tmp_path):
+    """Starts the command; what is left of it at the test's end is killed."""
+    started = []
+
+    def start(*arguments, ranks=2):
+        words = ["--packages", packages, "--python", sys.executable, "--backend", "shm"]
+        process = subprocess.Popen(
+            [COMMAND, "demo", "--tensor-parallel", str(ranks), *words, *map(str, arguments)],
+            bufsize=0,
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def finished(process):
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err.decode()
+    return out, err.decode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [1, 16, 64])
+def test_logits_are_those_of_one_process_and_the_text_is_the_whole_models(demo, page):
+    out, _ = finished(demo("--json", "--check", "--tokens", 60, "--temperature", 0, "--page", page))
+    said = json.loads(out)
+    assert (said["tensor_parallel"], said["decode_workers"], said["worker"]) == (2, 2, "decode-0")
+    assert said["checked"] is True and said["tokens"] == 60
+    layers, token_bytes = 6, 2 * 2 * 32 * 4
+    pages = layers * -(-said["prompt_tokens"] // page)
+    assert said["bytes"] == pages * page * token_bytes, "each rank gets its heads, all ranks get all heads"
+    assert said["pages"] == 2 * pages
+
+
+@pytest.mark.slow
+def test_the_demos_own_text_is_the_whole_models(demo):
+    _, err = finished(demo("--check"))
+    assert "checked: a single process generates the same 400 tokens, and the same bits of logits" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_is_named(demo, rank):
+    process = demo("--tokens", 1700)
+    assert process.stdout.read(300)  # it writes
+    os.kill(worker(process, f"decode-{rank}"), signal.SIGKILL)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert f"worker decode-{rank} (rank {rank} of 2) ended by signal 9" in err.decode()
+
+
+@pytest.mark.slow
+def test_a_rank_that_says_nothing_is_named(demo):
+    process = demo("--tokens", 1700, "--patience", 2)
+    assert process.stdout.read(300)
+    os.kill(worker(process, "decode-1"), signal.SIGSTOP)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "worker decode-1 (rank 1 of 2) has sent nothing for 2 s" in err.decode()
+    assert "it is stopped by signal 19" in err.decode()
+
+
+def worker(process, name):
+    """The pid of the demo's worker of that name."""
+    for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return int(pid)
+    raise AssertionError(f"{name} is not among the demo's processes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ranks, arguments, expected",
+    [
+        (2, ["--shape", "small"], "only the model of shape book is split"),
+        (2, ["--workers", "2"], "leave --workers out"),
+        (2, ["--retry"], "leave --retry out"),
+        (
+            3,
+            [],
+            "the model has 2 heads of keys and values, and each rank takes as many",
+        ),
+    ],
+)
+def test_what_ranks_cannot_do_is_said(demo, ranks, arguments, expected):
+    process = demo(*arguments, ranks=ranks)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert expected in " ".join(err.decode().split())

@@ -56,5 +56,38 @@ TEST(KvPool, pages_are_taken_lowest_first_and_given_back) {
   EXPECT_EQ(pool->free_pages(), 2U);
 }
 
+TEST(KvPool, a_rank_gets_its_heads_of_every_token) {
+  constexpr KvShape shape{2, 4, 8, 3, 5, DType::float32};
+  auto whole = KvPool::alone(shape, {});
+  auto part = KvPool::alone(shape.split(2), {});
+  ASSERT_TRUE(whole && part);
+  constexpr std::size_t all = 4 * 8, half = 2 * 8, tokens = 2 * 5 * 2 * 3;
+  auto* from = static_cast<float*>(const_cast<void*>(whole->layer(0).data));
+  for (std::size_t i = 0; i < tokens * all; ++i) from[i] = static_cast<float>(i);
+  whole->copy_heads({1, 2}, *part);
+  const auto* to = static_cast<const float*>(part->layer(0).data);
+  for (std::size_t i = 0; i < tokens * half; ++i)
+    ASSERT_EQ(to[i], static_cast<float>(i / half * all + half + i % half)) << i;
+}
+
+TEST(LayerPages, the_heads_of_a_rank_are_a_view_of_each_page) {
+  constexpr KvShape shape{2, 4, 8, 3, 5, DType::float32};
+  const PageSpec pages = layer_pages(RegionId{7}, shape, 1, {1, 2});
+  const auto& uniform = std::get<UniformPages>(pages.pages());
+  EXPECT_EQ(uniform.base_bytes, shape.layer_bytes() + shape.token_bytes() / 2);
+  EXPECT_EQ(uniform.stride_bytes, shape.page_bytes());
+  ASSERT_NE(pages.view(), nullptr);
+  EXPECT_THAT(pages.view()->shape, ElementsAre(2 * 3));
+  EXPECT_EQ(pages.view()->item_bytes * 2 * 3, shape.split(2).page_bytes());
+  EXPECT_EQ(layer_pages(RegionId{7}, shape, 1).view(), nullptr);
+}
+
+TEST(Sequence, tokens_get_slots_in_the_pages_in_their_order) {
+  Sequence sequence;
+  sequence.pages = {4, 0};
+  sequence.add_slots(3, {1, 1, 1, 2, 5, DType::float32});
+  EXPECT_THAT(sequence.slots, ElementsAre(8, 9, 0));
+}
+
 }  // namespace
 }  // namespace headrace::cli::demo
