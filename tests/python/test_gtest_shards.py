@@ -50,6 +50,12 @@ for name, does in cases.items():
     about = f'name="{{name}}" classname="S" status="run" result="{{result}}" time="0.003"'
     xml += f'<testcase {{about}}>{{bodies.get(does, "")}}</testcase>'
 open(flags["gtest_output"].removeprefix("xml:"), "w").write("<testsuites>" + xml + "</testsuites>")
+runs = open(sys.argv[0] + ".runs", "a+")
+print("run", file=runs, flush=True)
+runs.seek(0)
+if len(runs.readlines()) <= {dying_checks!r}:
+    print("==7==LeakSanitizer has encountered a fatal error.", flush=True)
+    sys.exit(1)
 sys.exit(3 if {leaks!r} else int(bad))
 """
 
@@ -64,9 +70,10 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "STORE", tmp_path / "passed")
     monkeypatch.setattr(stage, "read_allowed_skips", lambda: [re.compile("no IPv6")])
 
-    def run_cases(use_store=False, leaks=False, resume="", label="unit", loads=(), **cases):
+    def run_cases(use_store=False, leaks=False, resume="", label="unit", loads=(), dying_checks=0, **cases):
         program = tmp_path / "unit_x"
-        program.write_text(PROGRAM.format(python=sys.executable, cases=cases, leaks=leaks))
+        about = {"cases": cases, "leaks": leaks, "dying_checks": dying_checks}
+        program.write_text(PROGRAM.format(python=sys.executable, **about))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         runner = stage.Runner(None, use_store, resume)
         counted = stage.Stage("dev", "")
@@ -119,6 +126,17 @@ def test_a_process_that_fails_after_its_cases_passed_is_a_failure(run):
     counted = run(a="pass", leaks=True)
     assert failed(counted) == ["unit_x.process of shard 0"]
     assert "exit code 3" in counted.failures[0].text
+
+
+@pytest.mark.parametrize(("dying_checks", "leaks", "passes"), [(1, False, 1), (2, False, 0), (1, True, 0)])
+def test_a_leak_check_that_crashes_by_itself_runs_once_more(run, dying_checks, leaks, passes):
+    counted = run(a="pass", dying_checks=dying_checks, leaks=leaks)
+    assert failed(counted) == ["unit_x.process of shard 0"] * (1 - passes)
+
+
+def test_a_case_that_failed_does_not_run_again_for_the_leak_check(run):
+    counted = run(a="fail", b="pass", dying_checks=1)
+    assert failed(counted) == ["unit_x.S.a"]
 
 
 def test_a_result_is_stored_for_the_same_program_only(run):
