@@ -83,6 +83,7 @@ NOT_IN_TSAN = {
     ],
     "unit_engine": ["RevocationTest.many_ranges_that_wait_end_the_link_too"],
     "unit_metadata": ["EtcdServerTest.*", "*StoreContract.*/etcd"],
+    "unit_collectives": ["AssemblyMail.cards_that_nobody_asks_for_*", "*CommOnAutoTables.*"],
 }
 
 THREADED_PYTHON = [

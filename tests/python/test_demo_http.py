@@ -228,6 +228,7 @@ def test_models_are_listed(server):
     assert server.client.models.retrieve(MODEL).owned_by == "headrace"
 
 
+@pytest.mark.slow
 def test_twenty_streams_at_once_are_each_as_alone(server):
     prompts = [f"{'In the days of the king ' * (1 + i % 7)}{i} " for i in range(20)]
     wanted = [{"prompt": prompt, "max_tokens": 40, "seed": seed} for seed, prompt in enumerate(prompts)]
@@ -284,6 +285,7 @@ def test_a_client_that_closes_its_sending_side_gets_its_text(server):
     assert (status, "".join(event["choices"][0]["text"] for event in events)) == (200, expected)
 
 
+@pytest.mark.slow
 def test_a_client_of_http_1_0_that_closes_its_sending_side_gets_its_text(server):
     with server.ask({"prompt": PROMPT, "max_tokens": 900, "seed": 1}, "1.0") as connection:
         connection.shutdown(socket.SHUT_WR)
@@ -322,6 +324,7 @@ def test_clients_that_leave_at_any_moment_free_their_pages_and_disturb_nobody(se
     until(server.all_pages_are_free)
 
 
+@pytest.mark.slow
 def test_more_texts_than_there_are_pages_for_wait_for_their_turn(server):
     whole = server.complete(max_tokens=40, temperature=0).choices[0].text
     word = whole[30:35]
@@ -482,6 +485,7 @@ def test_when_one_of_two_workers_dies_its_clients_are_told_and_the_other_goes_on
     the_last_worker_dies(server, "decode-1")
 
 
+@pytest.mark.slow
 def test_with_retry_the_texts_of_a_worker_that_dies_go_on(start_server):
     server = start_server("--workers", 2, "--retry")
     streams = [server.begun(max_tokens=1900, seed=5) for _ in range(2)]

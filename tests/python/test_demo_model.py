@@ -324,6 +324,7 @@ def test_verses_lose_their_references_and_chapters_are_set_apart():
     assert corpus.words("Milcah's sons, and THEY") == ["milcah's", "sons", "and", "they"]
 
 
+@pytest.mark.slow
 def test_training_learns_and_writes_weights_and_a_report_without_headrace(tmp_path):
     """As on a machine that has torch alone: the script is run by its path, without this package's folder."""
     chapters = ["In the beginning was the word, and the word was good.\n" * 8] * 40

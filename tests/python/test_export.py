@@ -237,6 +237,7 @@ def simple(folder, tmp_path, monkeypatch, capfd, compiled_once):
     return export_with
 
 
+@pytest.mark.slow
 def test_a_crash_of_pytorchs_loader_is_told_and_headraces_runner_is_compared_alone(simple, tmp_path):
     code, written, out, err = simple("{TORCH: crash}")
     assert (code, written) == (0, True), err
