@@ -66,8 +66,10 @@ TEST(KvPool, a_rank_gets_its_heads_of_every_token) {
   for (std::size_t i = 0; i < tokens * all; ++i) from[i] = static_cast<float>(i);
   whole->copy_heads({1, 2}, *part);
   const auto* to = static_cast<const float*>(part->layer(0).data);
-  for (std::size_t i = 0; i < tokens * half; ++i)
-    ASSERT_EQ(to[i], static_cast<float>(i / half * all + half + i % half)) << i;
+  for (std::size_t i = 0; i < tokens * half; ++i) {
+    const std::size_t token = i / half, from_its_second_half = token * all + half + i % half;
+    ASSERT_EQ(to[i], static_cast<float>(from_its_second_half)) << i;
+  }
 }
 
 TEST(LayerPages, the_heads_of_a_rank_are_a_view_of_each_page) {

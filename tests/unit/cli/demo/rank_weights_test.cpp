@@ -17,9 +17,11 @@ constexpr ModelSizes tiny{2, 1, 2, 1, 256, 16};
 Tensor matrix(std::int64_t rows, std::int64_t columns) {
   Tensor made = *Tensor::zeros(DType::float32, {rows, columns});
   const auto elements = made.elements<float>();
-  for (std::size_t i = 0; i < elements.size(); ++i)
-    elements[i] = static_cast<float>(10 * (i / static_cast<std::size_t>(columns)) +
-                                     i % static_cast<std::size_t>(columns));
+  const auto of_a_row = static_cast<std::size_t>(columns);
+  for (std::size_t at = 0; at < elements.size(); ++at) {
+    const std::size_t row = at / of_a_row, column = at % of_a_row;
+    elements[at] = static_cast<float>(10 * row + column);
+  }
   return made;
 }
 
