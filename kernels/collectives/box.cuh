@@ -17,8 +17,8 @@ namespace headrace::kernels::collectives {
 
 inline constexpr unsigned most_ranks = HEADRACE_COLLECTIVES_MOST_RANKS;
 
-// The fewest and most threads of a block of the kernels for packets, and those of a block for chunks.
-inline constexpr unsigned packed_threads = 256, most_packed_threads = 512;
+// Threads of a block: the fewest for packets in one step and in two, the most of both, and those for chunks.
+inline constexpr unsigned packed_threads = 256, two_step_threads = 128, most_packed_threads = 512;
 inline constexpr unsigned chunk_threads = 512;
 
 /// Eight bytes of a part, with the number of the operation that they belong to. It is read and written as

@@ -15,8 +15,8 @@ namespace {
 using Elements = headrace_comm_elements_v1;
 
 /// For S bytes each of n ranks sends 2 S (n - 1) bytes as packets in one step, and 4 S (n - 1) / n in two.
-/// With two ranks these are the same. With four the second step takes as long as one step of 256 KiB more
-/// does.
+/// With two ranks these are the same. With four both took as long at 256 KiB
+/// (`bench_gpu_collectives time --gpus 4 --one-shot BYTES`).
 std::uint64_t usual_one_shot_bytes(std::uint32_t ranks) {
   constexpr std::uint64_t to_all = 768 << 10;
   return ranks <= 2 ? ~std::uint64_t{0} : to_all / (ranks - 1);
@@ -230,7 +230,7 @@ void divide_packets(Plan& plan, std::uint64_t bytes, std::uint32_t blocks) {
   constexpr std::uint64_t warp = 32;
   const bool is_two_shot = plan.launch.shares != 0;  // a thread has two packets in each step then
   const std::uint64_t places = in_steps(bytes, is_two_shot ? 2 * packet_bytes : packet_bytes),
-                      least = is_two_shot ? 128 : packed_threads;
+                      least = is_two_shot ? two_step_threads : packed_threads;
   plan.launch.blocks =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(in_steps(places, least), 1, blocks));
   const std::uint64_t threads = in_steps(in_steps(places, plan.launch.blocks), warp) * warp;
