@@ -495,9 +495,9 @@ void Front::look_for_silent(Clock::time_point before, Clock::time_point now) {
     if (longest == children_.end() || silence.lasts() > silences_[longest->first].lasts()) longest = at;
   }
   if (longest == children_.end() || silences_[longest->first].lasts() < patience()) return;
-  // Others may have waited for one that is stopped.
+  // Others may have waited for one that is stopped; their last word can be older than its own.
   for (auto at = children_.begin(); at != children_.end(); ++at)
-    if (at->second.stopped_by() != 0 && silences_[at->first].lasts() >= patience()) longest = at;
+    if (at->second.stopped_by() != 0 && silences_[at->first].lasts() >= patience() / 2) longest = at;
   auto& [name, child] = *longest;
   const std::string what =
       fmt::format("has sent nothing for {} s{}", options_.patience_seconds, stopped_text(child.stopped_by()));
