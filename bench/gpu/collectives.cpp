@@ -360,13 +360,19 @@ void check_types(const std::vector<Gpu>& gpus, unsigned count, bool quick) {
 /// all_reduce as packets, in one step and in two, with as many threads and places for each as there can be.
 void check_steps(const std::vector<Gpu>& gpus, unsigned count) {
   std::mt19937 random(std::random_device{}());
-  Ranks ranks(gpus, count, std::uint64_t{4} << 20);
+  Ranks ranks(gpus, count, std::uint64_t{4} << 20, {0, 1 << 20, 0, 0});
   for (const std::uint32_t one_shot_bytes : {1u, 0u, 1u << 30}) {
     ranks.one_shot_bytes = one_shot_bytes;
     for (const std::int32_t dtype : {HEADRACE_FLOAT32, HEADRACE_BFLOAT16, HEADRACE_INT16})
-      for (const std::uint64_t elements : {1u, 5u, 9u, 31u, 1000u, 8191u, 20011u, 65536u, 100003u})
+      for (const std::uint64_t elements :
+           {1u, 5u, 9u, 31u, 1000u, 8191u, 20011u, 65536u, 100003u, 196608u, 393217u})
         for (const bool in_place : {false, true})
-          ranks.run({.count = elements, .dtype = dtype, .timeout_ns = patience_ns}, random, 16, in_place);
+          for (const std::uint64_t shift : {16, 20})
+            ranks.run({.count = elements,
+                       .dtype = dtype,
+                       .reduction = in_place ? HEADRACE_COMM_AVG : HEADRACE_COMM_SUM,
+                       .timeout_ns = patience_ns},
+                      random, shift, in_place);
   }
 }
 

@@ -19,6 +19,7 @@ inline constexpr unsigned most_ranks = HEADRACE_COLLECTIVES_MOST_RANKS;
 
 // Threads of a block: the fewest for packets in one step and in two, the most of both, and those for chunks.
 inline constexpr unsigned packed_threads = 256, two_step_threads = 128, most_packed_threads = 512;
+inline constexpr unsigned most_dense_threads = 256;
 inline constexpr unsigned chunk_threads = 512;
 
 /// Eight bytes of a part, with the number of the operation that they belong to. It is read and written as
@@ -28,6 +29,8 @@ struct alignas(16) Packet {
   uint64_t epoch;
 };
 inline constexpr unsigned packet_bytes = sizeof(Packet::data);
+/// What a thread sends as four dense packets, each 12 bytes and a part of the number.
+inline constexpr unsigned dense_bytes = 48;
 
 /// At the beginning of a box.
 struct Header {
@@ -111,8 +114,9 @@ struct Part {
 struct Reduction {
   int32_t dtype;
   int32_t kind;
-  double factor;   ///< of each element
-  double divisor;  ///< of the result
+  double factor;    ///< of each element
+  double divisor;   ///< of the result
+  float scale = 1;  ///< its reciprocal
 };
 
 /// The argument of the kernels of this folder: one operation on one rank.
@@ -127,6 +131,8 @@ struct Launch {
   uint32_t shares;
   uint32_t is_barrier;  ///< each rank then sees what all ranks wrote before
   uint32_t one_source;  ///< all parts that it sends are the same
+  uint32_t is_simple;   ///< all parts of this rank are whole units at multiples of their length, and `scale`
+                        ///< is exact
   uint32_t packets_at;  ///< where the packets of rank 0 begin in a box
   Part own;             ///< the part that it sends to itself
   Part result;

@@ -73,7 +73,7 @@ class Chunks {
   }
 
   /// What the ranks have sent becomes a chunk of the result, which all ranks get if this one shares.
-  template <class Sum>
+  template <class Sum, bool Simple>
   __device__ void reduce(const Chunk& chunk) const {
     constexpr unsigned batch = 4, side = 2;  // ranks, and units, that a thread reads together
     const unsigned bytes = chunk.bytes_of(args_.result),
@@ -86,7 +86,7 @@ class Chunks {
       Unit own_units[side];
 #pragma unroll
       for (unsigned s = 0; s < side; ++s)
-        own_units[s] = read_unit(own, first + s * chunk_threads * unit_bytes);
+        own_units[s] = read_unit<Simple>(own, first + s * chunk_threads * unit_bytes);
       Sum sums[side] = {Sum(args_), Sum(args_)};
 #pragma unroll 1
       for (unsigned from = 0; from < args_.shape.ranks; from += batch) {
@@ -110,7 +110,7 @@ class Chunks {
 #pragma unroll
       for (unsigned s = 0; s < side; ++s) {
         sums[s].result(results[s].words);
-        write_unit(result, first + s * chunk_threads * unit_bytes, results[s]);
+        write_unit<Simple>(result, first + s * chunk_threads * unit_bytes, results[s]);
       }
       if (args_.shares != 0) share(chunk, bytes, first, results);
     }
@@ -265,11 +265,11 @@ __device__ __forceinline__ void exchange_chunks(const Launch& args) {
 }
 
 /// Every rank's parts go to their ranks, which reduce them; if they share, every rank gets all results.
-template <class Sum>
+template <class Sum, bool Simple>
 __device__ __forceinline__ void reduce_chunks(const Launch& args) {
   run_rounds<true>(args, [&](Chunks& chunks, const Chunk& sent, const Chunk& taken, const Chunk& kept) {
     chunks.send(sent);
-    chunks.template reduce<Sum>(taken);
+    chunks.template reduce<Sum, Simple>(taken);
     if (args.shares != 0) chunks.keep(Way::results, kept);
   });
 }

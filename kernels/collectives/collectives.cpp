@@ -15,40 +15,52 @@ static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, 
 static_assert(sizeof(Launch) < 4096, "an argument of any driver");
 
 /// The kernels that reduce, of one way to travel.
-struct Sums {
-  void *float32, *bfloat16, *any;
+struct FloatSums {
+  void *float32, *bfloat16;
 
   [[nodiscard]] void* fitting(const Reduction& how) const {
-    const bool sums = how.kind == HEADRACE_COMM_SUM || how.kind == HEADRACE_COMM_AVG;
-    if (sums && how.dtype == HEADRACE_FLOAT32) return float32;
-    if (sums && how.dtype == HEADRACE_BFLOAT16) return bfloat16;
-    return any;
+    return how.dtype == HEADRACE_FLOAT32 ? float32 : bfloat16;
+  }
+};
+struct Sums {
+  FloatSums floats;
+  void* any;
+
+  [[nodiscard]] void* fitting(const Reduction& how) const {
+    return is_float_sum(how) ? floats.fitting(how) : any;
   }
 };
 
 struct Functions {
   void *exchange_packed, *exchange_chunks;
   Sums packed, all_reduce_packed, chunks;
+  FloatSums dense, all_reduce_dense;
 
   [[nodiscard]] void* fitting(const Plan& plan) const {
     if (!plan.reduces) return plan.is_packed ? exchange_packed : exchange_chunks;
-    const Sums& packets = plan.launch.shares != 0 ? all_reduce_packed : packed;
-    return (plan.is_packed ? packets : chunks).fitting(plan.launch.reduction);
+    const bool is_two_shot = plan.launch.shares != 0;
+    const Reduction& how = plan.launch.reduction;
+    if (plan.is_dense) return (is_two_shot ? all_reduce_dense : dense).fitting(how);
+    return (!plan.is_packed ? chunks : is_two_shot ? all_reduce_packed : packed).fitting(how);
   }
 };
 
 constexpr FamilyKernel family_kernels[] = {
     {"headrace_exchange_packed", offsetof(Functions, exchange_packed)},
     {"headrace_exchange_chunks", offsetof(Functions, exchange_chunks)},
-    {"headrace_sum_packed_float32", offsetof(Functions, packed.float32)},
-    {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.bfloat16)},
+    {"headrace_sum_packed_float32", offsetof(Functions, packed.floats.float32)},
+    {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.floats.bfloat16)},
     {"headrace_reduce_packed_any", offsetof(Functions, packed.any)},
-    {"headrace_all_reduce_packed_float32", offsetof(Functions, all_reduce_packed.float32)},
-    {"headrace_all_reduce_packed_bfloat16", offsetof(Functions, all_reduce_packed.bfloat16)},
+    {"headrace_all_reduce_packed_float32", offsetof(Functions, all_reduce_packed.floats.float32)},
+    {"headrace_all_reduce_packed_bfloat16", offsetof(Functions, all_reduce_packed.floats.bfloat16)},
     {"headrace_all_reduce_packed_any", offsetof(Functions, all_reduce_packed.any)},
-    {"headrace_sum_chunks_float32", offsetof(Functions, chunks.float32)},
-    {"headrace_sum_chunks_bfloat16", offsetof(Functions, chunks.bfloat16)},
+    {"headrace_sum_chunks_float32", offsetof(Functions, chunks.floats.float32)},
+    {"headrace_sum_chunks_bfloat16", offsetof(Functions, chunks.floats.bfloat16)},
     {"headrace_reduce_chunks_any", offsetof(Functions, chunks.any)},
+    {"headrace_sum_dense_float32", offsetof(Functions, dense.float32)},
+    {"headrace_sum_dense_bfloat16", offsetof(Functions, dense.bfloat16)},
+    {"headrace_all_reduce_dense_float32", offsetof(Functions, all_reduce_dense.float32)},
+    {"headrace_all_reduce_dense_bfloat16", offsetof(Functions, all_reduce_dense.bfloat16)},
 };
 static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
 

@@ -18,10 +18,13 @@ extern const Family family;
 [[nodiscard]] std::optional<Shape> shape_of(const headrace_collectives_box_v1& box);
 /// Whether the reduction is defined for the type.
 [[nodiscard]] bool is_defined(int32_t dtype, int32_t reduction, double factor);
+/// Whether kernels of its own reduce it: sums and averages of float32 and bfloat16.
+[[nodiscard]] bool is_float_sum(const Reduction& how);
 /// What the kernels are given for a call, and whether it travels as packets. None: the call is not possible.
 struct Plan {
   Launch launch;
   bool is_packed;
+  bool is_dense;  ///< in packets of 12 bytes
   bool reduces;
   std::uint32_t threads;  ///< of a block
   std::uint64_t longest;  ///< bytes of the longest part of any rank; 0: not known

@@ -22,6 +22,11 @@ std::uint64_t usual_one_shot_bytes(std::uint32_t ranks) {
   return ranks <= 2 ? ~std::uint64_t{0} : to_all / (ranks - 1);
 }
 
+/// Shorter parts take no longer in packets of 8 bytes, of which a thread has fewer
+/// (`bench_gpu_collectives time --gpus 4`). From 6 KiB on dense ones have room where those of 8 bytes have
+/// it.
+constexpr std::uint64_t least_dense_bytes = 192 << 10;
+
 std::uint64_t longest_of(const Launch& launch) {
   return std::max({launch.longest_sent, launch.longest_received, launch.result.bytes});
 }
@@ -54,8 +59,13 @@ class Planner {
       share_all_reduce();
       plan_.is_packed = plan_.longest <= room / 2;  // parts and results
     }
+    plan_.is_dense = plan_.is_packed && plan_.reduces && plan_.longest >= least_dense_bytes &&
+                     is_float_sum(launch_.reduction);
     if (!knows_longest_) plan_.longest = 0;
     launch_.own = launch_.sends[rank_];
+    launch_.is_simple = is_whole(launch_.result) && std::ranges::all_of(launch_.sends, is_whole) &&
+                        std::ranges::all_of(launch_.receives, is_whole) &&
+                        (launch_.reduction.divisor == 1 || std::has_single_bit(ranks_));
     launch_.longest_sent = longest(launch_.sends);
     launch_.longest_received = longest(launch_.receives);
     if (longest_of(launch_) / launch_.shape.chunk_bytes >= most_chunks) return {};
@@ -135,7 +145,7 @@ class Planner {
     how.dtype = call_.inputs[0].dtype;
     how.kind = call_.reduction;
     if (how.kind == HEADRACE_COMM_PREMUL_SUM) how.factor = call_.factor;
-    if (how.kind == HEADRACE_COMM_AVG) how.divisor = ranks_;
+    if (how.kind == HEADRACE_COMM_AVG) how.divisor = ranks_, how.scale = 1 / static_cast<float>(ranks_);
     return is_defined(how.dtype, how.kind, call_.factor);
   }
   [[nodiscard]] Part part(const Elements& elements) const {
@@ -146,6 +156,7 @@ class Planner {
 
   // --- its parts
 
+  static bool is_whole(const Part& part) { return (part.address | part.bytes) % unit_bytes == 0; }
   static std::uint64_t longest(std::span<const Part> parts) {
     return std::ranges::max(parts, {}, &Part::bytes).bytes;
   }
@@ -228,13 +239,18 @@ constexpr std::uint32_t most_block_slots = 4;
 void divide_packets(Plan& plan, std::uint64_t bytes, std::uint32_t blocks) {
   const auto in_steps = [](std::uint64_t count, std::uint64_t step) { return (count + step - 1) / step; };
   constexpr std::uint64_t warp = 32;
-  const bool is_two_shot = plan.launch.shares != 0;  // a thread has two packets in each step then
-  const std::uint64_t places = in_steps(bytes, is_two_shot ? 2 * packet_bytes : packet_bytes),
-                      least = is_two_shot ? two_step_threads : packed_threads;
+  const bool is_two_shot = plan.launch.shares != 0;
+  // A thread has two packets in each of two steps.
+  const std::uint64_t place = plan.is_dense ? dense_bytes
+                              : is_two_shot ? 2 * packet_bytes
+                                            : packet_bytes,
+                      places = in_steps(bytes, place),
+                      least = is_two_shot || plan.is_dense ? two_step_threads : packed_threads;
   plan.launch.blocks =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(in_steps(places, least), 1, blocks));
   const std::uint64_t threads = in_steps(in_steps(places, plan.launch.blocks), warp) * warp;
-  plan.threads = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(threads, least, most_packed_threads));
+  plan.threads = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(threads, least, plan.is_dense ? most_dense_threads : most_packed_threads));
 }
 
 /// As long as a slot, or shorter, so that all blocks have chunks of the longest part.
@@ -272,6 +288,11 @@ bool is_defined(std::int32_t dtype, std::int32_t reduction, double factor) {
     default:
       return false;
   }
+}
+
+bool is_float_sum(const Reduction& how) {
+  return (how.kind == HEADRACE_COMM_SUM || how.kind == HEADRACE_COMM_AVG) &&
+         (how.dtype == HEADRACE_FLOAT32 || how.dtype == HEADRACE_BFLOAT16);
 }
 
 std::optional<Plan> plan_of(const headrace_collective_v1& args) {

@@ -41,11 +41,13 @@ struct BFloat16 {
   }
 };
 
-template <class Format, int Words>
+/// `Simple`: the divisor is a power of two, so a product with its reciprocal has the same bits.
+template <class Format, int Words, bool Simple>
 class FloatSum {
  public:
   static constexpr int words = Words;
-  __device__ explicit FloatSum(const Launch& args) : divisor_(static_cast<float>(args.reduction.divisor)) {}
+  __device__ explicit FloatSum(const Launch& args)
+      : divisor_(Simple ? args.reduction.scale : static_cast<float>(args.reduction.divisor)) {}
 
   __device__ void put(unsigned rank, const uint64_t* words) {
 #pragma unroll
@@ -60,10 +62,8 @@ class FloatSum {
     }
   }
   __device__ void result(uint64_t* words) {
-    if (divisor_ != 1) {
 #pragma unroll
-      for (float& sum : sums_) sum = divide(sum, divisor_);
-    }
+    for (float& sum : sums_) sum = Simple ? multiply(sum, divisor_) : divide(sum, divisor_);
 #pragma unroll
     for (int w = 0; w < Words; ++w) words[w] = Format::store(sums_ + w * Format::per_word);
   }

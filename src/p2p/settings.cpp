@@ -34,7 +34,7 @@ Result<std::uint32_t> number_of(const Options& hints, const char* name, bool as_
 /// steps travels as packets up to twice this size. More than four GPUs were not measured.
 /// `bench_gpu_collectives --gpus N --packed BYTES` measures a row.
 constexpr std::pair<int, std::uint32_t> packet_table[] = {
-    {1, 512 << 10}, {2, 1 << 20}, {4, 256 << 10}, {16, 128 << 10}};
+    {1, 512 << 10}, {2, 1 << 20}, {4, 512 << 10}, {16, 128 << 10}};
 
 }  // namespace
 

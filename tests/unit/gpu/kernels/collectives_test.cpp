@@ -99,7 +99,14 @@ class CollectivesTest : public KernelsTest {
     for (unsigned rank = 0; rank < count(); ++rank) expect_got(call, inputs, rank, in_place);
   }
 
-  static constexpr std::size_t room = 16384;
+  /// On two ranks.
+  void expect_kernel(const TestCall& call, const std::string& name) {
+    const int before = fake.calls("headrace_" + name);
+    run(call);
+    EXPECT_EQ(fake.calls("headrace_" + name), before + 2) << name;
+  }
+
+  std::size_t room = 16384;
   headrace_collectives_box_v1 box{2, 64, 32, 8};
   std::uint32_t blocks = 3, one_shot_bytes = 0;
   std::uint64_t shift = 16;  // of inputs and outputs in their memory
@@ -415,11 +422,6 @@ TEST_F(CollectivesTest, a_box_has_room_for_its_shape_and_blocks_are_shared_by_th
 
 TEST_F(CollectivesTest, the_fitting_kernel_runs) {
   open_ranks(2);
-  const auto expect_kernel = [this](const TestCall& call, const std::string& name) {
-    const int before = fake.calls("headrace_" + name);
-    run(call);
-    EXPECT_EQ(fake.calls("headrace_" + name), before + 2) << name;
-  };
   for (const auto& [elements, way] : {std::pair{4u, "packed"}, std::pair{400u, "chunks"}}) {
     const auto expect = [&, elements = elements, way = way](TestCall call, const char* name) {
       call.count = elements;
@@ -438,6 +440,25 @@ TEST_F(CollectivesTest, the_fitting_kernel_runs) {
   expect_kernel({.count = 4, .reduction = HEADRACE_COMM_MAX}, "all_reduce_packed_any");
   expect_kernel({.count = 2}, "sum_packed_float32");
   expect_kernel({.operation = HEADRACE_COMM_REDUCE, .count = 4}, "sum_packed_float32");
+}
+
+TEST_F(CollectivesTest, long_parts_of_fast_sums_go_as_dense_packets) {
+  constexpr std::uint64_t least = (192 << 10) / sizeof(float);
+  room = 1 << 20;
+  box.packed_bytes = 256 << 10;
+  one_shot_bytes = 256 << 10;
+  open_ranks(2);
+  expect_kernel({.count = least - 1}, "sum_packed_float32");
+  expect_kernel({.count = least}, "sum_dense_float32");
+  expect_kernel({.count = 2 * least + 1, .dtype = HEADRACE_BFLOAT16}, "sum_dense_bfloat16");
+  expect_kernel({.count = least, .reduction = HEADRACE_COMM_MAX}, "reduce_packed_any");
+  expect_kernel({.operation = HEADRACE_COMM_BROADCAST, .count = least}, "exchange_packed");
+  box.packed_bytes = 512 << 10;
+  open_ranks(2);
+  one_shot_bytes = 8;
+  expect_kernel({.count = 2 * least - 8}, "all_reduce_packed_float32");
+  expect_kernel({.count = 2 * least}, "all_reduce_dense_float32");
+  expect_kernel({.count = 4 * least + 3, .dtype = HEADRACE_BFLOAT16}, "all_reduce_dense_bfloat16");
 }
 
 TEST_F(CollectivesTest, a_box_that_is_not_reachable_is_a_fault) {
