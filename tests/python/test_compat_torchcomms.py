@@ -189,7 +189,6 @@ def test_async_works_wait_and_raise():
         mine = of(comm.get_rank())
         work = comm.all_reduce(mine, SUM, async_op=True)
         work.wait()
-        work.wait_blocking()
         assert work.is_completed() and torch.equal(mine, total(2))
         late = comm.recv(mine, 1 - comm.get_rank(), True, timeout=timedelta(milliseconds=50))
         with pytest.raises(RuntimeError, match="50 ms") as error:

@@ -14,6 +14,10 @@ from datetime import timedelta
 from . import _comms, hooks, objcol
 from ._comms import *  # noqa: F403
 from ._new_comm import _load_backend, built_backends, is_backend_built
+from .functional import is_torch_compile_supported_and_enabled
+
+if is_torch_compile_supported_and_enabled():
+    from .functional import collectives  # noqa: F401
 
 __all__ = _comms.__all__ + [  # noqa: RUF005
     "Timeout",

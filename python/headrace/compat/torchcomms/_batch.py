@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 from torch import Tensor
 
@@ -30,12 +32,26 @@ class P2POp:
     peer: int
 
 
+_keys = count(1)
+_by_key: WeakValueDictionary[str, BatchSendRecv] = WeakValueDictionary()
+
+
+def batch_of_key(key: str) -> BatchSendRecv:
+    """The batch that a compiled program was traced with."""
+    batch = _by_key.get(key)
+    if batch is None:
+        raise RuntimeError(f"the batch {key} of this compiled program is gone: compile it again with another")
+    return batch
+
+
 class BatchSendRecv:
     """Messages that begin together, so that none waits for another, from TorchComm.batch_op_create."""
 
     def __init__(self, comm: Any) -> None:
         self.ops: list[P2POp] = []
         self._comm = comm
+        self.key = str(next(_keys))
+        _by_key[self.key] = self
 
     def send(self, tensor: Tensor, dst: int) -> None:
         """Adds a message to rank dst. Nothing moves before issue."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from ._batch import BatchSendRecv
 from ._hook_args import Callback, RemovableHandle
 from ._types import CommOptions, OpName, ReduceOp
 from ._window import TorchCommWindow
-from ._work import DONE, TorchWork
+from ._work import DONE, GlooWork, TorchWork
 
 Hints = dict[str, str] | None
 Timeout = timedelta | None
@@ -33,6 +34,25 @@ _KNOWN_HINTS = {hint.name for hint in headrace.list_comm_hints()} | {"algorithm"
 def known(hints: Hints) -> Hints:
     """The hints that Headrace has. Backends drop those of other backends, as torchcomms' do."""
     return {name: value for name, value in hints.items() if name in _KNOWN_HINTS} if hints else None
+
+
+_keys = count(1)
+_by_key: WeakValueDictionary[str, TorchComm] = WeakValueDictionary()
+
+
+def comm_of_key(key: str) -> TorchComm:
+    """The communicator that a compiled program was traced with."""
+    comm = _by_key.get(key)
+    if comm is None:
+        raise RuntimeError(
+            f"the communicator {key} of this compiled program is gone: compile it again with one that is open"
+        )
+    return comm
+
+
+def open_comms() -> list[TorchComm]:
+    """The communicators of this process that are in use and not finalized."""
+    return [comm for comm in _by_key.values() if not comm.is_finalized]
 
 
 class _NotYet:
@@ -62,6 +82,7 @@ class TorchComm:
         self._member = comm  # of the init handle
         self._comm: Any = comm if is_ready else _NotYet()
         self._backend = backend
+        self._new_work: Callable[[Any], TorchWork] = GlooWork if backend == "gloo" else TorchWork
         self._name = name
         self._options = options
         self._pre: list[Callback] = []
@@ -69,6 +90,10 @@ class TorchComm:
         self._abort_hooks: list[_AbortHook] = []
         self._followers: list[Callable[[Any], object]] = []
         self._numbers = count()
+        self.key = f"{name}:{next(_keys)}"
+        """Names it in compiled programs of this process."""
+        _by_key[self.key] = self
+        self.is_finalized = False
 
     def __copy__(self) -> TorchComm:
         return self
@@ -136,6 +161,7 @@ class TorchComm:
 
     def finalize(self) -> None:
         """Waits for operations that are queued, and leaves."""
+        self.is_finalized = True
         self._control(
             told.FinalizePreHookArgs(),
             told.FinalizePostHookArgs(),
@@ -493,7 +519,7 @@ class TorchComm:
     ) -> TorchWork:
         """all_gather_single into the output of the handle. It has no hooks, as in torchcomms."""
         work = self._checked(self._comm.all_gather_p_exec, handle, input, async_op, known(hints), timeout)
-        return TorchWork(work) if async_op else DONE
+        return self._new_work(work) if async_op else DONE
 
     def all_gather_p_free(self, handle: headrace.AllGatherHandle) -> None:
         self._checked(self._comm.all_gather_p_free, handle)
@@ -555,7 +581,7 @@ class TorchComm:
                 work = operation(*given)
         except headrace.Error as error:
             raise as_torch_error(error) from None
-        return TorchWork(work) if async_op else DONE
+        return self._new_work(work) if async_op else DONE
 
     def with_hooks(self, kind: Any, seen: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         """Makes the call of an operation between the hooks.

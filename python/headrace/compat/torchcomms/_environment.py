@@ -42,9 +42,7 @@ VARIABLES = [
     Variable("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", True, "1: no rank is appended"),
     Variable("TORCHCOMMS_SERIALIZATION", True, "pickle: objcol pickles objects instead of torch.save"),
     Variable("TORCHCOMM_FR_CPP_STACK", False, "the recorder keeps no stacks"),
-    Variable(
-        "TORCHCOMM_HEALTH_CHECK_WAIT_MS", False, "there is no health check: a rank that dies is found at once"
-    ),
+    Variable("TORCHCOMM_HEALTH_CHECK_WAIT_MS", False, "the health check waits for nothing"),
     Variable("TORCHCOMM_GLOO_HOSTNAME", False, "ranks of a host share memory; tcp chooses its own addresses"),
     Variable(
         "TORCHCOMM_GLOO_INTERFACE", False, "ranks of a host share memory; tcp chooses its own addresses"
@@ -62,11 +60,13 @@ VARIABLES = [
         False,
         "such a library is a C++ class of torchcomms: HEADRACE_COMM_LIB_<NAME> names one of Headrace",
     ),
-    Variable("TORCHCOMMS_PATCH_FOR_COMPILE", False, "torch.compile does not trace the operations"),
     Variable(
-        "TORCHCOMMS_COMPILE_IGNORE_PYTORCH_VERSION_REQUIREMENT",
-        False,
-        "torch.compile does not trace the operations",
+        "TORCHCOMMS_PATCH_FOR_COMPILE",
+        True,
+        "1 when the package is imported: torch.compile traces operations",
+    ),
+    Variable(
+        "TORCHCOMMS_COMPILE_IGNORE_PYTORCH_VERSION_REQUIREMENT", True, "1: also with a torch before 2.12"
     ),
     Variable(
         "TORCHCOMMS_RDMA_ENABLE_REG_VERBOSE_LOG", False, "there is no RdmaTransport: use headrace.Agent"

@@ -26,7 +26,7 @@ class RedOpType(Enum):
 class ReduceOp:
     """How the elements of all ranks become one."""
 
-    __slots__ = ("op", "type")
+    __slots__ = ("op", "text", "type")
 
     SUM: ClassVar[ReduceOp]
     PRODUCT: ClassVar[ReduceOp]
@@ -43,6 +43,13 @@ class ReduceOp:
         self.type: RedOpType = opType
         self.op: headrace.ReduceOp = getattr(headrace.ReduceOp, opType.name)
         """The reduction of Headrace."""
+        self.text = opType.name
+        """It in compiled programs: of_text makes it again."""
+
+    @staticmethod
+    def of_text(text: str) -> ReduceOp:
+        kind, _, factor = text.partition(" ")
+        return ReduceOp.PREMUL_SUM(float(factor)) if factor else ReduceOp(RedOpType[kind])
 
     @staticmethod
     def PREMUL_SUM(factor: Any) -> ReduceOp:
@@ -50,6 +57,7 @@ class ReduceOp:
         made = ReduceOp(RedOpType.SUM)
         made.type = RedOpType.PREMUL_SUM
         made.op = headrace.ReduceOp.PREMUL_SUM(float(factor))
+        made.text = f"{made.type.name} {float(factor)!r}"
         return made
 
     def __eq__(self, other: object) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 import headrace
 from headrace._torch.errors import as_torch_error
@@ -52,6 +52,17 @@ class TorchWork:
         if not isinstance(self._work, PythonWork):
             raise RuntimeError("_set_status is for the works of Python backends: this one is Headrace's")
         self._work.status = status
+
+
+class GlooWork(TorchWork):
+    """The same for programs that open gloo, whose works have no wait_blocking in torchcomms."""
+
+    __slots__ = ()
+
+    def wait_blocking(self) -> NoReturn:
+        raise RuntimeError(
+            "waitBlocking not implemented by gloo: call wait(), or open the backend host, whose works have it"
+        )
 
 
 class _Ended:
