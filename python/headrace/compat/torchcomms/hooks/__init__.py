@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from . import debug_server
 from .clog import clog
 from .fr import FlightRecorderHook
 from .nan_check import NanCheckHook
 
 __all__ = ["FlightRecorderHook", "NanCheckHook", "clog"]
+
+debug_server.register()
