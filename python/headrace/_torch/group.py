@@ -333,7 +333,7 @@ class HeadraceProcessGroup(ProcessGroup):
         limit = self.options._timeout if timeout is None else timeout
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else float(limit)
         self._barriers += 1
-        monitored_barrier(self._comm, self._barriers, seconds, wait_all_ranks)
+        monitored_barrier(self.comm, self._barriers, seconds, wait_all_ranks)
 
     # --- one rank gives, or one receives
 

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
 
+import torch
 from torch._C._distributed_c10d import HashStore
 
 import headrace
@@ -32,6 +34,26 @@ class _BackendWrapper(HeadraceProcessGroup):
         comm: headrace.Comm = self._torchcomm.get_backend_impl()
         return comm
 
+    def split_group(
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,
+    ) -> _BackendWrapper | None:
+        """The same as of every group, by the split of the TorchComm."""
+        mine = new_ranks if self.rank() in new_ranks else []
+        name = group_name or f"{self.options.group_name}:{','.join(map(str, new_ranks))}"
+        part = self._torchcomm.split(mine, name, timeout=timeout)
+        if part is None:
+            return None
+        group = _BackendWrapper(part)
+        group.options.global_ranks_in_group = part.get_ranks()
+        group.setGroupDesc(group_desc or "")
+        return group
+
     def get_comm(self) -> TorchComm:
         return self._torchcomm
 
@@ -57,5 +79,7 @@ class _Hooked:
         def call() -> Any:
             return operation(*arguments, **more)
 
-        tensors = [argument for argument in arguments if not isinstance(argument, headrace.ReduceOp)]
-        return self._torchcomm.with_hooks(kind, tuple(tensors[: len(kind._fields)]), call)
+        seen = [argument for argument in arguments if not isinstance(argument, headrace.ReduceOp)]
+        if len(seen) < len(kind._fields):
+            seen.append(more.get("async_op", False))
+        return self._torchcomm.with_hooks(kind, tuple(seen[: len(kind._fields)]), call)

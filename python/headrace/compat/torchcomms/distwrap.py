@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup
+from torch.distributed import is_available as is_available
 
 import headrace
 import headrace.distributed as dist
