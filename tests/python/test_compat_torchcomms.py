@@ -784,7 +784,11 @@ def test_the_package_takes_the_name():
     try:
         given = importlib.import_module("torchcomms")
         assert given is torchcomms
-        assert given.new_comm("fake", CPU, "a").get_size() == 1
+        one = given.new_comm("fake", CPU, "a")
+        assert one.get_size() == 1
+        assert isinstance(
+            one.get_backend_impl(), importlib.import_module("torchcomms._comms_gloo").TorchCommGloo
+        )
         for module, name in [
             ("_comms", "_BackendWrapper"),
             ("hooks.fr", "FlightRecorderHook"),

@@ -16,6 +16,7 @@ from .hooks import FlightRecorderHook
 
 MODULES = (
     "_comms",
+    "_comms_gloo",
     "device_mesh",
     "distwrap",
     "functional",

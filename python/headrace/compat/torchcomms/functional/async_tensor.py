@@ -63,7 +63,7 @@ class TorchCommsAsyncTensor(Tensor):
     def backward(self, *arguments: Any, **more: Any) -> None:
         self.wait().backward(*arguments, **more)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"TorchCommsAsyncTensor({self.wait()})"
 
     @classmethod
