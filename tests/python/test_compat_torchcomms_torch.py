@@ -346,6 +346,7 @@ def ask(name):
 
 def check():
     assert ask("torchcomms_fr_dump_file")[0] == 503
+    assert json.loads(ask("torchcomms_fr_trace_json")[1])["rank"] == int(os.environ["RANK"])
     comm = opened()
     rank = comm.get_rank()
     FlightRecorderHook().register_with_comm(comm)
