@@ -7,10 +7,14 @@
     python tests/torch_suite.py --ranks 3 --own-name        # as "headrace": torch skips tests of gloo's name
     python tests/torch_suite.py --ranks 2 --gloo            # torch's gloo, to compare with
     python tests/torch_suite.py test_all_reduce_sum         # some of them
+    python tests/torch_suite.py --shared pytorch/test/distributed  # suites that backends share, torch 2.15
 
 The tests are those of torch.testing._internal.distributed.distributed_test. Their ranks are forked from this
 process, which is faster than to start them. What tests say of profiler ranges is left out for the group in
 Python, which gives them no shapes. The program fails if a test fails, or if fewer pass than gloo passes.
+
+The shared suites are test_c10d_collectives, _p2p and _process_group of a checkout of PyTorch, with a row for
+Headrace in their table of backends that claims what a backend without GPUs can claim.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import tempfile
 import time
 import unittest
 
-# What gloo of torch 2.13 passes on a machine without GPUs.
+# What gloo passes on a machine without GPUs, of torch 2.13 and 2.15.
 GLOO_PASSES = 90
 # torch skips more tests where the backend is not gloo, nccl or mpi.
 OWN_NAME_PASSES = 66
@@ -33,16 +37,30 @@ OWN_NAME_PASSES = 66
 # wants its name.
 NOT_BY_OWN_NAME = {"compiled": {"test_ddp_logging_data_cpu"}, "python": set()}
 
+SHARED = ("test_c10d_collectives", "test_c10d_p2p", "test_c10d_process_group")
+SHARED_PASSES = 36
+# It wants an error of an operation that Headrace does: tensors with gaps are copied.
+NOT_SHARED = {"test_noncontiguous_all_to_all_error"}
+
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--binding", choices=["compiled", "python"], default="compiled")
+    parser.add_argument("--binding", choices=["compiled", "python"], help="default: the one that serves")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--own-name", action="store_true")
     kind.add_argument("--gloo", action="store_true")
+    kind.add_argument("--shared", metavar="DIR", help="the folder test/distributed of a checkout of PyTorch")
     parser.add_argument("names", nargs="*", help="of tests; none: all")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.binding = options.binding or binding_that_serves()
+    return options
+
+
+def binding_that_serves() -> str:
+    from headrace._torch import compiled
+
+    return "compiled" if compiled.is_for_this_torch() else "python"
 
 
 def stand_for_gloo(binding: str) -> None:
@@ -75,7 +93,7 @@ def python_stand_in() -> type:
     gloo = c10d.ProcessGroupGloo
 
     class StandIn(HeadraceProcessGroup):
-        def __init__(self, *arguments, **keywords) -> None:
+        def __init__(self, *arguments, enable_reconfigure=False, **keywords) -> None:
             super().__init__(*arguments, **keywords)
             # The log of DistributedDataParallel asks a backend of this name for its threads. This one is
             # alone and serves another device, so no operation of a test comes to it.
@@ -116,6 +134,46 @@ def tests_of(names: list[str], left_out: set[str], *, compiled: bool) -> unittes
     return unittest.TestSuite(DistributedTests(name) for name in chosen if name not in left_out)
 
 
+def shared_tests_of(folder: str, names: list[str]) -> unittest.TestSuite:
+    """The shared suites, with one row in their table."""
+    import torch
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    sys.path.insert(0, folder)
+    common = importlib.import_module("c10d_backend_common")
+    common.C10D_BACKENDS = (row_of(common),)
+    # They ask a GPU whether it has float8, also where a row is of the CPU.
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
+    fork = multiprocessing.get_context("fork").Process
+    MultiProcessTestCase._spawn_processes = lambda self: self._start_processes(fork)
+
+    suite = unittest.TestSuite()
+    for module in map(importlib.import_module, SHARED):
+        for kind in unittest.defaultTestLoader.loadTestsFromModule(module):
+            for test in kind:
+                # of a checkout whose suites ask for more than its table says
+                for claim in ("supports_sequence_numbers", "supports_work_result"):
+                    setattr(type(test), claim, True)
+                name = test._testMethodName
+                if name not in NOT_SHARED and (not names or name in names):
+                    suite.addTest(test)
+    return suite
+
+
+def row_of(common):
+    """Timing of collectives and graphs of GPUs are not claimed."""
+    claims = {
+        "supports_coalescing": True,
+        "supports_bitwise_reductions": True,
+        "supports_dropped_p2p_work": True,
+        "supports_work_sequence_number": True,
+        "supports_gather_single": True,
+        "float8_dtypes": common.FLOAT8_DTYPES,
+        "complex_dtypes": common.COMPLEX_DTYPES,
+    }
+    return common.BackendConfig("headrace", "cpu", **claims)
+
+
 class Result(unittest.TextTestResult):
     def __init__(self, *arguments, **keywords) -> None:
         super().__init__(*arguments, **keywords)
@@ -126,21 +184,35 @@ class Result(unittest.TextTestResult):
         self.passed.append(test._testMethodName)
 
 
+def chosen_tests(options: argparse.Namespace) -> unittest.TestSuite:
+    if options.shared:
+        return shared_tests_of(options.shared, options.names)
+    left_out = NOT_BY_OWN_NAME[options.binding] if options.own_name else set()
+    compiled = options.gloo or options.binding == "compiled"
+    return tests_of(options.names, left_out, compiled=compiled)
+
+
+def least_passes(options: argparse.Namespace) -> int:
+    if options.names:
+        return 0
+    if options.shared:
+        return SHARED_PASSES
+    return OWN_NAME_PASSES - len(NOT_BY_OWN_NAME[options.binding]) if options.own_name else GLOO_PASSES
+
+
 def main() -> int:
     options = parse()
     folder = tempfile.mkdtemp(prefix="headrace-torch-suite-")
-    os.environ["BACKEND"] = "headrace" if options.own_name else "gloo"
+    os.environ["BACKEND"] = "headrace" if options.own_name or options.shared else "gloo"
     os.environ["WORLD_SIZE"], os.environ["TEMP_DIR"] = str(options.ranks), folder
-    if options.own_name:
+    if options.own_name or options.shared:
         take_own_name(options.binding)
     elif not options.gloo:
         stand_for_gloo(options.binding)
     begin = time.monotonic()
     try:
         runner = unittest.TextTestRunner(resultclass=Result, verbosity=2)
-        left_out = NOT_BY_OWN_NAME[options.binding] if options.own_name else set()
-        compiled = options.gloo or options.binding == "compiled"
-        result = runner.run(tests_of(options.names, left_out, compiled=compiled))
+        result = runner.run(chosen_tests(options))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     failed = sorted({test._testMethodName for test, _ in (*result.failures, *result.errors)})
@@ -150,8 +222,7 @@ def main() -> int:
     )
     for name in failed:
         print(f"failed: {name}")
-    own = OWN_NAME_PASSES - len(NOT_BY_OWN_NAME[options.binding])
-    least = 0 if options.names else own if options.own_name else GLOO_PASSES
+    least = least_passes(options)
     if len(result.passed) < least:
         print(
             f"{len(result.passed)} tests passed, and {least} were expected: look at the reasons of the skips"

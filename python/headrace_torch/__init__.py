@@ -33,11 +33,11 @@ def register(binding: str | None = None) -> None:
 
 
 def _make_group(options: Any, group_options: Any) -> Any:
-    """A Backend, or the group written in Python."""
+    """A compiled Backend, or a group or Backend written in Python."""
     from headrace._torch import compiled
 
     serves = _binding or ("compiled" if compiled.is_for_this_torch() else "python")
-    make = compiled.new_backend if serves == "compiled" else _new_python_group
+    make = compiled.new_backend if serves == "compiled" else _python_maker(options)
     group = make(
         options.store,
         options.group_rank,
@@ -51,7 +51,9 @@ def _make_group(options: Any, group_options: Any) -> Any:
     return group
 
 
-def _new_python_group(*arguments: Any, **keywords: Any) -> Any:
-    from headrace._torch.group import HeadraceProcessGroup
+def _python_maker(options: Any) -> Any:
+    import functools
 
-    return HeadraceProcessGroup(*arguments, **keywords)
+    from headrace._torch.group import new_group
+
+    return functools.partial(new_group, torchs_group=getattr(options, "process_group", None))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_torch_group.py do: each function runs on all of them, in the default group. Those
-whose name begins with that of a binding run with it alone."""
+whose name begins with that of a binding run with it alone, and those with `backend_`, also behind a binding,
+where a group has a Backend: the compiled one, or the one in Python from torch 2.15 on."""
 
 import gc
 import os
@@ -18,6 +19,8 @@ from torch.distributed import _functional_collectives as functional
 
 import headrace
 from headrace import torch_ops, torch_tools
+from headrace._torch.backend import HeadraceBackend, torch_takes_it
+from headrace._torch.operations import Operations
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -41,12 +44,12 @@ def with_gaps(tensor):
 
 
 def backend_of(group):
-    """What has the operations of a group: itself, if it is the one in Python."""
+    """What torch calls the backend of a group: itself, if it is in Python and torch takes no other."""
     return group._get_backend(torch.device("cpu"))
 
 
 def is_compiled():
-    return backend_of(dist.group.WORLD) is not dist.group.WORLD
+    return not isinstance(backend_of(dist.group.WORLD), Operations)
 
 
 def same(got, expected):
@@ -272,6 +275,36 @@ def messages_have_tags_and_sources(rank, size):
     assert ring.tolist() == [(rank - 1) % size] * 3
 
 
+def python_one_tensor_gathers_all(rank, size):
+    """torch.distributed.gather_single of torch 2.15 calls it."""
+    group, root = dist.group.WORLD, size - 1
+    whole = torch.empty(size, 3, 5, dtype=torch.float64) if rank == root else torch.empty(0)
+    group.gather_single(whole, with_gaps(of(rank)), _options(root)).wait()
+    if rank == root:
+        same(whole, torch.stack([of(other) for other in range(size)]))
+        wrong = lambda: group.gather_single(torch.empty(2), torch.empty(3), _options(root))  # noqa: E731
+        assert "output" in raised(headrace.InvalidArgument, wrong)
+
+
+def python_float8_of_other_kinds_moves(rank, size):
+    for dtype in (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz):
+        mine, parts = of(rank, dtype=dtype), [torch.empty(3, 5, dtype=dtype) for _ in range(size)]
+        dist.all_gather(parts, mine)
+        for other in range(size):
+            _same_bytes(parts[other], of(other, dtype=dtype))
+        shared = [torch.empty(3, 5, dtype=dtype)] * size
+        dist.all_gather(shared, mine)
+        _same_bytes(shared[0], of(size - 1, dtype=dtype))
+        gaps = with_gaps(mine)
+        dist.broadcast(gaps, 0)
+        _same_bytes(gaps.contiguous(), of(0, dtype=dtype))
+        reduce = lambda: dist.group.WORLD.allreduce([mine])  # noqa: E731, B023
+        assert "moved and not reduced" in raised(ValueError, reduce)
+        whole = torch.cat([mine] * size)
+        scatter = lambda: dist.group.WORLD.reduce_scatter_single(mine, whole)  # noqa: E731, B023
+        assert "moved and not reduced" in raised(ValueError, scatter)
+
+
 def objects_travel(rank, size):
     gathered = [None] * size
     dist.all_gather_object(gathered, {"rank": rank})
@@ -329,6 +362,26 @@ def works_tell_how_it_goes(rank, size):
     if rank == 0:
         work.wait(timedelta(seconds=30))
         assert work.source_rank() == 1
+
+
+def python_works_have_numbers_and_enter_graphs(rank, size):
+    group = dist.group.WORLD
+    registered = torch._C._distributed_c10d._get_work_registry_size
+    before = group._get_sequence_number_for_group()
+    work = dist.all_reduce(of(rank), async_op=True)
+    assert work._get_sequence_number() == before + 1
+    work.wait()
+    assert registered() == 0
+    with functional.allow_inflight_collective_as_graph_input_ctx():
+        mine = of(rank)
+        work = dist.all_reduce(mine, async_op=True)
+        assert registered() == 1
+        work.wait()
+        assert registered() == 0
+        same(mine, sum_of(size))
+        dist.all_reduce(mine.copy_(of(rank)), async_op=True)
+        same(torch.ops._c10d_functional.wait_tensor(mine), sum_of(size))
+        assert registered() == 0
 
 
 def a_failed_work_tells_why(rank, size):
@@ -405,15 +458,19 @@ def a_group_tells_what_it_is(rank, size):
     assert group.group_desc == "default_pg"
     assert isinstance(backend.comm, headrace.Comm)
     assert backend.comm.get_ranks() == list(range(size))
-    before = backend._get_sequence_number_for_group()
+    before = group._get_sequence_number_for_group()
     dist.all_reduce(of(rank))
-    assert backend._get_sequence_number_for_group() == before + 1
+    assert group._get_sequence_number_for_group() == before + 1
 
 
-def python_a_group_is_its_own_backend(rank, size):
+def python_a_group_has_the_operations_itself(rank, size):
     group = dist.group.WORLD
     assert repr(group) == f"HeadraceProcessGroup({group.group_name!r}, rank={rank}, size={size})"
-    assert group._get_backend(torch.device("cpu")) is group
+    if torch_takes_it():
+        assert type(backend_of(group)) is HeadraceBackend
+        assert backend_of(group).comm is group.comm
+    else:
+        assert backend_of(group) is group
     assert "tensors on the CPU" in raised(RuntimeError, lambda: group._get_backend(torch.device("cuda")))
 
 
@@ -485,7 +542,7 @@ def a_store_serves_a_second_group(rank, size):
         dist.barrier()
 
 
-def compiled_torch_splits_a_group(rank, size):
+def backend_torch_splits_a_group(rank, size):
     """torch.distributed.split_group asks for an accelerator, and for a device of the group."""
     world, here = dist.group.WORLD, torch.device("cpu", 0)
     with unittest.mock.patch.multiple(
@@ -508,7 +565,7 @@ def compiled_torch_splits_a_group(rank, size):
     assert backend_of(world).options.group_name == world.group_name
 
 
-def compiled_one_group_has_a_backend_for_each_device(rank, size):
+def backend_one_group_has_a_backend_for_each_device(rank, size):
     group = dist.new_group(list(range(size)), backend="cpu:headrace,cuda:gloo")
     mine = of(rank)
     dist.all_reduce(mine, group=group)
@@ -518,7 +575,7 @@ def compiled_one_group_has_a_backend_for_each_device(rank, size):
     dist.destroy_process_group(group)
 
 
-def compiled_groups_merge_at_a_store(rank, size):
+def backend_groups_merge_at_a_store(rank, size):
     store = dist.PrefixStore("merging", dist.distributed_c10d._get_default_store())
     merged = dist.group.WORLD.merge_remote_group(store, size, timedelta(seconds=20), group_name="merged")
     mine = of(merged.rank())
@@ -528,7 +585,20 @@ def compiled_groups_merge_at_a_store(rank, size):
     merged.shutdown()
 
 
-def compiled_debug_mode_compares_the_calls(rank, size):
+def python_backend_beside_others_is_split(rank, size):
+    group = dist.new_group(list(range(size)), backend="cpu:headrace,cuda:gloo")
+    alone = group.split_group([rank], group_name=f"alone {rank}", timeout=timedelta(seconds=20))
+    assert alone.size() == 1
+    alone.shutdown()
+    split = lambda: group.split_group([0], group_name="first", timeout=timedelta(seconds=20))  # noqa: E731
+    if rank == 0:
+        split().shutdown()
+    else:
+        assert f"rank {rank} is not among the ranks [0]" in raised(RuntimeError, split)
+    dist.destroy_process_group(group)
+
+
+def backend_debug_mode_compares_the_calls(rank, size):
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     group = dist.new_group(list(range(size)))
     dist.set_debug_level(dist.DebugLevel.OFF)
@@ -564,7 +634,7 @@ def compiled_the_error_of_a_group_is_told(rank, size):
     dist.destroy_process_group(group)
 
 
-def compiled_torch_shrinks_a_group(rank, size):
+def backend_torch_shrinks_a_group(rank, size):
     """Rank 1 takes no part: from here on torch makes other names on it for groups that are split."""
     group = dist.new_group(list(range(size)))
     if rank != 1:

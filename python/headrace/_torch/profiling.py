@@ -27,9 +27,14 @@ class ProfiledWork(GroupWork):
     __slots__ = ("_range",)
 
     def __init__(
-        self, name: str, works: Sequence[headrace.Work], result: list[Any], staged: Sequence[Staged]
+        self,
+        name: str,
+        works: Sequence[headrace.Work],
+        result: list[Any],
+        staged: Sequence[Staged],
+        number: int,
     ) -> None:
-        super().__init__(works, result, staged)
+        super().__init__(works, result, staged, number)
         record = record_function(name)
         record.__enter__()
         self._range = record._call_end_callbacks_on_future(self.get_future())

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
 from torch.distributed import ReduceOp
 
 import headrace
+
+from .tensors import MOVED_AS_BYTES
 
 _NAMES = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 # By torch's numbers, and by the identity of its constants: its own objects are slow as keys.
@@ -19,11 +22,15 @@ _OF_CONSTANT: dict[int, headrace.ReduceOp] = {
 }
 
 
-def reduction_of(op: Any) -> headrace.ReduceOp:
+def reduction_of(op: Any, *tensors: Tensor) -> headrace.ReduceOp:
     """
     op: a torch.distributed.ReduceOp, or its RedOpType.
+    tensors: what is reduced.
     Errors: ValueError (torch has it, and Headrace does not).
     """
+    for tensor in tensors:
+        if tensor.dtype in MOVED_AS_BYTES:
+            raise ValueError(f"{tensor.dtype} is moved and not reduced: convert it by tensor.float()")
     found = _OF_CONSTANT.get(id(op))
     if found is not None:
         return found

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 DENSE = torch.strided
+# Headrace has no such numbers: their bytes move, and reductions refuse them (reductions.py).
+MOVED_AS_BYTES = {torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
 
 # An output and the contiguous memory that stands for it until the operation has ended.
 Staged = tuple[Tensor, Tensor]
@@ -30,11 +32,11 @@ def as_input(tensor: Tensor, staged: list[Staged] | None = None) -> Tensor:
     if not tensor.is_cpu or tensor.layout is not DENSE:
         _refuse(tensor)
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-        return tensor
+        return _elements(tensor)
     memory = _plain_copy(tensor)
     if staged is not None:
         staged.append((tensor, memory))
-    return memory
+    return _elements(memory)
 
 
 # The same, with `staged`: what is written to the copy has to reach the tensor.
@@ -47,12 +49,17 @@ def as_outputs(tensors: Sequence[Tensor], staged: list[Staged]) -> list[Tensor]:
     seen: set[int] = set()
     for tensor in tensors:
         memory = as_output(tensor, staged)
-        if tensor.data_ptr() in seen and memory is tensor and tensor.numel():
-            memory = tensor.detach().clone()
-            staged.append((tensor, memory))
+        if tensor.data_ptr() in seen and memory.data_ptr() == tensor.data_ptr() and tensor.numel():
+            copy = tensor.detach().clone()
+            staged.append((tensor, copy))
+            memory = _elements(copy)
         seen.add(tensor.data_ptr())
         memories.append(memory)
     return memories
+
+
+def _elements(memory: Tensor) -> Tensor:
+    return memory.view(torch.uint8) if memory.dtype in MOVED_AS_BYTES else memory
 
 
 def _refuse(tensor: Tensor) -> NoReturn:

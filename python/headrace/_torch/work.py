@@ -24,20 +24,34 @@ NO_TIMEOUT = timedelta(0)
 class GroupWork(Work):
     """Operations that belong to one call: all of them, until they have ended."""
 
-    __slots__ = ("_copying", "_result", "_staged", "_works")  # without a dict it is made faster
+    __slots__ = (
+        "_copying",
+        "_number",
+        "_registered",
+        "_result",
+        "_staged",
+        "_works",
+    )  # without a dict it is made faster
 
     def __init__(
-        self, works: Sequence[headrace.Work], result: list[Any], staged: Sequence[Staged] = ()
+        self,
+        works: Sequence[headrace.Work],
+        result: list[Any],
+        staged: Sequence[Staged] = (),
+        number: int = 0,
     ) -> None:
         """
         result: what the future of the work gets, and result().
         staged: outputs, copied from their contiguous memory when all works have ended.
+        number: of the operation, in its group.
         """
         Work.__init__(self)
         self._works = works
         self._result = result
         self._staged = staged
         self._copying = threading.Lock() if staged else None
+        self._number = number
+        self._registered = False
 
     @classmethod
     def done(cls, result: list[Any], staged: Sequence[Staged]) -> GroupWork:
@@ -67,7 +81,20 @@ class GroupWork(Work):
             raise as_torch_error(error) from None
         if self._staged:
             self._copy_staged()
+        if self._registered:
+            self._unregister()
         return True
+
+    def register(self) -> None:
+        """Makes the work known to torch by its tensors, until it has been waited for."""
+        self._registered = True
+        for tensor in self._result:
+            c10d._register_work(tensor, self)
+
+    def _unregister(self) -> None:
+        self._registered = False
+        for tensor in self._result:
+            torch.ops._c10d_functional.wait_tensor(tensor)  # it waits for this work, too
 
     def _wait_until(self, deadline: float) -> None:
         for work in self._works:
@@ -92,6 +119,9 @@ class GroupWork(Work):
 
     def _error(self) -> headrace.Error | None:
         return next((error for work in self._works if (error := work.exception())), None)
+
+    def _get_sequence_number(self) -> int:
+        return self._number
 
     def source_rank(self) -> int:
         """Of a receive: the rank that sent."""

@@ -34,7 +34,7 @@ def all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: Group = None, asyn
     if comm is None or tensor.layout is not torch.strided:
         return dist.all_reduce(tensor, op, group, async_op)
     staged: list[Staged] = []
-    arguments = as_output(tensor, staged), reduction_of(op)
+    arguments = as_output(tensor, staged), reduction_of(op, tensor)
     return start(comm.all_reduce, arguments, async_op, [tensor], staged)
 
 
@@ -66,7 +66,7 @@ def reduce(
     if comm is None:
         return dist.reduce(tensor, dst, op, group, async_op, group_dst)
     staged: list[Staged] = []
-    arguments = as_output(tensor, staged), rank_in(group, dst, group_dst, "dst"), reduction_of(op)
+    arguments = as_output(tensor, staged), rank_in(group, dst, group_dst, "dst"), reduction_of(op, tensor)
     return start(comm.reduce, arguments, async_op, [tensor], staged)
 
 
@@ -111,7 +111,8 @@ def reduce_scatter(
         return dist.reduce_scatter(output, input_list, op, group, async_op)
     staged: list[Staged] = []
     scatter = comm.reduce_scatter if _of_one_length(input_list) else comm.reduce_scatter_v
-    arguments = as_output(output, staged), [as_input(tensor) for tensor in input_list], reduction_of(op)
+    inputs = [as_input(tensor) for tensor in input_list]
+    arguments = as_output(output, staged), inputs, reduction_of(op, output)
     return start(scatter, arguments, async_op, [output], staged)
 
 
@@ -122,7 +123,7 @@ def reduce_scatter_single(
     if comm is None or comm_for(input, group) is None:
         return dist.reduce_scatter_tensor(output, input, op, group, async_op)
     staged: list[Staged] = []
-    arguments = as_output(output, staged), as_input(input), reduction_of(op)
+    arguments = as_output(output, staged), as_input(input), reduction_of(op, input)
     return start(comm.reduce_scatter_single, arguments, async_op, [output], staged)
 
 
