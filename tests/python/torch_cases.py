@@ -585,6 +585,20 @@ def backend_groups_merge_at_a_store(rank, size):
     merged.shutdown()
 
 
+def python_backend_is_not_shrunk_by_torch(rank, size):
+    """torch would take the new backend for gloo's, and DDP would read what only gloo's has."""
+    group = dist.new_group(list(range(size)))
+    assert not backend_of(group).supports_shrinking
+    if rank != 1:
+        raised(TypeError, lambda: dist.shrink_group([1], group))
+        left = group.shrink([1])
+        mine = of(rank)
+        left.allreduce([mine]).wait()
+        same(mine, sum_of(size) - of(1))
+        left.shutdown()
+    dist.barrier()
+
+
 def python_backend_beside_others_is_split(rank, size):
     group = dist.new_group(list(range(size)), backend="cpu:headrace,cuda:gloo")
     alone = group.split_group([rank], group_name=f"alone {rank}", timeout=timedelta(seconds=20))
@@ -634,7 +648,7 @@ def compiled_the_error_of_a_group_is_told(rank, size):
     dist.destroy_process_group(group)
 
 
-def backend_torch_shrinks_a_group(rank, size):
+def compiled_torch_shrinks_a_group(rank, size):
     """Rank 1 takes no part: from here on torch makes other names on it for groups that are split."""
     group = dist.new_group(list(range(size)))
     if rank != 1:

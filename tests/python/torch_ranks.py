@@ -9,6 +9,7 @@ import traceback
 from datetime import timedelta
 
 SECONDS = 90
+START_SECONDS = 600  # a busy machine imports torch in minutes, and one rank long before another
 
 
 class Ended(int):
@@ -28,6 +29,9 @@ def serve(rank, size, binding, folder, cases, pipe):
     functions = importlib.import_module(cases)
     torch.set_num_threads(1)
     headrace.distributed.register(binding)
+    started = dist.FileStore(f"{folder}/started", size)
+    started.set(str(rank), "")
+    started.wait([str(other) for other in range(size)], timedelta(seconds=START_SECONDS))
     dist.init_process_group(
         "headrace",
         init_method=f"file://{folder}/store",

@@ -39,19 +39,20 @@ class HeadraceBackend(Operations, Backend):
     # torch asks for each of them by its name, and asks itself where a class in Python has none.
     supports_splitting = True
     supports_coalescing = True
-    supports_shrinking = True
+    # torch.distributed.shrink_group makes torch take the new backend for gloo's: DDP would read past its end.
+    supports_shrinking = False
     supports_reconfigure = False
     supports_window = False
     _supports_time_estimate = False
 
     def __init__(self, comm: headrace.Comm, options: Any) -> None:
         """options: as new_options returns them."""
-        Backend.__init__(self, comm.get_rank(), comm.get_size())  # type: ignore[call-arg]  # torch 2.13 has none
+        Backend.__init__(self, comm.get_rank(), comm.get_size())
         self._options = options
         self._begin_on(comm)
 
     @property
-    def options(self) -> Any:  # type: ignore[override]
+    def options(self) -> Any:
         return self._options
 
     def keep(self) -> None:
@@ -111,7 +112,7 @@ def new_options(timeout: timedelta, name: str, ranks: list[int], backend: str = 
 
     ranks: of the group, as numbers in the default group.
     """
-    options = c10d.Backend.Options(backend, timeout)  # type: ignore[attr-defined]
+    options: Any = c10d.Backend.Options(backend, timeout)
     options.group_name = name
     options.global_ranks_in_group = ranks
     return options

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 
 import headrace
@@ -30,16 +31,16 @@ class GroupOptions:
     group_name: str = ""
 
 
-class HeadraceProcessGroup(Operations, ProcessGroup):
+class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # torch has overloads
     """A torch.distributed.ProcessGroup whose operations are those of a communicator.
 
     It takes tensors on the CPU. Where torch takes a Backend in Python, it has one of the same communicator,
-    for functions of torch that want one: they split and shrink it.
+    for functions of torch that want one.
     """
 
     supports_splitting = True
     supports_coalescing = True
-    supports_shrinking = torch_takes_it()  # of a group that has a Backend; its shrink() is there without one
+    supports_shrinking = False  # by torch.distributed.shrink_group, as in backend.py: shrink() is here
     supports_tensor_alloc = False
     supports_time_estimate = False
 
@@ -175,7 +176,7 @@ def new_group(
 
 
 def _is_debugged() -> bool:
-    return torch.distributed.get_debug_level() == torch.distributed.DebugLevel.DETAIL
+    return bool(c10d.get_debug_level() == c10d.DebugLevel.DETAIL)
 
 
 def _needs_backend(torchs_group: ProcessGroup | None) -> bool:
