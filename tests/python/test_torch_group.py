@@ -137,7 +137,9 @@ def test_torch_knows_the_backend_and_loads_none_of_it():
 
 def test_without_autoload_an_import_makes_it_known():
     lines = "import torch", REGISTERED, "import headrace.distributed", REGISTERED
-    assert python(*lines, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == ["False", "True"]
+    # from 2.14 on, torch reads the entry points of backends itself when it is asked for one
+    before = "False" if COMPILED else "True"
+    assert python(*lines, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == [before, "True"]
 
 
 def test_it_may_be_registered_again():

@@ -71,6 +71,8 @@ def test_an_entry_point_that_is_turned_off_or_missing_is_a_warning(with_torch, m
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     off = with_torch("2.13.0", None)["torch's entry point"]
     assert off["state"] == "warning" and "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in off["value"]
+    later = with_torch("2.15.0", None)["torch's entry point"]  # torch asks for it by its name
+    assert later["state"] == "ok"
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
     missing = with_torch("2.13.0", None)["torch's entry point"]
     assert missing["state"] == "warning" and "install Headrace" in missing["advice"]

@@ -55,7 +55,8 @@ def binding(torch: str) -> Finding:
 
 def entry_point(torch: str) -> Finding:
     """Whether torch finds the backend by itself."""
-    group = GROUPS[major_and_minor(torch) > LATEST_OF_FIRST_GROUP]
+    first_group = major_and_minor(torch) <= LATEST_OF_FIRST_GROUP
+    group = GROUPS[not first_group]
     points = [point for point in metadata.entry_points(group=group) if point.name == NAME]
     if not points:
         return finding(
@@ -65,7 +66,7 @@ def entry_point(torch: str) -> Finding:
             "install Headrace as a package, or import headrace.distributed before init_process_group",
         )
     text = f"{group}: {points[0].name} = {points[0].value}"
-    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
+    if first_group and os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0":
         return finding(
             "torch's entry point",
             "warning",
