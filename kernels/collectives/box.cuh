@@ -17,7 +17,8 @@ namespace headrace::kernels::collectives {
 
 inline constexpr unsigned most_ranks = HEADRACE_COLLECTIVES_MOST_RANKS;
 
-// Threads of a block: the fewest for packets in one step and in two, the most of both, and those for chunks.
+// Threads of a block: the fewest for packets in one step and in two, the most of both, the
+// most for dense packets, whose words need twice the registers, and those for chunks.
 inline constexpr unsigned packed_threads = 256, two_step_threads = 128, most_packed_threads = 512;
 inline constexpr unsigned most_dense_threads = 256;
 inline constexpr unsigned chunk_threads = 512;

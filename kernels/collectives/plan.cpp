@@ -15,7 +15,7 @@ namespace {
 using Elements = headrace_comm_elements_v1;
 
 /// For S bytes each of n ranks sends 2 S (n - 1) bytes as packets in one step, and 4 S (n - 1) / n in two.
-/// With two ranks these are the same. With four both took as long at 256 KiB
+/// With two ranks these are the same. With four, one step takes less time up to 256 KiB
 /// (`bench_gpu_collectives time --gpus 4 --one-shot BYTES`).
 std::uint64_t usual_one_shot_bytes(std::uint32_t ranks) {
   constexpr std::uint64_t to_all = 768 << 10;
@@ -240,7 +240,7 @@ void divide_packets(Plan& plan, std::uint64_t bytes, std::uint32_t blocks) {
   const auto in_steps = [](std::uint64_t count, std::uint64_t step) { return (count + step - 1) / step; };
   constexpr std::uint64_t warp = 32;
   const bool is_two_shot = plan.launch.shares != 0;
-  // A thread has two packets in each of two steps.
+  // What a thread sends at once: four dense packets, two in each of two steps, or one.
   const std::uint64_t place = plan.is_dense ? dense_bytes
                               : is_two_shot ? 2 * packet_bytes
                                             : packet_bytes,
