@@ -27,7 +27,10 @@ class CountersOverBackend : public ::testing::TestWithParam<std::string> {
           const UniformPages pages_there{far, (t * each + i) * page_bytes, 0, page_bytes, 1};
           PostOptions options;
           options.immediate = counted;
-          must(here.write(peer, pages_here, pages_there, options));
+          Result<Request> written = here.write(peer, pages_here, pages_there, options);
+          while (written.code() == Code::would_block)  // a queue is full
+            written = here.write(peer, pages_here, pages_there, options);
+          must(std::move(written));
         }
       });
   }
