@@ -4,13 +4,15 @@
 //
 //   bench_gpu_collectives [check] [quick] [time] [--gpus N] [--ranks N]
 //                         [--blocks N] [--packed BYTES] [--chunk BYTES] [--slots N] [--one-shot BYTES]
+//                         [--registered 1] [--least BYTES] [--most BYTES]
 //
 // check  every operation, type and reduction of 2 to 4 ranks, of any count and alignment, on random elements;
 //        graphs whose inputs change between replays; an abort in a replay; a rank that never comes
 // quick  a part of that, for compute-sanitizer
 // time   all_reduce of bfloat16 in a graph, of `--ranks` ranks (4). One row a figure, of the table coll-gpuN
 //
-// The second line is about `time`: blocks of a launch, and the shape of boxes, instead of the defaults.
+// The other lines are about `time`: blocks of a launch, and the shape of boxes, instead of the defaults;
+// memory that all ranks map, so that nothing goes through boxes; the least (0) and the most (64 MiB) bytes.
 // Ranks are threads of this process, with a stream each; rank r is on GPU r % N (1). It ends at the first
 // difference.
 #include "kernels/collectives/collectives.hpp"
@@ -28,6 +30,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <cstdio>
@@ -210,10 +213,13 @@ class Rank {
   PinnedMemory words_;
 };
 
+/// Whether all ranks map the memory of inputs and outputs.
+enum class Memory { plain, registered };
+
 class Ranks {
  public:
   Ranks(const std::vector<Gpu>& gpus, unsigned count, std::uint64_t room,
-        headrace_collectives_box_v1 box = {})
+        headrace_collectives_box_v1 box = {}, Memory memory = Memory::plain)
       : box_(box),
         room_(room),
         sharing_((count + static_cast<unsigned>(gpus.size()) - 1) / static_cast<unsigned>(gpus.size())) {
@@ -221,6 +227,8 @@ class Ranks {
     for (unsigned rank = 0; rank < count; ++rank) {
       const Gpu& gpu = gpus[rank % gpus.size()];
       ranks_.emplace_back(gpu, gpu.table().box_bytes(&box_), room);
+      if (memory == Memory::registered)
+        memories_.push_back({seen(ranks_[rank].input()), seen(ranks_[rank].output())});
     }
   }
 
@@ -243,6 +251,8 @@ class Ranks {
     args.abort = it.abort_word();
     args.status = it.status_address();
     args.call = made.get();
+    if (!memories_.empty())
+      args.memories = memories_[rank].data(), args.memory_count = memories_[rank].size();
     it.gpu().must_be(it.gpu().family().launch<&headrace_collectives_v1::run>(args, it.stream()),
                      fmt::format("launch operation {}", call.operation));
   }
@@ -297,10 +307,18 @@ class Ranks {
   std::uint32_t blocks = 0, one_shot_bytes = 0;
 
  private:
+  /// All ranks are in one process: they see it where it is.
+  [[nodiscard]] headrace_collectives_memory_v1 seen(Address address) const {
+    headrace_collectives_memory_v1 memory{address, room_, {}};
+    std::ranges::fill(memory.at, address);
+    return memory;
+  }
+
   headrace_collectives_box_v1 box_;
   const std::uint64_t room_;
   const unsigned sharing_;
   std::vector<Rank> ranks_;
+  std::vector<std::array<headrace_collectives_memory_v1, 2>> memories_;  // of each rank; empty: none
 };
 
 // ------------------------------------------------------------------ check
@@ -311,13 +329,13 @@ constexpr std::int64_t patience_ns = 20'000'000'000;  // of operations that shal
 constexpr headrace_collectives_box_v1 small_box{0, 1024, 512, 16};
 constexpr std::uint64_t check_room = 1 << 20;
 
-void check_operations(const std::vector<Gpu>& gpus, unsigned count, bool quick) {
+void check_operations(const std::vector<Gpu>& gpus, unsigned count, bool quick, Memory memory) {
   std::mt19937 random(std::random_device{}());
-  Ranks ranks(gpus, count, check_room, small_box);
+  Ranks ranks(gpus, count, check_room, small_box, memory);
   ranks.blocks = 3;
   const std::vector<std::uint64_t> sizes =
       quick ? std::vector<std::uint64_t>{5, 1537}
-            : std::vector<std::uint64_t>{0, 1, 3, 64, 127, 255, 256, 257, 1537, 9001, 20011};
+            : std::vector<std::uint64_t>{0, 1, 3, 64, 127, 255, 256, 257, 1537, 9001, 20000, 20011};
   for (const std::int32_t operation : every_operation)
     for (const std::uint64_t elements : sizes)
       for (const std::uint64_t shift :
@@ -335,14 +353,14 @@ void check_operations(const std::vector<Gpu>& gpus, unsigned count, bool quick) 
       }
 }
 
-void check_types(const std::vector<Gpu>& gpus, unsigned count, bool quick) {
+void check_types(const std::vector<Gpu>& gpus, unsigned count, bool quick, Memory memory) {
   std::mt19937 random(std::random_device{}());
-  Ranks ranks(gpus, count, check_room, small_box);
+  Ranks ranks(gpus, count, check_room, small_box, memory);
   for (std::int32_t dtype = 0; dtype <= last_dtype; ++dtype)
     for (std::int32_t reduction = 0; reduction <= last_reduction; ++reduction)
       for (const double factor : {3.0, -0.3}) {
         if (!is_defined(dtype, reduction, factor)) continue;
-        for (const std::uint64_t elements : {13u, 2039u})
+        for (const std::uint64_t elements : {13u, 2039u, 2048u})
           for (const std::int32_t operation : {HEADRACE_COMM_ALL_REDUCE, HEADRACE_COMM_REDUCE_SCATTER_SINGLE})
             for (const bool any_bits : {false, true}) {
               if (quick && (any_bits || factor < 0)) continue;
@@ -377,23 +395,24 @@ void check_steps(const std::vector<Gpu>& gpus, unsigned count) {
 }
 
 /// Large messages with the usual box, and many blocks.
-void check_large(const std::vector<Gpu>& gpus, unsigned count) {
+void check_large(const std::vector<Gpu>& gpus, unsigned count, Memory memory) {
   std::mt19937 random(std::random_device{}());
-  const Ranks ranks(gpus, count, std::uint64_t{5} << 24);
+  const Ranks ranks(gpus, count, std::uint64_t{5} << 24, {}, memory);
   for (const std::int32_t operation : every_operation)
-    for (const std::uint64_t elements : {(1u << 18) + 5u, (1u << 22) + 3u})
+    for (const std::uint64_t elements : {(1u << 18) + 5u, (1u << 22) + 3u, (1u << 22) + 8u})
       ranks.run(
           {.operation = operation, .count = elements, .dtype = HEADRACE_BFLOAT16, .timeout_ns = patience_ns},
           random);
 }
 
-void check_graphs(const std::vector<Gpu>& gpus, unsigned count) {
+void check_graphs(const std::vector<Gpu>& gpus, unsigned count, Memory memory) {
   std::mt19937 random(std::random_device{}());
-  const Ranks ranks(gpus, count, check_room, small_box);
+  const Ranks ranks(gpus, count, check_room, small_box, memory);
   const TestCall calls[] = {{.count = 255, .dtype = HEADRACE_BFLOAT16, .timeout_ns = patience_ns},
                             {.count = 5003, .dtype = HEADRACE_BFLOAT16, .timeout_ns = patience_ns},
+                            {.count = 5008, .dtype = HEADRACE_BFLOAT16, .timeout_ns = patience_ns},
                             {.operation = HEADRACE_COMM_ALL_TO_ALL_SINGLE,
-                             .count = 777,
+                             .count = 780,
                              .dtype = HEADRACE_FLOAT32,
                              .timeout_ns = patience_ns}};
   for (const TestCall& call : calls) {
@@ -429,12 +448,12 @@ void expect_untouched(const Rank& rank, std::string_view what) {
     end_with(fmt::format("{}: the output was written", what));
 }
 
-void check_early_ends(const std::vector<Gpu>& gpus) {
+void check_early_ends(const std::vector<Gpu>& gpus, Memory memory) {
   std::mt19937 random(std::random_device{}());
-  for (const std::uint64_t elements : {100u, 5003u}) {
+  for (const std::uint64_t elements : {100u, 5003u, 5008u}) {
     const TestCall call{.count = elements, .dtype = HEADRACE_BFLOAT16};
     {
-      const Ranks ranks(gpus, 2, check_room, small_box);
+      const Ranks ranks(gpus, 2, check_room, small_box, memory);
       std::vector<Graph> graphs;
       for (unsigned rank = 0; rank < 2; ++rank)
         graphs.emplace_back(ranks[rank].gpu(), ranks[rank].stream(), [&] { ranks.launch(call, rank); });
@@ -453,7 +472,7 @@ void check_early_ends(const std::vector<Gpu>& gpus) {
       graphs[0].launch(ranks[0].stream());  // ends at once
       ranks[0].wait();
     }
-    const Ranks ranks(gpus, 2, check_room, small_box);
+    const Ranks ranks(gpus, 2, check_room, small_box, memory);
     ranks.run(call, random);
     (void)ranks.renew(call, random, 0, false);
     TestCall late = call;
@@ -472,16 +491,18 @@ void check(const std::vector<Gpu>& gpus, bool quick) {
   for (const unsigned count : {2u, 3u, 4u}) {
     if (quick && count == 4) continue;
     const auto begin = Clock::now();
-    check_operations(gpus, count, quick);
-    check_types(gpus, count, quick);
+    for (const Memory memory : {Memory::plain, Memory::registered}) {
+      check_operations(gpus, count, quick, memory);
+      check_types(gpus, count, quick, memory);
+      if (!quick) check_large(gpus, count, memory);
+      check_graphs(gpus, count, memory);
+    }
     check_steps(gpus, count);
-    if (!quick) check_large(gpus, count);
-    check_graphs(gpus, count);
     fmt::print("{} ranks: all operations, types, reductions and graphs are right, {:.1f} s\n", count,
                std::chrono::duration<double>(Clock::now() - begin).count());
     std::fflush(stdout);
   }
-  check_early_ends(gpus);
+  for (const Memory memory : {Memory::plain, Memory::registered}) check_early_ends(gpus, memory);
 }
 
 // ------------------------------------------------------------------ time
@@ -558,6 +579,8 @@ struct Settings {
   unsigned ranks = 4;
   std::uint32_t blocks = 0, one_shot_bytes = 0;
   headrace_collectives_box_v1 box{};
+  Memory memory = Memory::plain;
+  std::uint64_t least_bytes = 0, most_bytes = 64 << 20;
   bool checks = false, quick = false, times = false;
 };
 
@@ -566,22 +589,29 @@ class Figures {
   Figures(const std::vector<Gpu>& gpus, const Settings& settings, std::string command)
       : gpus_(gpus),
         command_(std::move(command)),
-        ranks_(gpus, settings.ranks, room, settings.box),
+        least_bytes_(settings.least_bytes),
+        most_bytes_(settings.most_bytes),
+        ranks_(gpus, settings.ranks, most_bytes_ + 2 * shift, settings.box, settings.memory),
         date_(std::chrono::system_clock::now()) {
     ranks_.blocks = settings.blocks;
     ranks_.one_shot_bytes = settings.one_shot_bytes;
   }
 
   void all() {
-    for (const unsigned bytes : {1u << 10, 8u << 10, 64u << 10}) one_shot(bytes);
+    for (const unsigned bytes : {1u << 10, 8u << 10, 64u << 10})
+      if (is_wanted(bytes)) one_shot(bytes);
     for (const unsigned bytes :
-         {128u << 10, 256u << 10, 512u << 10, 1u << 20, 4u << 20, 16u << 20, 64u << 20})
-      two_shot(bytes);
+         {128u << 10, 256u << 10, 512u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20, 64u << 20, 256u << 20})
+      if (is_wanted(bytes)) two_shot(bytes);
   }
 
  private:
-  static constexpr std::uint64_t shift = 16, room = (std::uint64_t{64} << 20) + 2 * shift;
+  static constexpr std::uint64_t shift = 256;  // tensors are aligned at least so
   static constexpr int rounds = 15;
+
+  [[nodiscard]] bool is_wanted(std::uint64_t bytes) const {
+    return bytes >= least_bytes_ && bytes <= most_bytes_;
+  }
 
   /// The best number of threads of the bare kernel, in turn with ours.
   void one_shot(unsigned bytes) {
@@ -666,6 +696,7 @@ class Figures {
 
   const std::vector<Gpu>& gpus_;
   const std::string command_;
+  const std::uint64_t least_bytes_, most_bytes_;
   Ranks ranks_;
   std::mt19937 random_{std::random_device{}()};
   std::chrono::system_clock::time_point date_;
@@ -673,6 +704,7 @@ class Figures {
 
 Settings read(int count, char** arguments) {
   Settings settings;
+  int registered = 0;
   for (int i = 1; i < count; ++i) {
     const std::string_view word = arguments[i];
     const auto number = [&](std::string_view name, auto& value) {
@@ -689,9 +721,11 @@ Settings read(int count, char** arguments) {
     else if (!number("--gpus", settings.gpus) && !number("--ranks", settings.ranks) &&
              !number("--blocks", settings.blocks) && !number("--packed", settings.box.packed_bytes) &&
              !number("--chunk", settings.box.chunk_bytes) && !number("--slots", settings.box.slots) &&
-             !number("--one-shot", settings.one_shot_bytes))
+             !number("--one-shot", settings.one_shot_bytes) && !number("--least", settings.least_bytes) &&
+             !number("--most", settings.most_bytes) && !number("--registered", registered))
       end_with(fmt::format("{}: the arguments are at the head of bench/gpu/collectives.cpp", word));
   }
+  if (registered != 0) settings.memory = Memory::registered;
   return settings;
 }
 

@@ -33,6 +33,13 @@ inline constexpr unsigned packet_bytes = sizeof(Packet::data);
 /// What a thread sends as four dense packets, each 12 bytes and a part of the number.
 inline constexpr unsigned dense_bytes = 48;
 
+/// Where a rank that has begun an operation has its part for another rank, as that one sees it: the part that
+/// it sends, and the place of the part that it receives. Both have bit 0 set, or are 0: it can give no
+/// places.
+struct Places {
+  Packet sends, receives;
+};
+
 /// At the beginning of a box.
 struct Header {
   /// The box's rank adds `arrivals` in each operation, all of its blocks together: each of them sees the same
@@ -40,8 +47,9 @@ struct Header {
   uint64_t arrived;
   uint64_t failed;             ///< not 0: a launch of this rank has ended early, and later ones end at once
   uint64_t begun[most_ranks];  ///< the last operation that each rank has begun; so it has ended those before
+  Places places[2][most_ranks];  ///< of each rank; operations take the two rows in turn
 
-  static constexpr unsigned failed_at = 8, begun_at = 16;
+  static constexpr unsigned failed_at = 8, begun_at = 16, places_at = 144;
 };
 inline constexpr uint64_t arrivals = uint64_t{1} << 16;
 
@@ -148,6 +156,8 @@ struct Launch {
   uint32_t chunk_bytes;  ///< of this operation: at most those of a slot
   uint32_t chunks;       ///< of the longest part
   uint32_t block_slots;  ///< slots of one block, a power of two
+  /// As `Places` has them, for each rank. 0: not all parts of this rank can go without a copy.
+  uint64_t send_at[most_ranks], receive_at[most_ranks];
 
   /// Chunks of one block.
   [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t chunks_of(unsigned block) const {

@@ -237,11 +237,11 @@ class Chunks {
   unsigned dealt_ = 0;  // how many parts of runs the warps have been dealt
 };
 
-/// The rounds of a launch: `work(sent, taken, kept)` is what the block does in one.
+/// The rounds of an operation that has begun: `work(sent, taken, kept)` is what the block does in one. False:
+/// it ends early.
 template <bool Reduces, class Work>
-__device__ __forceinline__ void run_rounds(const Launch& args, const Work& work) {
-  Turn turn(args);
-  bool is_good = all_good(turn.begin());
+[[nodiscard]] __device__ __forceinline__ bool run_rounds(const Launch& args, Turn& turn, const Work& work) {
+  bool is_good = true;
   Chunks chunks(args, turn);
   const uint32_t rounds = chunks.rounds();
 #pragma unroll 1
@@ -252,26 +252,41 @@ __device__ __forceinline__ void run_rounds(const Launch& args, const Work& work)
     work(chunks, sent, taken, kept);
     chunks.tell<Reduces>(sent, taken, kept);
   }
-  turn.end(is_good);
+  return is_good;
 }
 
 /// Every rank's parts go to their ranks, which keep them.
-__device__ __forceinline__ void exchange_chunks(const Launch& args) {
-  run_rounds<false>(args, [](Chunks& chunks, const Chunk& sent, const Chunk& taken, const Chunk&) {
-    chunks.send(sent);
-    chunks.keep_own(taken);
-    chunks.keep(Way::parts, taken);
-  });
-}
+struct ExchangeChunks {
+  [[nodiscard]] __device__ bool operator()(const Launch& args, Turn& turn) const {
+    return run_rounds<false>(args, turn,
+                             [](Chunks& chunks, const Chunk& sent, const Chunk& taken, const Chunk&) {
+                               chunks.send(sent);
+                               chunks.keep_own(taken);
+                               chunks.keep(Way::parts, taken);
+                             });
+  }
+};
 
 /// Every rank's parts go to their ranks, which reduce them; if they share, every rank gets all results.
 template <class Sum, bool Simple>
-__device__ __forceinline__ void reduce_chunks(const Launch& args) {
-  run_rounds<true>(args, [&](Chunks& chunks, const Chunk& sent, const Chunk& taken, const Chunk& kept) {
-    chunks.send(sent);
-    chunks.template reduce<Sum, Simple>(taken);
-    if (args.shares != 0) chunks.keep(Way::results, kept);
-  });
+struct ReduceChunks {
+  [[nodiscard]] __device__ bool operator()(const Launch& args, Turn& turn) const {
+    return run_rounds<true>(args, turn,
+                            [&](Chunks& chunks, const Chunk& sent, const Chunk& taken, const Chunk& kept) {
+                              chunks.send(sent);
+                              chunks.template reduce<Sum, Simple>(taken);
+                              if (args.shares != 0) chunks.keep(Way::results, kept);
+                            });
+  }
+};
+
+/// A launch whose parts travel in chunks.
+template <class Rounds>
+__device__ __forceinline__ void run_in_chunks(const Launch& args) {
+  Turn turn(args);
+  bool is_good = all_good(turn.begin());
+  if (is_good) is_good = Rounds()(args, turn);
+  turn.end(is_good);
 }
 
 }  // namespace headrace::kernels::collectives

@@ -11,7 +11,8 @@
 namespace headrace::kernels::collectives {
 namespace {
 
-static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, begun) == Header::begun_at);
+static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, begun) == Header::begun_at &&
+              offsetof(Header, places) == Header::places_at);
 static_assert(sizeof(Launch) < 4096, "an argument of any driver");
 
 /// The kernels that reduce, of one way to travel.
@@ -32,22 +33,25 @@ struct Sums {
 };
 
 struct Functions {
-  void *exchange_packed, *exchange_chunks;
-  Sums packed, all_reduce_packed, chunks;
+  void *exchange_packed, *exchange_chunks, *exchange_direct;
+  Sums packed, all_reduce_packed, chunks, direct;
   FloatSums dense, all_reduce_dense;
 
   [[nodiscard]] void* fitting(const Plan& plan) const {
-    if (!plan.reduces) return plan.is_packed ? exchange_packed : exchange_chunks;
+    if (!plan.reduces)
+      return plan.is_packed ? exchange_packed : plan.is_direct ? exchange_direct : exchange_chunks;
     const bool is_two_shot = plan.launch.shares != 0;
     const Reduction& how = plan.launch.reduction;
     if (plan.is_dense) return (is_two_shot ? all_reduce_dense : dense).fitting(how);
-    return (!plan.is_packed ? chunks : is_two_shot ? all_reduce_packed : packed).fitting(how);
+    if (!plan.is_packed) return (plan.is_direct ? direct : chunks).fitting(how);
+    return (is_two_shot ? all_reduce_packed : packed).fitting(how);
   }
 };
 
 constexpr FamilyKernel family_kernels[] = {
     {"headrace_exchange_packed", offsetof(Functions, exchange_packed)},
     {"headrace_exchange_chunks", offsetof(Functions, exchange_chunks)},
+    {"headrace_exchange_direct", offsetof(Functions, exchange_direct)},
     {"headrace_sum_packed_float32", offsetof(Functions, packed.floats.float32)},
     {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.floats.bfloat16)},
     {"headrace_reduce_packed_any", offsetof(Functions, packed.any)},
@@ -57,6 +61,9 @@ constexpr FamilyKernel family_kernels[] = {
     {"headrace_sum_chunks_float32", offsetof(Functions, chunks.floats.float32)},
     {"headrace_sum_chunks_bfloat16", offsetof(Functions, chunks.floats.bfloat16)},
     {"headrace_reduce_chunks_any", offsetof(Functions, chunks.any)},
+    {"headrace_sum_direct_float32", offsetof(Functions, direct.floats.float32)},
+    {"headrace_sum_direct_bfloat16", offsetof(Functions, direct.floats.bfloat16)},
+    {"headrace_reduce_direct_any", offsetof(Functions, direct.any)},
     {"headrace_sum_dense_float32", offsetof(Functions, dense.float32)},
     {"headrace_sum_dense_bfloat16", offsetof(Functions, dense.bfloat16)},
     {"headrace_all_reduce_dense_float32", offsetof(Functions, all_reduce_dense.float32)},

@@ -24,7 +24,8 @@ extern const Family family;
 struct Plan {
   Launch launch;
   bool is_packed;
-  bool is_dense;  ///< in packets of 12 bytes
+  bool is_dense;   ///< in packets of 12 bytes
+  bool is_direct;  ///< without a copy if all ranks can, else in chunks
   bool reduces;
   std::uint32_t threads;  ///< of a block
   std::uint64_t longest;  ///< bytes of the longest part of any rank; 0: not known

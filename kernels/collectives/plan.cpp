@@ -36,6 +36,7 @@ class Planner {
  public:
   Planner(const headrace_collective_v1& args, const Shape& shape)
       : call_(*args.call),
+        memories_(args.memories, args.memory_count),
         rank_(args.rank),
         ranks_(args.box.ranks),
         one_shot_bytes_(args.one_shot_bytes != 0 ? args.one_shot_bytes : usual_one_shot_bytes(ranks_)),
@@ -61,11 +62,11 @@ class Planner {
     }
     plan_.is_dense = plan_.is_packed && plan_.reduces && plan_.longest >= least_dense_bytes &&
                      is_float_sum(launch_.reduction);
+    plan_.is_direct = !plan_.is_packed && !memories_.empty() && ranks_ > 1;
     if (!knows_longest_) plan_.longest = 0;
     launch_.own = launch_.sends[rank_];
-    launch_.is_simple = is_whole(launch_.result) && std::ranges::all_of(launch_.sends, is_whole) &&
-                        std::ranges::all_of(launch_.receives, is_whole) &&
-                        (launch_.reduction.divisor == 1 || std::has_single_bit(ranks_));
+    if (plan_.is_direct && are_all_whole() && are_apart()) place_parts();
+    launch_.is_simple = are_all_whole() && (launch_.reduction.divisor == 1 || std::has_single_bit(ranks_));
     launch_.longest_sent = longest(launch_.sends);
     launch_.longest_received = longest(launch_.receives);
     if (longest_of(launch_) / launch_.shape.chunk_bytes >= most_chunks) return {};
@@ -157,6 +158,10 @@ class Planner {
   // --- its parts
 
   static bool is_whole(const Part& part) { return (part.address | part.bytes) % unit_bytes == 0; }
+  [[nodiscard]] bool are_all_whole() const {
+    return is_whole(launch_.result) && std::ranges::all_of(launch_.sends, is_whole) &&
+           std::ranges::all_of(launch_.receives, is_whole);
+  }
   static std::uint64_t longest(std::span<const Part> parts) {
     return std::ranges::max(parts, {}, &Part::bytes).bytes;
   }
@@ -223,7 +228,49 @@ class Planner {
     launch_.shares = 1;
   }
 
+  // --- parts that go without a copy
+
+  static bool overlap(const Part& a, const Part& b) {
+    return a.address < b.address + b.bytes && b.address < a.address + a.bytes;
+  }
+  /// Whether nobody writes to a part before another rank has read it.
+  [[nodiscard]] bool are_apart() const {
+    const bool keeps_place = launch_.own.address == launch_.receives[rank_].address;
+    for (unsigned to = 0; to < ranks_; ++to) {
+      if (to == rank_) continue;
+      if (plan_.reduces && overlap(launch_.sends[to], launch_.result)) return false;
+      for (unsigned from = 0; from < ranks_ && !plan_.reduces; ++from)
+        if (overlap(launch_.sends[to], launch_.receives[from]) && !(from == rank_ && keeps_place))
+          return false;
+    }
+    return true;
+  }
+  /// Where a rank sees a part, with bit 0; 0: nowhere.
+  [[nodiscard]] std::uint64_t seen_by(unsigned rank, const Part& part) const {
+    if (part.bytes == 0) return 1;
+    for (const headrace_collectives_memory_v1& memory : memories_)
+      if (part.address >= memory.address && part.bytes <= memory.bytes &&
+          part.address - memory.address <= memory.bytes - part.bytes)
+        return (memory.at[rank] + (part.address - memory.address)) | 1;
+    return 0;
+  }
+  /// Parts that are reduced are read by the rank that reduces them, all others are written by their senders.
+  void place_parts() {
+    const bool is_read = plan_.reduces, is_written = !plan_.reduces || launch_.shares != 0;
+    bool is_seen = true;
+    for (unsigned rank = 0; rank < ranks_; ++rank) {
+      const bool is_peer = rank != rank_;
+      launch_.send_at[rank] = is_read && is_peer ? seen_by(rank, launch_.sends[rank]) : 1;
+      launch_.receive_at[rank] = is_written && is_peer ? seen_by(rank, launch_.receives[rank]) : 1;
+      is_seen = is_seen && launch_.send_at[rank] != 0 && launch_.receive_at[rank] != 0;
+    }
+    if (is_seen) return;
+    std::ranges::fill(launch_.send_at, 0);
+    std::ranges::fill(launch_.receive_at, 0);
+  }
+
   const headrace_comm_call_v1& call_;
+  const std::span<const headrace_collectives_memory_v1> memories_;
   const std::uint32_t rank_, ranks_;
   const std::uint64_t one_shot_bytes_;
   std::uint32_t width_ = 0;

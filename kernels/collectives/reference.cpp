@@ -220,7 +220,7 @@ class ChunksTurn : public Turn {
  public:
   using Turn::Turn;
 
- private:
+ protected:
   void begin_stories(std::vector<Story>& stories) override {
     for (unsigned block = 0; block < args_.blocks; ++block) stories.push_back(work(block));
   }
@@ -249,6 +249,7 @@ class ChunksTurn : public Turn {
     }
   }
 
+ private:
   [[nodiscard]] std::uint64_t slot(unsigned in_box_of, Way way, unsigned from, const Chunk& chunk) const {
     return box(in_box_of) + args_.shape.chunk(way, from, chunk.slot);
   }
@@ -334,6 +335,103 @@ class ChunksTurn : public Turn {
   unsigned late_ = 0;  // the rank whose word was looked at last
 };
 
+/// Parts that go directly if all ranks can, else in chunks: a story for each block.
+template <bool Reduces>
+class DirectTurn : public ChunksTurn<Reduces> {
+ public:
+  using ChunksTurn<Reduces>::ChunksTurn;
+
+ private:
+  using Base = ChunksTurn<Reduces>;
+  using Base::args_, Base::box, Base::epoch_, Base::gives_up, Base::is_peer, Base::own_box;
+
+  void begin_stories(std::vector<Story>& stories) override {
+    for (unsigned rank = 0; rank < ranks(); ++rank) {
+      if (!is_peer(rank)) continue;
+      const std::uint64_t at = places(rank, args_.rank);
+      store_packet(at, {args_.send_at[rank], epoch_});
+      store_packet(at + sizeof(Packet), {args_.receive_at[rank], epoch_});
+    }
+    for (unsigned block = 0; block < args_.blocks; ++block) stories.push_back(direct(block));
+  }
+
+  Story direct(unsigned block) {
+    for (unsigned late = rank_that_has_not_told(); late != ranks(); late = rank_that_has_not_told()) {
+      if (gives_up(late)) co_return take_places_back();
+      co_yield Waits{};
+    }
+    if (!reaches_all()) {
+      for (Story chunks = this->work(block); chunks.go_on();) co_yield Waits{};
+      co_return;
+    }
+    move(block);
+    const std::uint64_t key = chunk_key(epoch_, 0);
+    for (unsigned rank = 0; rank < ranks(); ++rank)
+      if (is_peer(rank)) release(box(rank) + args_.shape.came(Way::results, args_.rank, block), key);
+    for (unsigned rank = 0; rank < ranks(); ++rank)
+      while (is_peer(rank) && acquire(own_box() + args_.shape.came(Way::results, rank, block)) != key) {
+        if (gives_up(rank)) co_return take_places_back();
+        co_yield Waits{};
+      }
+  }
+
+  void take_places_back() const {
+    for (unsigned rank = 0; rank < ranks(); ++rank) {
+      if (!is_peer(rank)) continue;
+      store_packet(places(rank, args_.rank), {});
+      store_packet(places(rank, args_.rank) + sizeof(Packet), {});
+    }
+  }
+  /// If all have, the number of ranks.
+  [[nodiscard]] unsigned rank_that_has_not_told() const {
+    for (unsigned rank = 0; rank < ranks(); ++rank)
+      if (is_peer(rank) &&
+          !(has_told(places(args_.rank, rank)) && has_told(places(args_.rank, rank) + sizeof(Packet))))
+        return rank;
+    return ranks();
+  }
+  [[nodiscard]] unsigned ranks() const { return args_.shape.ranks; }
+  [[nodiscard]] std::uint64_t places(unsigned in_box_of, unsigned of) const {
+    return box(in_box_of) + Header::places_at + ((epoch_ & 1) * most_ranks + of) * sizeof(Places);
+  }
+  [[nodiscard]] bool has_told(std::uint64_t at) const { return load_packet(at).epoch == epoch_; }
+  [[nodiscard]] std::uint64_t send_of(unsigned rank) const {
+    if (!is_peer(rank)) return args_.send_at[rank] != 0 ? args_.own.address | 1 : 0;
+    return load_packet(places(args_.rank, rank)).data;
+  }
+  [[nodiscard]] std::uint64_t receive_of(unsigned rank) const {
+    if (!is_peer(rank)) return args_.receive_at[rank] != 0 ? args_.receives[rank].address | 1 : 0;
+    return load_packet(places(args_.rank, rank) + sizeof(Packet)).data;
+  }
+  [[nodiscard]] bool reaches_all() const {
+    for (unsigned rank = 0; rank < ranks(); ++rank)
+      if (send_of(rank) == 0 || receive_of(rank) == 0) return false;
+    return true;
+  }
+  /// The place behind an address with bit 0.
+  static Part part(std::uint64_t place, std::uint64_t bytes) { return {place & ~std::uint64_t{1}, bytes}; }
+
+  void move(unsigned block) const {
+    const std::uint64_t step = std::uint64_t{args_.blocks} * unit_bytes;
+    if (Reduces) {
+      for (std::uint64_t at = block * unit_bytes; at < args_.result.bytes; at += step) reduce(at);
+      return;
+    }
+    for (unsigned to = 0; to < ranks(); ++to)
+      for (std::uint64_t at = block * unit_bytes; at < args_.sends[to].bytes; at += step)
+        write(part(receive_of(to), args_.sends[to].bytes), at, read<Unit>(args_.sends[to], at));
+  }
+  void reduce(std::uint64_t at) const {
+    Unit units[most_ranks];
+    for (unsigned from = 0; from < ranks(); ++from)
+      units[from] = read<Unit>(part(send_of(from), args_.result.bytes), at);
+    const Unit sum = reduced_units(args_.reduction, ranks(), units);
+    write(args_.result, at, sum);
+    for (unsigned to = 0; args_.shares != 0 && to < ranks(); ++to)
+      write(part(receive_of(to), args_.result.bytes), at, sum);
+  }
+};
+
 /// A captured launch begins anew at each replay.
 template <class Kind>
 reference::Launch launch(const void* argument, const Memory& memory) {
@@ -362,6 +460,10 @@ constexpr reference::Kernel references[] = {
     {"headrace_all_reduce_dense_float32", sizeof(Launch), launch<PackedTurn>},
     {"headrace_all_reduce_dense_bfloat16", sizeof(Launch), launch<PackedTurn>},
     {"headrace_exchange_chunks", sizeof(Launch), launch<ChunksTurn<false>>},
+    {"headrace_exchange_direct", sizeof(Launch), launch<DirectTurn<false>>},
+    {"headrace_sum_direct_float32", sizeof(Launch), launch<DirectTurn<true>>},
+    {"headrace_sum_direct_bfloat16", sizeof(Launch), launch<DirectTurn<true>>},
+    {"headrace_reduce_direct_any", sizeof(Launch), launch<DirectTurn<true>>},
     {"headrace_sum_chunks_float32", sizeof(Launch), launch<ChunksTurn<true>>},
     {"headrace_sum_chunks_bfloat16", sizeof(Launch), launch<ChunksTurn<true>>},
     {"headrace_reduce_chunks_any", sizeof(Launch), launch<ChunksTurn<true>>},

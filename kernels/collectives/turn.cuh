@@ -44,6 +44,18 @@ __device__ __forceinline__ Packet load_packet(uint64_t address) {
       : "memory");
   return packet;
 }
+/// What its writer did before it wrote the packet with release can then be seen.
+__device__ __forceinline__ Packet acquire_packet(uint64_t address) {
+  Packet packet;
+  asm volatile(
+      "{\n.reg .b128 whole;\n"
+      "ld.acquire.sys.global.b128 whole, [%2];\n"
+      "mov.b128 {%0, %1}, whole;\n}"
+      : "=l"(packet.data), "=l"(packet.epoch)
+      : "l"(address)
+      : "memory");
+  return packet;
+}
 __device__ __forceinline__ void store_packet(uint64_t address, Packet packet) {
   asm volatile(
       "{\n.reg .b128 whole;\n"
@@ -102,12 +114,16 @@ class Turn {
   [[nodiscard]] __device__ uint64_t box(unsigned rank) const { return args_.boxes[rank]; }
   [[nodiscard]] __device__ uint64_t own_box() const { return box(args_.rank); }
 
-  /// By all threads. Tells all ranks that this one has begun, so has ended what was before. False: a launch
-  /// before this one has ended early.
-  [[nodiscard]] __device__ bool begin() const {
+  /// By all threads. Tells all ranks that this one has begun, so has ended what was before; `tell(rank)`
+  /// tells them more. False: a launch before this one has ended early.
+  template <class Tell>
+  [[nodiscard]] __device__ bool begin(const Tell& tell) const {
     if (failed_ != 0) return false;
-    if (meets_rank()) tell_begun(lane());
+    if (meets_rank()) tell(lane()), tell_begun(lane());
     return true;
+  }
+  [[nodiscard]] __device__ bool begin() const {
+    return begin([](unsigned) {});
   }
 
   /// Between two looks at a word that rank `peer` is to write. True: the launch ends early.

@@ -42,6 +42,13 @@ typedef struct headrace_collectives_status_v1 {
   uint64_t seen;   /* the last operation that the peer has begun */
 } headrace_collectives_status_v1;
 
+/* Memory of a rank that the GPUs of all ranks map. Frozen. */
+typedef struct headrace_collectives_memory_v1 {
+  uint64_t address;
+  uint64_t bytes;
+  uint64_t at[HEADRACE_COLLECTIVES_MOST_RANKS]; /* where each rank's GPU sees it */
+} headrace_collectives_memory_v1;
+
 /* One operation on one rank. No rank ends it before all ranks have begun it.
  *   operations  of headrace_comm_operation_v1 all but SEND and RECV. Parts of one gather or scatter are equal
  *   memory      `call` has addresses of GPU memory, of any alignment. An input and an output are the same
@@ -67,6 +74,10 @@ typedef struct headrace_collective_v1 {
   uint64_t abort;          /* a uint64_t in mapped host memory; 0: none */
   uint64_t status;         /* headrace_collectives_status_v1 */
   const headrace_comm_call_v1* call;
+  /* Parts in this memory go without a copy, if those of all ranks can. All ranks give some, or no rank does.
+   * May be NULL */
+  const headrace_collectives_memory_v1* memories;
+  uint64_t memory_count;
 } headrace_collective_v1;
 
 typedef struct headrace_collectives_v1 {

@@ -32,6 +32,7 @@ class CollectivesTest : public KernelsTest {
 
   void open_ranks(unsigned count) {
     ranks.clear();
+    memories.clear();
     box.ranks = count;
     for (unsigned i = 0; i < count; ++i) {
       ranks.push_back(
@@ -42,6 +43,24 @@ class CollectivesTest : public KernelsTest {
     }
   }
   [[nodiscard]] unsigned count() const { return static_cast<unsigned>(ranks.size()); }
+  /// Memory of a rank, which all others see where it is. A rank does not ask where it sees its own.
+  [[nodiscard]] headrace_collectives_memory_v1 registered(const DeviceMemory& memory, unsigned rank) const {
+    headrace_collectives_memory_v1 made{memory.address(), memory.bytes(), {}};
+    for (unsigned other = 0; other < count(); ++other) made.at[other] = other == rank ? 16 : made.address;
+    return made;
+  }
+  void register_all() {
+    for (unsigned rank = 0; rank < count(); ++rank)
+      memories.push_back({registered(ranks[rank].input, rank), registered(ranks[rank].output, rank)});
+  }
+  /// Whether bytes have gone through the chunks of a box since the ranks were opened.
+  [[nodiscard]] bool chunks_were_used() const {
+    const std::uint64_t bytes = std::uint64_t{2} * box.ranks * box.slots * box.chunk_bytes;
+    return std::ranges::any_of(ranks, [&](const Rank& rank) {
+      const unsigned char* const end = at(rank.box) + rank.box.bytes();
+      return std::any_of(end - bytes, end, [](unsigned char byte) { return byte != 0; });
+    });
+  }
 
   /// What rank `rank` launches; the call is made by the caller.
   [[nodiscard]] headrace_collective_v1 args_of(unsigned rank) const {
@@ -55,6 +74,7 @@ class CollectivesTest : public KernelsTest {
     args.one_shot_bytes = one_shot_bytes;
     args.abort = ranks[rank].words.address();
     args.status = ranks[rank].words.address() + 64;
+    if (!memories.empty()) args.memories = memories[rank].data(), args.memory_count = memories[rank].size();
     return args;
   }
   [[nodiscard]] cuda::Outcome launch(const TestCall& call, unsigned rank, bool in_place = false) const {
@@ -111,6 +131,7 @@ class CollectivesTest : public KernelsTest {
   std::uint32_t blocks = 3, one_shot_bytes = 0;
   std::uint64_t shift = 16;  // of inputs and outputs in their memory
   std::vector<Rank> ranks;
+  std::vector<std::vector<headrace_collectives_memory_v1>> memories;  // of each rank; empty: none
   const KernelFamily<headrace_collectives_v1> family =
       KernelFamily<headrace_collectives_v1>::of(kernels, HEADRACE_COLLECTIVES_FAMILY,
                                                 HEADRACE_COLLECTIVES_FAMILY_VERSION)
@@ -202,8 +223,91 @@ TEST_F(CollectivesTest, input_and_output_may_be_the_same_memory) {
       run({.operation = operation, .count = elements}, true);
 }
 
+TEST_F(CollectivesTest, parts_in_registered_memory_go_without_a_copy) {
+  for (const unsigned ranks_now : {2u, 3u, 4u})
+    for (const std::int32_t operation : every_operation)
+      for (const std::uint64_t elements : {20u, 64u, 504u}) {  // whole units, more than go as packets
+        open_ranks(ranks_now);
+        register_all();
+        run({.operation = operation, .count = elements, .root = ranks_now - 1});
+        EXPECT_FALSE(chunks_were_used()) << "operation " << operation;
+      }
+}
+
+TEST_F(CollectivesTest, registered_memory_is_reduced_in_every_type_and_way) {
+  open_ranks(3);
+  register_all();
+  for (std::int32_t dtype = 0; dtype <= last_dtype; ++dtype)
+    for (std::int32_t reduction = 0; reduction <= last_reduction; ++reduction)
+      for (const std::int32_t operation :
+           {HEADRACE_COMM_ALL_REDUCE, HEADRACE_COMM_REDUCE, HEADRACE_COMM_REDUCE_SCATTER_SINGLE})
+        if (is_defined(dtype, reduction, 3))
+          run({.operation = operation, .count = 144, .dtype = dtype, .reduction = reduction, .factor = 3});
+  EXPECT_FALSE(chunks_were_used());
+}
+
+TEST_F(CollectivesTest, registered_input_and_output_may_be_the_same_memory) {
+  for (const auto& [operation, goes_directly] :
+       {std::pair{HEADRACE_COMM_ALL_REDUCE, true}, std::pair{HEADRACE_COMM_BROADCAST, true},
+        std::pair{HEADRACE_COMM_REDUCE, true}, std::pair{HEADRACE_COMM_ALL_TO_ALL_SINGLE, false}}) {
+    open_ranks(3);
+    register_all();
+    run({.operation = operation, .count = 64}, true);
+    EXPECT_EQ(chunks_were_used(), !goes_directly) << "operation " << operation;
+  }
+}
+
+TEST_F(CollectivesTest, if_one_rank_cannot_all_parts_travel_in_chunks) {
+  for (unsigned without = 0; without < 3; ++without)
+    for (const std::int32_t operation : every_operation) {
+      open_ranks(3);
+      register_all();
+      memories[without][0].bytes = memories[without][1].bytes = 32;  // its parts end behind it
+      run({.operation = operation, .count = 64});
+      if (operation == HEADRACE_COMM_ALL_REDUCE || operation == HEADRACE_COMM_ALL_GATHER_SINGLE ||
+          operation == HEADRACE_COMM_REDUCE_SCATTER_SINGLE || operation == HEADRACE_COMM_ALL_TO_ALL_SINGLE) {
+        EXPECT_TRUE(chunks_were_used()) << "operation " << operation;
+      }
+    }
+}
+
+TEST_F(CollectivesTest, registered_parts_that_are_no_whole_units_travel_in_chunks) {
+  for (const std::uint64_t offset : {0u, 4u})
+    for (const std::int32_t operation : every_operation) {
+      shift = 16 + offset;
+      open_ranks(3);
+      register_all();
+      run({.operation = operation, .count = offset != 0 ? 64u : 63u});
+      EXPECT_EQ(chunks_were_used(), operation != HEADRACE_COMM_BARRIER) << "operation " << operation;
+    }
+}
+
+TEST_F(CollectivesTest, memory_of_a_rank_that_has_given_up_is_left_alone) {
+  open_ranks(3);
+  register_all();
+  const TestCall call{.count = 64};
+  run(call);
+  (void)fill(call);
+  // Ranks 0 and 1 have told their places, and rank 0 gives up before rank 2 comes.
+  for (const unsigned rank : {0u, 1u}) ASSERT_EQ(launch(call, rank), cuda::Outcome::success);
+  EXPECT_FALSE(ranks[1].stream.poll_idle().value());
+  __atomic_store_n(&ranks[0].abort(), 1, __ATOMIC_RELEASE);
+  ASSERT_TRUE(ranks[0].stream.wait_idle());
+  TestCall late = call;
+  late.timeout_ns = 50'000'000;
+  ASSERT_EQ(launch(late, 2), cuda::Outcome::success);
+  ASSERT_TRUE(ranks[2].stream.wait_idle());
+  EXPECT_EQ(ranks[2].status().reason, HEADRACE_COLLECTIVES_TIMED_OUT);
+  EXPECT_EQ(ranks[2].status().peer, 0u);
+  __atomic_store_n(&ranks[1].abort(), 1, __ATOMIC_RELEASE);
+  ASSERT_TRUE(ranks[1].stream.wait_idle());
+  EXPECT_TRUE(
+      std::all_of(at(ranks[0].output), at(ranks[0].output) + room, [](auto byte) { return byte == 0xa5; }));
+}
+
 TEST_F(CollectivesTest, ranks_may_be_ahead_of_others_and_operations_of_any_way_follow_one_another) {
   open_ranks(3);
+  register_all();
   std::vector<TestCall> calls;
   for (int i = 0; i < 40; ++i)
     calls.push_back({.operation = every_operation[random() % std::size(every_operation)],
@@ -225,6 +329,8 @@ TEST_F(CollectivesTest, ranks_may_be_ahead_of_others_and_operations_of_any_way_f
                           memory[rank][i].address() + half);
       headrace_collective_v1 args = args_of(rank);
       args.call = made.get();
+      const headrace_collectives_memory_v1 memory_of_call = registered(memory[rank][i], rank);
+      if (i % 3 != 0 || rank != 0) args.memories = &memory_of_call, args.memory_count = 1;
       ASSERT_EQ(family.launch<&headrace_collectives_v1::run>(args, ranks[rank].stream.handle()),
                 cuda::Outcome::success);
     }
@@ -297,8 +403,9 @@ TEST_F(CollectivesTest, parts_may_differ_in_lists_and_splits) {
 TEST_F(CollectivesTest, captured_operations_take_new_elements_at_each_replay) {
   open_ranks(3);
   const ContextGuard guard(*device);
-  const TestCall calls[] = {{.count = 9}, {.count = 100}};
+  const TestCall calls[] = {{.count = 9}, {.count = 100}, {.count = 100}};
   for (const TestCall& call : calls) {
+    if (&call == &calls[2]) register_all();
     std::vector<cuda::Graph> graphs(count());
     std::vector<cuda::GraphExec> execs(count());
     for (unsigned rank = 0; rank < count(); ++rank) {
@@ -324,8 +431,10 @@ TEST_F(CollectivesTest, captured_operations_take_new_elements_at_each_replay) {
 }
 
 TEST_F(CollectivesTest, an_abort_ends_a_wait_and_reports_for_whom_it_was) {
-  for (const std::uint64_t elements : {9u, 100u}) {
+  for (const auto& [elements, is_registered] :
+       {std::pair{9u, false}, std::pair{100u, false}, std::pair{100u, true}}) {
     open_ranks(2);
+    if (is_registered) register_all();
     const TestCall call{.count = elements};
     run(call);
     const auto inputs = fill(call);
