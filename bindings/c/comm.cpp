@@ -162,6 +162,24 @@ std::int32_t headrace_comm_set_hints(headrace_comm* comm, const char* const* hin
   });
 }
 
+std::int32_t headrace_comm_tensor_register(headrace_comm* comm, const headrace_elements* tensor,
+                                           headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    HEADRACE_C_TRY(given(tensor, "tensor"));
+    return comm->comm.tensor_register(output_of(*tensor));
+  });
+}
+
+std::int32_t headrace_comm_tensor_deregister(headrace_comm* comm, const headrace_elements* tensor,
+                                             headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    HEADRACE_C_TRY(given(tensor, "tensor"));
+    return comm->comm.tensor_deregister(output_of(*tensor));
+  });
+}
+
 void headrace_comm_abort(headrace_comm* comm, const char* reason) {
   (void)guarded(nullptr, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(comm, "comm"));

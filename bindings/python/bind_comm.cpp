@@ -133,6 +133,30 @@ void set_timeout(const PyComm& self, const TimeLimit& timeout) {
   });
 }
 
+/// Calls call(Comm&, tensor, owner) with the memory of an object.
+template <class Call>
+void with_tensor(PyComm& self, nb::handle object, const Call& call) {
+  CommCall tensors(self, {.async_op = true, .hints = {}, .timeout = {}});  // so that there is an owner
+  const Elements tensor = tensors.uses(object, "tensor", false);
+  tensors.start([&](headrace::Comm& comm, const OpOptions& options) -> Result<Work> {
+    auto done = call(comm, tensor, options.owner);
+    if (!done) return std::move(done).error();
+    return Work();
+  });
+}
+
+void register_tensor(PyComm& self, nb::handle tensor) {
+  with_tensor(self, tensor, [](headrace::Comm& comm, const Elements& elements, const auto& owner) {
+    return comm.tensor_register(elements, owner);
+  });
+}
+
+void deregister_tensor(PyComm& self, nb::handle tensor) {
+  with_tensor(self, tensor, [](headrace::Comm& comm, const Elements& elements, const auto&) {
+    return comm.tensor_deregister(elements);
+  });
+}
+
 PyCommOptions get_options(const PyComm& self) {
   headrace::Comm& comm = self.comm();
   return {without_gil([&] { return comm.options(); })};
@@ -341,6 +365,20 @@ void bind_life(CommClass& comm) {
            "Refuses an operation if an element that it reads on this rank is a NaN: InvalidArgument, with "
            "the\n"
            "operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.")
+      .def(
+          "tensor_register", &register_tensor, nb::arg("tensor"),
+          "Tells the backend that calls will use this memory again and again. It changes speed alone: calls\n"
+          "whose elements lie in registered memory may go without a copy, calls with other memory work as\n"
+          "before. All ranks call it, as a collective, each with a tensor of its own; sizes may differ. It\n"
+          "waits for the collectives of this rank that are under way. The tensor is kept until\n"
+          "tensor_deregister or the end of the communicator.\n\n"
+          "Errors: InvalidArgument (memory at this address is registered already), NotSupported (memory\n"
+          "that other GPUs cannot map), and those of collectives.")
+      .def("tensor_deregister", &deregister_tensor, nb::arg("tensor"),
+           "Takes back what tensor_register has told: afterwards no rank uses the memory. All ranks call\n"
+           "it, as a collective. Messages that use the memory have ended before.\n\n"
+           "tensor: of the address, size and dtype with which it was registered.\n"
+           "Errors: InvalidArgument (it is not registered), and those of tensor_register.")
       .def("new_window", &new_window, nb::arg("tensor") = nb::none(),
            nb::sig("def new_window(self, tensor: object | None = None) -> Window"),
            "Makes a window. All ranks make their windows in the same order.\n\n"

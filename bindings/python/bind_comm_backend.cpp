@@ -274,6 +274,23 @@ std::int32_t backend_split(void* comm, const std::int32_t* ranks, std::uint64_t 
   });
 }
 
+std::int32_t backend_tensor_register(void* comm, const headrace_comm_elements_v1* tensor, std::int64_t,
+                                     std::uint64_t* registration, headrace_text_v1* why) {
+  return with_gil(why, [&] {
+    const nb::object number = class_comm(comm).adapter.attr("tensor_register")(tensors_of(tensor, 1)[0]);
+    *registration = nb::cast<std::uint64_t>(number);
+    return HEADRACE_OK;
+  });
+}
+
+std::int32_t backend_tensor_deregister(void* comm, std::uint64_t registration, std::int64_t,
+                                       headrace_text_v1* why) {
+  return with_gil(why, [&] {
+    class_comm(comm).adapter.attr("tensor_deregister")(registration);
+    return HEADRACE_OK;
+  });
+}
+
 std::int32_t backend_set_hints(void* comm, const headrace_setting_v1* hints, std::uint64_t count,
                                headrace_text_v1* why) {
   return with_gil(why, [&] {
@@ -312,6 +329,8 @@ void register_backend(const std::string& name, nb::object cls) {
   table.split = backend_split;
   table.set_hints = backend_set_hints;
   table.set_timeout = backend_set_timeout;
+  table.tensor_register = backend_tensor_register;
+  table.tensor_deregister = backend_tensor_deregister;
   take(register_comm_backend(&table));
   static_cast<void>(texts.release());
   static_cast<void>(cls.release());

@@ -405,6 +405,27 @@ class Comm {
   HEADRACE_API Result<void> cancel_coalescing(std::string_view reason = "cancel_coalescing was called");
   /// Whether calls of this thread are kept.
   [[nodiscard]] HEADRACE_API bool is_coalescing() const;
+
+  // --- memory that calls use again and again
+
+  /// Tells the backend that calls will use this memory again and again. It changes speed alone: calls whose
+  /// elements lie in registered memory may go without a copy, calls with other memory work as before. All
+  /// ranks call it, as a collective, each with a tensor of its own; counts may differ. It waits for the
+  /// collectives of this rank that are under way.
+  ///   owns    the memory stays the caller's, in place, until tensor_deregister has returned or the
+  ///           communicator has ended (finalize, close, abort). `owner` is released then; after an abort by
+  ///           finalize or close
+  ///   errors  invalid_argument (memory at this address is registered already; this thread coalesces its
+  ///           calls), not_supported (memory that other GPUs cannot map), and those of collectives. An error
+  ///           of the backend is one on all ranks, and nothing is registered
+  HEADRACE_API Result<void> tensor_register(const Elements& tensor, std::shared_ptr<const void> owner = {});
+  /// Takes back what tensor_register has told: afterwards no rank uses the memory. All ranks call it, as a
+  /// collective. It waits as tensor_register does. Messages that use the memory have ended before.
+  ///   shapes  the address, count and type with which it was registered
+  ///   errors  invalid_argument (it is not registered, or with another count or type), and those of
+  ///           tensor_register. After an error of the backend it is still registered
+  HEADRACE_API Result<void> tensor_deregister(const Elements& tensor);
+
   // --- elements that other ranks reach by themselves
 
   /// Makes a window without memory (comm_window.hpp). All ranks make their windows in the same order.

@@ -218,6 +218,8 @@ class Adapter:
     def __init__(self, backend: Any, link: CommLink) -> None:
         self._backend = backend
         self._link = link
+        self._registered: dict[int, Tensor] = {}
+        self._last_registration = 0
 
     def issue(self, timeout: float | None, hints: dict[str, str], tag: int, number: int, **call: Any) -> bool:
         """Begins an operation. Returns whether it goes on: then the link ends it."""
@@ -257,6 +259,21 @@ class Adapter:
                 f"split of {type(self._backend).__name__} returned None for a rank of it"
             )
         return Adapter(part, link)
+
+    def tensor_register(self, tensor: Tensor) -> int:
+        """Returns the number for tensor_deregister."""
+        if hasattr(self._backend, "tensor_register"):
+            with _refusals():
+                self._backend.tensor_register(tensor)
+        self._last_registration += 1
+        self._registered[self._last_registration] = tensor
+        return self._last_registration
+
+    def tensor_deregister(self, number: int) -> None:
+        if hasattr(self._backend, "tensor_deregister"):
+            with _refusals():
+                self._backend.tensor_deregister(self._registered[number])
+        del self._registered[number]
 
     def set_hints(self, hints: dict[str, str]) -> None:
         with _refusals():

@@ -999,6 +999,27 @@ class Comm:
         operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.
         """
 
+    def tensor_register(self, tensor: object) -> None:
+        """
+        Tells the backend that calls will use this memory again and again. It changes speed alone: calls
+        whose elements lie in registered memory may go without a copy, calls with other memory work as
+        before. All ranks call it, as a collective, each with a tensor of its own; sizes may differ. It
+        waits for the collectives of this rank that are under way. The tensor is kept until
+        tensor_deregister or the end of the communicator.
+
+        Errors: InvalidArgument (memory at this address is registered already), NotSupported (memory
+        that other GPUs cannot map), and those of collectives.
+        """
+
+    def tensor_deregister(self, tensor: object) -> None:
+        """
+        Takes back what tensor_register has told: afterwards no rank uses the memory. All ranks call
+        it, as a collective. Messages that use the memory have ended before.
+
+        tensor: of the address, size and dtype with which it was registered.
+        Errors: InvalidArgument (it is not registered), and those of tensor_register.
+        """
+
     def new_window(self, tensor: object | None = None) -> Window:
         """
         Makes a window. All ranks make their windows in the same order.

@@ -67,6 +67,22 @@ void waits_for(void* comm, std::uint64_t work, headrace_text_v1* why) {
   });
 }
 
+std::int32_t tensor_register(void* comm, const headrace_comm_elements_v1* tensor, std::int64_t timeout_ns,
+                             std::uint64_t* registration, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(number, communicator(comm).tensor_register(*tensor, comm_border::deadline_of(timeout_ns)));
+    *registration = number;
+    return {};
+  });
+}
+
+std::int32_t tensor_deregister(void* comm, std::uint64_t registration, std::int64_t timeout_ns,
+                               headrace_text_v1* why) {
+  return guarded(why, [&] {
+    return communicator(comm).tensor_deregister(registration, comm_border::deadline_of(timeout_ns));
+  });
+}
+
 }  // namespace
 
 Result<Parts> Backend::parts_for(int device) {
@@ -90,6 +106,8 @@ headrace_comm_backend_v1 Backend::table() {
   table.group_start = group_start;
   table.group_end = group_end;
   table.waits_for = waits_for;
+  table.tensor_register = tensor_register;
+  table.tensor_deregister = tensor_deregister;
   return table;
 }
 

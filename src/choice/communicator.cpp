@@ -271,6 +271,45 @@ Result<void> Communicator::wait_on(std::uint64_t work, void* stream) {
   return part == nullptr ? Result<void>() : part->wait_on(work, stream);
 }
 
+// --- memory that calls use again and again
+
+Result<std::uint64_t> Communicator::tensor_register(const headrace_comm_elements_v1& tensor,
+                                                    const Deadline& deadline) {
+  Registration registration;
+  for (const auto& part : open_) {
+    if (!part->registers()) continue;
+    auto number = part->tensor_register(tensor, deadline);
+    if (number) {
+      registration.push_back({part.get(), *number});
+      continue;
+    }
+    // It has failed on all ranks, and so all take back what they have.
+    if (const auto taken = take_back(registration, deadline); !taken)
+      number.error().message += fmt::format("; to take it back failed, too: {}", taken.error().message);
+    return std::move(number).error();
+  }
+  registered_[++last_registration_] = std::move(registration);
+  return last_registration_;
+}
+
+Result<void> Communicator::take_back(Registration& registration, const Deadline& deadline) {
+  while (!registration.empty()) {
+    const Registered last = registration.back();
+    HEADRACE_TRY_VOID(last.part->tensor_deregister(last.number, deadline));
+    registration.pop_back();
+  }
+  return {};
+}
+
+Result<void> Communicator::tensor_deregister(std::uint64_t registration, const Deadline& deadline) {
+  const auto at = registered_.find(registration);
+  if (at == registered_.end())
+    return make_error(Code::invalid_argument, "there is no registration {}", registration);
+  HEADRACE_TRY_VOID(take_back(at->second, deadline));
+  registered_.erase(at);
+  return {};
+}
+
 // --- ends
 
 bool Communicator::progress() {

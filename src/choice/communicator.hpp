@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -52,6 +53,10 @@ class Communicator {
   Result<void> group_end();
   Result<void> wait_on(std::uint64_t work, void* stream);
   bool progress();
+  /// Registers memory with each candidate that has an entry for it, or with none; the number of all of these.
+  Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor, const Deadline& deadline);
+  /// After an error the candidates that have not let go of it still have it.
+  Result<void> tensor_deregister(std::uint64_t registration, const Deadline& deadline);
   void abort(std::string_view reason);
   [[nodiscard]] std::string waits_for(std::uint64_t work);
   /// Null setup: this rank is in no group.
@@ -76,6 +81,14 @@ class Communicator {
     Part* part;  ///< takes groups; null: none does
     std::vector<Last> taken = {};
   };
+  /// Memory that a candidate knows by this number.
+  struct Registered {
+    Part* part;
+    std::uint64_t number;
+  };
+  using Registration = std::vector<Registered>;
+  /// Takes memory back from the candidate that got it last, and so on.
+  static Result<void> take_back(Registration& registration, const Deadline& deadline);
   /// Makes the handle of a candidate, by its number; its table is open.
   using Make = std::function<Part::Make(std::size_t candidate)>;
 
@@ -119,6 +132,9 @@ class Communicator {
   std::mutex order_;  // held while a call is given to a part
   std::optional<Last> last_;
   std::optional<Group> group_;
+
+  std::map<std::uint64_t, Registration> registered_;  // by number; the host registers one at a time
+  std::uint64_t last_registration_ = 0;
 };
 
 }  // namespace headrace::choice

@@ -161,6 +161,24 @@ Result<void> Part::stand_aside() {
   return {};
 }
 
+Result<std::uint64_t> Part::tensor_register(const headrace_comm_elements_v1& tensor,
+                                            const Deadline& deadline) {
+  std::uint64_t registration = 0;
+  Why why;
+  const std::int32_t code =
+      table_.tensor_register(comm_, &tensor, nanoseconds_left(deadline), &registration, why.out());
+  if (code != HEADRACE_OK) return error_of(code, why.view());
+  return registration;
+}
+
+Result<void> Part::tensor_deregister(std::uint64_t registration, const Deadline& deadline) {
+  Why why;
+  const std::int32_t code =
+      table_.tensor_deregister(comm_, registration, nanoseconds_left(deadline), why.out());
+  if (code != HEADRACE_OK) return error_of(code, why.view());
+  return {};
+}
+
 std::string Part::waits_for(std::uint64_t work) {
   if (table_.waits_for == nullptr) return {};
   Why why;

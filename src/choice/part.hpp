@@ -54,6 +54,11 @@ class Part {
   void abort(std::string_view reason);
   /// Takes part in a split for ranks of other groups.
   Result<void> stand_aside();
+  /// Whether the candidate wants to know of memory that calls use again and again.
+  [[nodiscard]] bool registers() const { return table_.tensor_register != nullptr; }
+  /// The candidate's number of the registration.
+  Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor, const Deadline& deadline);
+  Result<void> tensor_deregister(std::uint64_t registration, const Deadline& deadline);
   /// What a late work waits for; empty: it cannot say.
   [[nodiscard]] std::string waits_for(std::uint64_t work);
 

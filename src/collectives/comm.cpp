@@ -96,6 +96,16 @@ Result<void> Comm::set_hints(const std::map<std::string, std::string>& hints) {
   return core_->set_hints(hints);
 }
 
+Result<void> Comm::tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) {
+  HEADRACE_CHECK_ARGUMENTS(Arguments(*core_, CommOperation::tensor_register).memory("the tensor", tensor));
+  return core_->tensor_register(tensor, std::move(owner));
+}
+
+Result<void> Comm::tensor_deregister(const Elements& tensor) {
+  HEADRACE_CHECK_ARGUMENTS(Arguments(*core_, CommOperation::tensor_deregister).memory("the tensor", tensor));
+  return core_->tensor_deregister(tensor);
+}
+
 Result<Window> Comm::new_window() {
   if (core_->forked()) return core_->why_not_in_child();
   return core_->new_window();

@@ -55,6 +55,13 @@ Result<void> check_entries(const headrace_comm_backend_v1& table) {
   return {};
 }
 
+/// Entries of later versions, which a shorter table does not have.
+Result<void> check_later_entries(const headrace_comm_backend_v1& table) {
+  if ((table.tensor_register == nullptr) == (table.tensor_deregister == nullptr)) return {};
+  return make_error(Code::not_supported,
+                    "its table has one of `tensor_register` and `tensor_deregister`: fill in both, or none");
+}
+
 /// What the one function of a library returns; it stays loaded to the end of the process.
 Result<const headrace_comm_backend_v1*> open_library(const std::string& path) {
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -119,6 +126,7 @@ Result<headrace_comm_backend_v1> check_comm_table(const headrace_comm_backend_v1
   HEADRACE_TRY_VOID(check_entries(*table));
   headrace_comm_backend_v1 known{};
   std::memcpy(&known, table, std::min(table->struct_size, sizeof known));
+  HEADRACE_TRY_VOID(check_later_entries(known));
   return known;
 }
 

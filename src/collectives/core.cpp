@@ -113,6 +113,31 @@ Result<std::shared_ptr<Comm::Core>> Comm::Core::shrink(std::span<const int> /*ex
 }
 Result<Window> Comm::Core::new_window() { return not_in_backend("windows"); }
 
+Result<void> Comm::Core::check_not_coalescing() const {
+  if (!coalesces()) return {};
+  return make_error(Code::invalid_argument,
+                    "this thread keeps its calls, and this one cannot be kept: call end_coalescing first");
+}
+
+Result<void> Comm::Core::tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) {
+  constexpr auto operation = CommOperation::tensor_register;
+  auto done = check_not_coalescing();
+  if (done) done = check_open();
+  if (done) done = registrations_.add(tensor, 0, std::move(owner));
+  if (!done) return refused(operation, std::move(done).error());
+  return {};
+}
+
+Result<void> Comm::Core::tensor_deregister(const Elements& tensor) {
+  constexpr auto operation = CommOperation::tensor_deregister;
+  auto done = check_not_coalescing();
+  if (done) done = check_open();
+  if (!done) return refused(operation, std::move(done).error());
+  const auto taken = registrations_.take(tensor);  // its owner goes after all locks
+  if (!taken) return refused(operation, taken.error());
+  return {};
+}
+
 Result<Work> Comm::Core::keep(CommCall& call, std::shared_ptr<const void> owner,
                               const std::shared_ptr<Work::State>& work) {
   if (auto right = check(call); !right) return refused(call.operation, std::move(right).error());

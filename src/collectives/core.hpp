@@ -8,6 +8,7 @@
 #include "collectives/group.hpp"
 #include "collectives/hooks.hpp"
 #include "collectives/kept_call.hpp"
+#include "collectives/registrations.hpp"
 #include "collectives/work_state.hpp"
 
 #include <headrace/comm.hpp>
@@ -91,6 +92,11 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
                                                     const SplitOptions& changes);
   virtual Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes);
   virtual Result<Window> new_window();
+  /// Keeps the owner of memory that calls use again and again. Its arguments have been checked. Here: the
+  /// backend is told nothing.
+  ///   owns  `owner` until tensor_deregister, or the end of the communicator
+  virtual Result<void> tensor_register(const Elements& tensor, std::shared_ptr<const void> owner);
+  virtual Result<void> tensor_deregister(const Elements& tensor);
   virtual void abort(std::string_view reason) = 0;
   [[nodiscard]] virtual bool ended() const = 0;
   virtual Result<void> finalize() = 0;
@@ -114,6 +120,12 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   /// Begins an operation: gives it its number, and tells the hooks that it is scheduled, started and
   /// completed.
   virtual Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) = 0;
+  /// Refuses calls after the end.
+  [[nodiscard]] virtual Result<void> check_open() = 0;
+  /// Refuses a collective that cannot be kept among coalesced calls.
+  [[nodiscard]] Result<void> check_not_coalescing() const;
+  /// The memory that is registered.
+  [[nodiscard]] collectives::Registrations& registrations() { return registrations_; }
   /// Why this backend has no such function.
   [[nodiscard]] Error not_in_backend(std::string_view what) const;
   /// Refuses what `issue` refuses for its arguments: a call that is kept must not fail later.
@@ -140,6 +152,7 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   const ForkGuard fork_guard_;
   const std::shared_ptr<collectives::Hooks> hooks_;
   collectives::Coalescer coalescer_;
+  collectives::Registrations registrations_;
   std::atomic<std::uint64_t> group_number_{0};  // of batches and coalesced calls
 };
 

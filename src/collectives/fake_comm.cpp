@@ -70,7 +70,15 @@ Result<void> FakeComm::finalize() {
   return {};
 }
 
-void FakeComm::close() { over_.store(true, std::memory_order_release); }
+void FakeComm::close() {
+  over_.store(true, std::memory_order_release);
+  if (!forked()) registrations().clear();
+}
+
+Result<void> FakeComm::check_open() {
+  if (over_.load(std::memory_order_acquire)) return why_over();
+  return {};
+}
 
 Error FakeComm::why_over() const {
   const std::scoped_lock lock(mutex_);

@@ -39,6 +39,7 @@ class FakeComm final : public Comm::Core {
 
  protected:
   Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
+  [[nodiscard]] Result<void> check_open() override;
 
  private:
   [[nodiscard]] Error why_over() const;

@@ -145,6 +145,12 @@ Result<void> HostComm::usable() const {
   return why_closed();
 }
 
+Result<void> HostComm::check_open() {
+  if (ended()) return why_ended();
+  const std::scoped_lock lock(order_);
+  return usable();
+}
+
 Call HostComm::begin(CommCall& call) {
   call.number = is_message(call.operation)     ? ++message_number_
                 : is_one_sided(call.operation) ? ++one_sided_number_
@@ -584,6 +590,7 @@ void HostComm::close() {
   while (!ended() && !until.expired() && !members_->far_ranks_have_all())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   members_->leave();
+  registrations().clear();
 }
 
 Result<std::shared_ptr<Comm::Core>> HostComm::split(std::span<const int> ranks, const std::string& name,

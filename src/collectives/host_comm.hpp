@@ -77,6 +77,7 @@ class HostComm final : public Comm::Core, public Watch {
 
  protected:
   Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
+  [[nodiscard]] Result<void> check_open() override;
   [[nodiscard]] Result<void> check(const CommCall& call) const override;
   void issue_all(std::span<const KeptCall> calls, bool async, Group& group) override;
   Result<void> wait_in_call(const std::shared_ptr<Work::State>& work) override;

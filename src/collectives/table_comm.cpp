@@ -239,8 +239,7 @@ Result<std::shared_ptr<Comm::Core>> TableComm::split(std::span<const int> ranks,
                       table_.name);
   HEADRACE_TRY_VOID(outside());
   const std::scoped_lock order(order_);
-  HEADRACE_TRY_VOID(usable());
-  if (ended()) return why_ended();
+  HEADRACE_TRY_VOID(check_open());
   const Entered inside(this);
   CommCall call;
   call.operation = CommOperation::split;
@@ -297,6 +296,105 @@ Result<std::shared_ptr<Comm::Core>> TableComm::shrink(std::span<const int> exclu
   abort(stay);
   if (!part) return std::move(part).error();
   return std::shared_ptr<Core>(std::move(*part));
+}
+
+// --- memory that calls use again and again
+
+Result<void> TableComm::tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) {
+  if (table_.tensor_register == nullptr) return Core::tensor_register(tensor, std::move(owner));
+  const auto check = [&] { return registrations().check_new(tensor); };
+  return run_quietly(CommOperation::tensor_register, check, [&](Timeout timeout) -> Result<void> {
+    const headrace_comm_elements_v1 elements{tensor.data, tensor.count,
+                                             static_cast<std::int32_t>(tensor.dtype)};
+    std::uint64_t number = 0;
+    TableText why;
+    const std::int32_t code =
+        table_.tensor_register(comm_, &elements, table_timeout(timeout), &number, why.out());
+    if (code != HEADRACE_OK) return why.error(table_.name, code);
+    if (number == 0)
+      return make_error(Code::backend_failed, "backend {} registered memory and gave no number", table_.name);
+    return registrations().add(tensor, number, std::move(owner));
+  });
+}
+
+Result<void> TableComm::tensor_deregister(const Elements& tensor) {
+  if (table_.tensor_deregister == nullptr) return Core::tensor_deregister(tensor);
+  Registrations::Entry gone;  // its owner goes after the locks
+  const auto check = [&]() -> Result<void> {
+    HEADRACE_TRY_VOID(registrations().find(tensor));
+    return {};
+  };
+  return run_quietly(CommOperation::tensor_deregister, check, [&](Timeout timeout) -> Result<void> {
+    HEADRACE_TRY(number, registrations().find(tensor));
+    TableText why;
+    const std::int32_t code = table_.tensor_deregister(comm_, number, table_timeout(timeout), why.out());
+    if (code != HEADRACE_OK) return why.error(table_.name, code);
+    HEADRACE_TRY(taken, registrations().take(tensor));
+    gone = std::move(taken);
+    return {};
+  });
+}
+
+template <class Check, class Body>
+Result<void> TableComm::run_quietly(CommOperation operation, const Check& check, const Body& body) {
+  Result<void> allowed = outside();
+  if (allowed) allowed = check_not_coalescing();
+  if (!allowed) return refused(operation, std::move(allowed).error());
+  const Timeout timeout = options().timeout;
+  const Deadline deadline = deadline_of(timeout);
+  HEADRACE_TRY(order, quiet_order(operation, timeout, deadline, check));
+  const Entered inside(this);
+  CommCall call;
+  call.operation = operation;
+  const Call running = begin(call, number_);
+  const Result<void> done = body(time_left(deadline));
+  Error error{Code::ok, {}};
+  if (!done) error = ended() ? why_ended() : described(*this, running, done.error());
+  hooks()->completed(running.id(), error);
+  if (error.code != Code::ok) return error;
+  return {};
+}
+
+template <class Check>
+Result<std::unique_lock<std::mutex>> TableComm::quiet_order(CommOperation operation, Timeout timeout,
+                                                            Deadline deadline, const Check& check) {
+  while (true) {
+    std::unique_lock order(order_);
+    HEADRACE_TRY_VOID(check_open());
+    if (auto right = check(); !right) return refused(operation, std::move(right).error());
+    const auto work = any_collective();
+    if (!work) return order;
+    order.unlock();  // a hook that runs meanwhile may let go of the communicator
+    if (auto waited = wait_for_call(*work, timeout, deadline); !waited) {
+      end_all(refused(operation, std::move(waited).error()));
+      return why_ended();
+    }
+  }
+}
+
+Result<void> TableComm::wait_for_call(Work::State& work, Timeout timeout, Deadline deadline) {
+  Interrupt interrupted(interrupted_);
+  while (!wait(work, Deadline::earliest(deadline, interrupted.next_look()))) {
+    if (interrupted.asked()) return Interrupt::error();
+    if (deadline.expired())
+      return make_error(Code::timed_out, "{} number {} of this rank is under way after {}",
+                        comm_operation_name(work.call().operation), work.call().number,
+                        duration_text(timeout));
+  }
+  return {};
+}
+
+std::shared_ptr<Work::State> TableComm::any_collective() const {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [id, begun] : works_)
+    if (begun.work && !is_message(begun.work->call().operation)) return begun.work;
+  return nullptr;
+}
+
+Result<void> TableComm::check_open() {
+  HEADRACE_TRY_VOID(usable());
+  if (ended()) return why_ended();
+  return {};
 }
 
 // --- values
@@ -653,9 +751,12 @@ void TableComm::close() {
 }
 
 void TableComm::end_backend() {
-  const std::scoped_lock calls(order_, message_order_, progress_);  // no thread is inside the backend
-  closed_ = true;
-  table_.close(comm_);
+  {
+    const std::scoped_lock calls(order_, message_order_, progress_);  // no thread is inside the backend
+    closed_ = true;
+    table_.close(comm_);
+  }
+  registrations().clear();
   std::map<std::uint64_t, Begun> left;  // their owners go after the lock
   {
     const std::scoped_lock lock(mutex_);

@@ -42,6 +42,8 @@ class TableComm final : public Comm::Core {
   Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
                                       const SplitOptions& changes) override;
   Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes) override;
+  Result<void> tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) override;
+  Result<void> tensor_deregister(const Elements& tensor) override;
   void abort(std::string_view reason) override;
   [[nodiscard]] bool ended() const override { return ended_.load(std::memory_order_acquire); }
   Result<void> finalize() override;
@@ -56,6 +58,7 @@ class TableComm final : public Comm::Core {
 
  protected:
   Result<Work> issue(CommCall& call, std::shared_ptr<const void> owner) override;
+  [[nodiscard]] Result<void> check_open() override;
   void issue_all(std::span<const KeptCall> calls, bool async, Group& group) override;
 
  private:
@@ -82,6 +85,19 @@ class TableComm final : public Comm::Core {
   [[nodiscard]] Result<std::shared_ptr<TableComm>> make_part(std::span<const int> group, int mine,
                                                              const std::string& name, std::string key,
                                                              const SplitOptions& changes, const Open& open);
+  /// Runs body(timeout), which calls the backend, in the order of collectives, when those of this rank have
+  /// ended. `check` refuses it before it has a number.
+  template <class Check, class Body>
+  Result<void> run_quietly(CommOperation operation, const Check& check, const Body& body);
+  /// The lock of the order of collectives, once none of this rank is under way. If one is late the
+  /// communicator ends: other ranks are in the operation.
+  template <class Check>
+  [[nodiscard]] Result<std::unique_lock<std::mutex>> quiet_order(CommOperation operation, Timeout timeout,
+                                                                 Deadline deadline, const Check& check);
+  /// Waits for a collective that is under way, which may fail.
+  [[nodiscard]] Result<void> wait_for_call(Work::State& work, Timeout timeout, Deadline deadline);
+  /// A collective of this rank that is under way; null: there is none.
+  [[nodiscard]] std::shared_ptr<Work::State> any_collective() const;
   /// Whether a work that is begun now has been added; false: the communicator is being closed.
   bool add(std::uint64_t id, std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner);
   /// The work with this id, which is then the caller's to end; null: there is none, or it has ended.

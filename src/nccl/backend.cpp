@@ -62,6 +62,19 @@ std::int32_t wait_on(void* comm, std::uint64_t work, void* stream, headrace_text
   return guarded(why, [&] { return communicator(comm).wait_on(work, static_cast<cuda::Stream>(stream)); });
 }
 
+std::int32_t tensor_register(void* comm, const headrace_comm_elements_v1* tensor, std::int64_t,
+                             std::uint64_t* registration, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(number, communicator(comm).tensor_register(*tensor));
+    *registration = number;
+    return {};
+  });
+}
+
+std::int32_t tensor_deregister(void* comm, std::uint64_t registration, std::int64_t, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).tensor_deregister(registration); });
+}
+
 void group_start(void* comm) {
   guarded(nullptr, [&]() -> Result<void> {
     communicator(comm).group_start();
@@ -134,6 +147,8 @@ Result<headrace_comm_backend_v1> Backend::table() {
   table.wait_on = wait_on;
   table.group_start = group_start;
   table.group_end = group_end;
+  table.tensor_register = tensor_register;
+  table.tensor_deregister = tensor_deregister;
   return table;
 }
 

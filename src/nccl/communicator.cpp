@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/communicator.hpp"
 
+#include "base/log.hpp"
+
+#include <headrace/tensor.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -249,6 +253,46 @@ Result<void> Communicator::group_end() {
 
 Result<void> Communicator::wait_on(std::uint64_t work, cuda::Stream stream) {
   return works_.wait_on(work, stream);
+}
+
+// --- memory that calls use again and again
+
+Result<std::uint64_t> Communicator::tensor_register(const headrace_comm_elements_v1& tensor) {
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  const std::uint64_t number = ++last_registration_;
+  registered_[number] = handle_of(tensor);
+  return number;
+}
+
+void* Communicator::handle_of(const headrace_comm_elements_v1& tensor) {
+  if (table_.comm_register == nullptr || tensor.count == 0) return nullptr;
+  const std::size_t bytes = tensor.count * element_bytes(static_cast<DType>(tensor.dtype));
+  const gpu::ContextGuard current(*device_);
+  void* handle = nullptr;
+  const Outcome outcome = settle(comm_, table_.comm_register(comm_, tensor.data, bytes, &handle),
+                                 deadline_of(meeting_timeout_ns_));
+  if (outcome == Outcome::success) return handle;
+  const Error why = failed(outcome, fmt::format("register {} bytes at {}", bytes, tensor.data));
+  Log(Logger::process_default(), "nccl").warn("{}; calls use this memory as before", why.message);
+  return nullptr;
+}
+
+Result<void> Communicator::tensor_deregister(std::uint64_t registration) {
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  const auto at = registered_.find(registration);
+  if (at == registered_.end())
+    return make_error(Code::invalid_argument, "there is no registration {}", registration);
+  void* const handle = at->second;
+  registered_.erase(at);
+  if (handle == nullptr) return {};
+  const gpu::ContextGuard current(*device_);
+  const Outcome outcome =
+      settle(comm_, table_.comm_deregister(comm_, handle), deadline_of(meeting_timeout_ns_));
+  if (outcome != Outcome::success)
+    Log(Logger::process_default(), "nccl").warn("{}", failed(outcome, "deregister memory").message);
+  return {};
 }
 
 // --- ends

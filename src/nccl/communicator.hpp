@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -48,6 +49,10 @@ class Communicator {
   void group_start();
   Result<void> group_end();
   Result<void> wait_on(std::uint64_t work, cuda::Stream stream);
+  /// Tells the library of memory that calls use again and again; the number of the registration. It is local
+  /// to this rank and changes speed alone, so what the library refuses is logged and is no error.
+  Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor);
+  Result<void> tensor_deregister(std::uint64_t registration);
   bool progress();
   void abort();
   /// Null: this rank is in no group.
@@ -105,6 +110,8 @@ class Communicator {
                                                                 const std::atomic<bool>& stop,
                                                                 const Begin& begin);
   [[nodiscard]] Error failed(Outcome outcome, std::string_view what) const;
+  /// The library's handle of memory; null: it has none for it.
+  [[nodiscard]] void* handle_of(const headrace_comm_elements_v1& tensor);
   void look_for_error();
   void end_late_part();
   void stop_library();
@@ -127,6 +134,8 @@ class Communicator {
   Comm no_part_ = nullptr;  // where the library writes if this rank is in no group
   bool blocking_ = false;   // then a call may wait inside the library, and abort comes beside it
   std::optional<Group> group_;
+  std::map<std::uint64_t, void*> registered_;  // handles of the library by number, with calls_ held
+  std::uint64_t last_registration_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> revoked_{false};
   Deadline next_look_ = Deadline::at_ns(0);

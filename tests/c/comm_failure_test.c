@@ -160,6 +160,12 @@ static void settings_are_checked(headrace_comm* comm) {
   CHECK(refused(headrace_comm_split(comm, NULL, 1, "part", NULL, &part, fresh()), NULL, "ranks is NULL"));
   CHECK(refused(headrace_comm_split(comm, twice, 1, "part", NULL, NULL, fresh()), NULL, "part is NULL"));
   CHECK(part == NULL && headrace_comm_is_aborted(comm) == 0);
+  const headrace_elements nowhere = {NULL, 4, HEADRACE_INT32};
+  CHECK(refused(headrace_comm_tensor_register(comm, NULL, fresh()), NULL, "tensor is NULL"));
+  CHECK(refused(headrace_comm_tensor_register(NULL, &nowhere, fresh()), NULL, "comm is NULL"));
+  CHECK(refused(headrace_comm_tensor_register(comm, &nowhere, fresh()), NULL, "a null address"));
+  CHECK(refused(headrace_comm_tensor_deregister(comm, NULL, fresh()), NULL, "tensor is NULL"));
+  CHECK(headrace_comm_is_aborted(comm) == 0);
 }
 
 static int32_t no_store(void* context, const char* key, headrace_bytes* value) {

@@ -372,6 +372,18 @@ static void a_quantized_reduction_is_near_the_sum(headrace_comm* comm) {
                                                fresh()) == invalid_argument);
 }
 
+static void a_registered_tensor_is_used_and_taken_back(headrace_comm* comm) {
+  int32_t data[5];
+  const headrace_elements all = values(data, 5, headrace_comm_rank(comm)), shorter = numbers(data, 4);
+  CHECK(headrace_comm_tensor_register(comm, &all, fresh()) == 0);
+  CHECK(headrace_comm_tensor_register(comm, &all, fresh()) == invalid_argument);
+  CHECK(headrace_comm_all_reduce(comm, &all, &all, HEADRACE_REDUCE_SUM, NULL, NULL, fresh()) == 0);
+  for (uint64_t i = 0; i < 5; ++i) CHECK(data[i] == sum(i));
+  CHECK(headrace_comm_tensor_deregister(comm, &shorter, fresh()) == invalid_argument);
+  CHECK(headrace_comm_tensor_deregister(comm, &all, fresh()) == 0);
+  CHECK(headrace_comm_tensor_deregister(comm, &all, fresh()) == invalid_argument);
+}
+
 static void a_monitored_barrier_lets_all_pass(headrace_comm* comm) {
   CHECK(headrace_comm_monitored_barrier(comm, ten_seconds, 0, fresh()) == 0);
   CHECK(headrace_comm_monitored_barrier(comm, -1, 1, fresh()) == 0);
@@ -619,6 +631,7 @@ int main(void) {
   with_ranks("coalesced", size, coalesced_calls_end_as_one_or_are_forgotten);
   with_ranks("persistent", size, a_persistent_gather_checks_its_output_once);
   with_ranks("quantized", size, a_quantized_reduction_is_near_the_sum);
+  with_ranks("registered", size, a_registered_tensor_is_used_and_taken_back);
   with_ranks("monitored", size, a_monitored_barrier_lets_all_pass);
   with_ranks("values", size, a_communicator_tells_its_values);
   with_ranks("split", size, a_split_has_its_ranks_in_the_given_order);

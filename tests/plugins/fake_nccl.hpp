@@ -601,6 +601,23 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommUserRank(Comm comm, int* rank) {
   return Outcome::success;
 }
 
+/// What is registered, for a test that looks into the handle.
+HEADRACE_FAKE_NCCL_API Outcome ncclCommRegister(const Comm comm, void* memory, std::size_t bytes,
+                                                void** handle) {
+  const Outcome scripted = fake::begin("ncclCommRegister");
+  if (scripted != Outcome::success) return scripted;
+  if (comm == nullptr || memory == nullptr || bytes == 0) return Outcome::invalid_argument;
+  *handle = new std::pair(memory, bytes);
+  return Outcome::success;
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclCommDeregister(const Comm comm, void* handle) {
+  const Outcome scripted = fake::begin("ncclCommDeregister");
+  if (scripted != Outcome::success) return scripted;
+  if (comm == nullptr || handle == nullptr) return Outcome::invalid_argument;
+  delete static_cast<std::pair<void*, std::size_t>*>(handle);
+  return Outcome::success;
+}
+
 HEADRACE_FAKE_NCCL_API Outcome ncclCommFinalize(Comm comm) {
   const Outcome scripted = fake::begin("ncclCommFinalize");
   if (scripted != Outcome::success) return scripted;

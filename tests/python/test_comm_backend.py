@@ -348,6 +348,42 @@ def test_what_a_method_raises_is_the_error_of_the_call():
         comm.all_reduce(np.zeros(1), ReduceOp.SUM)
 
 
+def test_a_class_may_hear_of_registered_tensors():
+    class Registers(Recorded):
+        def tensor_register(self, tensor):
+            if np.asarray(tensor).size == 3:
+                raise ValueError("three are none of mine")
+            self.calls.append(("registered", np.asarray(tensor).tolist()))
+
+        def tensor_deregister(self, tensor):
+            self.calls.append(("deregistered", np.asarray(tensor).tolist()))
+
+    comm = opened(Registers)
+    one, other = np.array([1, 2]), np.array([3.0])
+    comm.tensor_register(one)
+    comm.tensor_register(other)
+    with pytest.raises(
+        errors.InvalidArgument, match=r"tensor_register number 3 of .* three are none of mine"
+    ):
+        comm.tensor_register(np.zeros(3))
+    comm.tensor_deregister(one)
+    assert Registers.last.calls == [("registered", [1, 2]), ("registered", [3.0]), ("deregistered", [1, 2])]
+    assert not comm.is_aborted()
+
+
+def test_a_class_need_not_hear_of_registered_tensors():
+    class Few:
+        def init(self, device, name, options):
+            pass
+
+    comm = opened(Few)
+    tensor = np.zeros(3)
+    comm.tensor_register(tensor)
+    with pytest.raises(errors.InvalidArgument, match="registered already"):
+        comm.tensor_register(tensor)
+    comm.tensor_deregister(tensor)
+
+
 def test_pythons_own_errors_refuse_a_call():
     class Refuses(Recorded):
         def barrier(self, async_op, options):

@@ -475,8 +475,22 @@ def test_what_is_for_kernels_says_so(fake):
                 call()
 
     on_ranks(2, body)
-    fake.tensor_register(of(0))
-    fake.tensor_deregister(of(0))
+
+
+def test_tensors_of_a_communicator_are_registered_once():
+    def body(comm):
+        tensor = of(comm.get_rank())
+        comm.tensor_register(tensor)
+        with pytest.raises(RuntimeError, match="registered already"):
+            comm.tensor_register(tensor)
+        comm.all_reduce(tensor, torchcomms.ReduceOp.SUM, False)
+        comm.tensor_deregister(tensor)
+        with pytest.raises(RuntimeError, match="no memory at 0x[0-9a-f]+ is registered"):
+            comm.tensor_deregister(tensor)
+        return tensor
+
+    for got in on_ranks(2, body):
+        assert torch.equal(got, total(2))
 
 
 # --- objects

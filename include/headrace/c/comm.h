@@ -306,6 +306,20 @@ HEADRACE_C_API int32_t headrace_comm_scatter(headrace_comm* comm, const headrace
                                              int32_t root, const headrace_op_options* options,
                                              headrace_work** work, headrace_error** error);
 
+/* ------------------------------------------------------------------ memory that calls use again and again */
+
+/* Tells the backend that calls will use this memory again and again. It changes speed alone: calls whose
+ * elements lie in registered memory may go without a copy, calls with other memory work as before. All ranks
+ * call it, as a collective, each with a tensor of its own; counts may differ. It waits for the collectives of
+ * this rank that are under way. The memory stays in place until headrace_comm_tensor_deregister has returned
+ * 0 or the communicator has ended (finalize, close, abort). */
+HEADRACE_C_API int32_t headrace_comm_tensor_register(headrace_comm* comm, const headrace_elements* tensor,
+                                                     headrace_error** error);
+/* Takes it back: afterwards no rank uses the memory. All ranks call it, as a collective. `tensor` has the
+ * address, count and type with which it was registered. Messages that use the memory have ended before. */
+HEADRACE_C_API int32_t headrace_comm_tensor_deregister(headrace_comm* comm, const headrace_elements* tensor,
+                                                       headrace_error** error);
+
 /* ------------------------------------------------------------------ messages, beside the operations */
 
 typedef struct headrace_message_options {

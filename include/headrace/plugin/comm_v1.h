@@ -15,13 +15,14 @@
  *   borders   no C++ type, exception or allocator crosses. The side that made memory frees it. A pointer
  *             argument is valid during the call unless its sentence says longer
  *   threads   any entry may be called from any thread. Of one communicator the host begins one collective
- *             (issue, split, shrink) at a time, and one message (issue of send or recv) at a time. These two,
- *             `abort`, `progress` and the setters may be called beside each other. `progress` is never called
- *             twice at once. `close` comes last, beside no other entry
+ *             (issue, split, shrink, tensor_register, tensor_deregister) at a time, and one message (issue of
+ *             send or recv) at a time. These two, `abort`, `progress` and the setters may be called beside
+ *             each other. `progress` is never called twice at once. `close` comes last, beside no other entry
  *   locks     while the host is in an entry it holds no lock that one of its functions takes, so a backend
  *             may hold its own while it calls the host
  *   blocking  `open` and `split` may wait for other ranks, until meeting_timeout_ns. `issue` may too, if it
- *             runs the operation in the call: until the call's timeout_ns or `abort`. No other entry may
+ *             runs the operation in the call, and so may tensor_register and tensor_deregister: until their
+ *             timeout_ns or `abort`. No other entry may
  *   re-entry  inside a host function the host calls no entry of the communicator
  *   errors    an entry that can fail returns a value of headrace_code_v1 and may write a sentence into `why`:
  *             what was tried, with its values. The host puts rank, operation and communicator before it
@@ -251,6 +252,19 @@ typedef struct headrace_comm_backend_v1 {
    * and wait 10 ms for them. It ends no work from here to `abort`. Beside any entry but `close` and
    * `progress`. NULL: it cannot say. */
   void (*waits_for)(void* comm, uint64_t work, headrace_text_v1* why);
+  /* Calls will use these elements again and again: a backend may move them without a copy. It changes speed
+   * alone. A collective as split: all ranks call it, in the order of collectives, each with elements of its
+   * own, and their counts may differ. The host calls it when this rank's collectives have ended. It may wait
+   * for other ranks, until timeout_ns (negative: none) or `abort`. An error on one rank is one on all, and
+   * nothing is registered then.
+   *   owns          the elements stay in place until tensor_deregister succeeds, or `close`
+   *   registration  becomes a number, not 0, for tensor_deregister
+   * Both NULL: registering does nothing. */
+  int32_t (*tensor_register)(void* comm, const headrace_comm_elements_v1* tensor, int64_t timeout_ns,
+                             uint64_t* registration, headrace_text_v1* why);
+  /* Takes back what tensor_register has done: afterwards no rank uses the elements. Called and waits as
+   * tensor_register. After an error they are still registered. */
+  int32_t (*tensor_deregister)(void* comm, uint64_t registration, int64_t timeout_ns, headrace_text_v1* why);
 } headrace_comm_backend_v1;
 
 /* The size of the table in version 1.0. */

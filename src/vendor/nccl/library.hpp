@@ -49,6 +49,9 @@
 
 /// Functions of later versions: null where the library is older. The version is that in which NCCL has them.
 #define HEADRACE_NCCL_LATER_FUNCTIONS(FUNCTION)                                                         \
+  FUNCTION(Outcome, comm_register, "ncclCommRegister", 21901, const Comm comm, void* memory,            \
+           std::size_t bytes, void** handle)                                                            \
+  FUNCTION(Outcome, comm_deregister, "ncclCommDeregister", 21901, const Comm comm, void* handle)        \
   FUNCTION(Outcome, comm_shrink, "ncclCommShrink", 22703, Comm comm, int* excluded, int excluded_count, \
            Comm* part, Config* config, int flags)                                                       \
   FUNCTION(Outcome, comm_revoke, "ncclCommRevoke", 22807, Comm comm, int flags)                         \

@@ -47,6 +47,32 @@ Result<headrace_comm_backend_v1> unless_refused(const std::string& name,
   return Error{Code::not_supported, refused->second};
 }
 
+constexpr std::array candidate_names{"p2p", "nccl"};
+/// What the candidates are told of registered memory on this rank, and the one that refuses it.
+thread_local std::vector<std::string> told_here;
+thread_local std::string refuses_memory_here;
+
+/// A table that keeps a record of what is registered, instead of registering it.
+template <std::size_t candidate>
+Result<headrace_comm_backend_v1> recording(Result<headrace_comm_backend_v1> table) {
+  if (!table) return table;
+  table->tensor_register = [](void*, const headrace_comm_elements_v1* tensor, std::int64_t,
+                              std::uint64_t* registration, headrace_text_v1* why) -> std::int32_t {
+    const std::string name = candidate_names[candidate];
+    told_here.push_back(name + " gets " + std::to_string(tensor->count));
+    *registration = 40 + candidate;
+    if (name != refuses_memory_here) return HEADRACE_OK;
+    why->length = std::string("no such memory").copy(why->data, why->capacity);
+    return HEADRACE_NOT_SUPPORTED;
+  };
+  table->tensor_deregister = [](void*, std::uint64_t registration, std::int64_t,
+                                headrace_text_v1*) -> std::int32_t {
+    told_here.push_back(candidate_names[candidate] + (" lets go of " + std::to_string(registration)));
+    return HEADRACE_OK;
+  };
+  return table;
+}
+
 /// The backend over the fakes, registered once.
 struct FakeAuto {
   FakeAuto()
@@ -83,9 +109,14 @@ struct FakeAuto {
     source.driver = []() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; };
     std::vector<std::string> p2p_hints;
     for (const OptionRow& row : p2p::hint_rows) p2p_hints.emplace_back(row.name);
-    source.candidates = {
-        {"p2p", [this] { return unless_refused("p2p", p2p_backend.table()); }, p2p_hints, {"blocks"}},
-        {"nccl", [this] { return unless_refused("nccl", nccl_backend.table()); }, nccl::hint_names(), {}}};
+    source.candidates = {{"p2p",
+                          [this] { return recording<0>(unless_refused("p2p", p2p_backend.table())); },
+                          p2p_hints,
+                          {"blocks"}},
+                         {"nccl",
+                          [this] { return recording<1>(unless_refused("nccl", nccl_backend.table())); },
+                          nccl::hint_names(),
+                          {}}};
     source.read_tuning = [](const std::string& path) -> Result<CommTuning> {
       if (!path.empty()) return read_comm_tuning(path);
       return CommTuning{"of the tests", {{.up_to_bytes = 256 << 10, .backend = "p2p"}, {.backend = "nccl"}}};
@@ -165,6 +196,33 @@ TEST_F(CommOnAuto, gives_small_calls_to_p2p_and_large_ones_to_nccl) {
     gpu.meet();
     EXPECT_EQ(nccl_calls(), before + 2);
     EXPECT_EQ(comm.backend(), "auto_fake");
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, registers_memory_with_each_candidate) {
+  with_ranks(2, [](Comm& comm, const RankGpu&) {
+    std::vector<int> one(3), other(5);
+    must(comm.tensor_register(one));
+    must(comm.tensor_register(other));
+    must(comm.tensor_deregister(one));
+    EXPECT_THAT(told_here, ElementsAre("p2p gets 3", "nccl gets 3", "p2p gets 5", "nccl gets 5",
+                                       "nccl lets go of 41", "p2p lets go of 40"));
+    must(comm.finalize());
+  });
+}
+
+TEST_F(CommOnAuto, takes_memory_back_if_a_candidate_refuses_it) {
+  with_ranks(2, [](Comm& comm, const RankGpu&) {
+    std::vector<int> memory(3);
+    refuses_memory_here = "nccl";
+    const auto refused = comm.tensor_register(memory);
+    EXPECT_EQ(refused.code(), Code::not_supported);
+    EXPECT_THAT(refused.error().message, HasSubstr("nccl: no such memory"));
+    EXPECT_THAT(told_here, ElementsAre("p2p gets 3", "nccl gets 3", "p2p lets go of 40"));
+    EXPECT_FALSE(comm.is_aborted());
+    refuses_memory_here.clear();
+    must(comm.tensor_register(memory));
     must(comm.finalize());
   });
 }

@@ -171,7 +171,11 @@ TEST(CommFactory, refuses_a_table_that_is_not_right) {
       {[](auto& table) { table.close = nullptr; }, "no entry `close`"},
       {[](auto& table) { table.issue = nullptr; }, "no entry `issue`"},
       {[](auto& table) { table.abort = nullptr; }, "no entry `abort`"},
-      {[](auto& table) { table.group_start = [](void*) {}; }, "one of `group_start` and `group_end`"}};
+      {[](auto& table) { table.group_start = [](void*) {}; }, "one of `group_start` and `group_end`"},
+      {[](auto& table) {
+         table.tensor_deregister = [](void*, std::uint64_t, std::int64_t, headrace_text_v1*) { return 0; };
+       },
+       "one of `tensor_register` and `tensor_deregister`"}};
   for (const auto& [spoil, expected] : cases) {
     headrace_comm_backend_v1 table = sound_table("spoilt");
     spoil(table);

@@ -30,10 +30,16 @@ cuda::FakeCuda* current_gpu = nullptr;
 
 /// A backend over one of the fake libraries, registered once.
 struct FakeBackend {
-  FakeBackend(const std::string& name, const std::string& which)
+  /// `registers`: whether the library has ncclCommRegister.
+  FakeBackend(const std::string& name, const std::string& which, bool registers = true)
       : library(which),
         backend(name, {[] { return cuda::bind_driver(cuda::FakeCuda::lookup()); },
-                       [this] { return library.load(); }}) {
+                       [this, registers] {
+                         auto loaded = library.load();
+                         if (loaded && !registers)
+                           loaded->table.comm_register = nullptr, loaded->table.comm_deregister = nullptr;
+                         return loaded;
+                       }}) {
     library.run_on(
         [](cuda::Stream stream, std::function<bool()> work) { current_gpu->queue(stream, std::move(work)); });
     const headrace_comm_backend_v1 table = must(backend.table());
@@ -46,7 +52,8 @@ struct FakeBackend {
 const FakeNccl& library_of(const std::string& backend) {
   static auto& newest = *new FakeBackend("nccl_newest", "");
   static auto& old = *new FakeBackend("nccl_old", "_old");
-  return (backend == "nccl_old" ? old : newest).library;
+  static auto& bare = *new FakeBackend("nccl_bare", "", false);
+  return (backend == "nccl_old" ? old : backend == "nccl_bare" ? bare : newest).library;
 }
 
 class CommOnNccl : public testing::Test {
@@ -286,6 +293,45 @@ TEST_P(CommOnEachNccl, ends_when_an_operation_is_late) {
     EXPECT_EQ(comm.barrier().code(), Code::timed_out);
   });
   EXPECT_GE(library().calls(ends_by), before + 2);
+}
+
+// --- memory that calls use again and again
+
+void register_and_reduce(Comm& comm) {
+  std::vector<int> memory(100, 1), none;
+  must(comm.tensor_register(memory));
+  must(comm.tensor_register(none));
+  done(comm.all_reduce(memory, ReduceOp::sum));
+  EXPECT_THAT(memory, testing::Each(comm.size()));
+  must(comm.tensor_deregister(memory));
+  must(comm.tensor_deregister(none));
+}
+
+TEST_P(CommOnEachNccl, registers_memory_and_takes_it_back) {
+  const int registered = library().calls("ncclCommRegister");
+  const int taken_back = library().calls("ncclCommDeregister");
+  with_ranks(2, register_and_reduce);
+  EXPECT_EQ(library().calls("ncclCommRegister"), registered + 2);
+  EXPECT_EQ(library().calls("ncclCommDeregister"), taken_back + 2);
+}
+
+TEST_F(CommOnNccl, uses_memory_that_the_library_does_not_register_as_before) {
+  const int taken_back = library().calls("ncclCommDeregister");
+  library().fail("ncclCommRegister", nccl::Outcome::internal_error);
+  Comm comm = one_rank();
+  register_and_reduce(comm);
+  EXPECT_EQ(library().calls("ncclCommDeregister"), taken_back);
+}
+
+class CommOnBareNccl : public CommOnNccl {
+ protected:
+  CommOnBareNccl() : CommOnNccl("nccl_bare") {}
+};
+
+TEST_F(CommOnBareNccl, registers_nothing) {
+  const int registered = library().calls("ncclCommRegister");
+  with_ranks(2, register_and_reduce);
+  EXPECT_EQ(library().calls("ncclCommRegister"), registered);
 }
 
 // --- elements

@@ -32,8 +32,9 @@ using SteadyClock = std::chrono::steady_clock;
 class Script {
  public:
   /// Registered under a name of its own.
-  explicit Script(std::int32_t (*progress)(void* comm)) : name_("script_" + std::to_string(number())) {
-    table_.struct_size = sizeof table_;
+  explicit Script(std::int32_t (*progress)(void* comm), std::size_t struct_size)
+      : name_("script_" + std::to_string(number())) {
+    table_.struct_size = struct_size;
     table_.abi_major = HEADRACE_COMM_ABI_MAJOR;
     table_.abi_minor = HEADRACE_COMM_ABI_MINOR;
     table_.name = name_.c_str();
@@ -50,6 +51,8 @@ class Script {
     table_.group_end = group_end_it;
     table_.shrink = shrink_it;
     table_.waits_for = waits_for_it;
+    table_.tensor_register = tensor_register_it;
+    table_.tensor_deregister = tensor_deregister_it;
     must(register_comm_backend(&table_));
   }
 
@@ -97,6 +100,15 @@ class Script {
   std::function<std::int32_t(headrace_text_v1*)> on_group_end = [](auto*) { return HEADRACE_OK; };
   std::function<std::int32_t(std::vector<int>, const headrace_comm_setup_v1&)> on_shrink;
   std::function<std::string(std::uint64_t)> on_waits_for = [](auto) { return std::string(); };
+  std::function<std::int32_t(const headrace_comm_elements_v1&, std::uint64_t*, headrace_text_v1*)>
+      on_register = [](const auto&, std::uint64_t* registration, auto*) {
+        *registration = 1;
+        return HEADRACE_OK;
+      };
+  std::function<std::int32_t(std::uint64_t, headrace_text_v1*)> on_deregister = [](auto, auto*) {
+    return HEADRACE_OK;
+  };
+  std::int64_t timeout_of_registration = 0;
 
  private:
   static int number() {
@@ -147,6 +159,17 @@ class Script {
   static void waits_for_it(void* comm, std::uint64_t work, headrace_text_v1* why) {
     why->length = self(comm).on_waits_for(work).copy(why->data, why->capacity);
   }
+  static std::int32_t tensor_register_it(void* comm, const headrace_comm_elements_v1* tensor,
+                                         std::int64_t timeout_ns, std::uint64_t* registration,
+                                         headrace_text_v1* why) {
+    self(comm).timeout_of_registration = timeout_ns;
+    return self(comm).on_register(*tensor, registration, why);
+  }
+  static std::int32_t tensor_deregister_it(void* comm, std::uint64_t registration, std::int64_t timeout_ns,
+                                           headrace_text_v1* why) {
+    self(comm).timeout_of_registration = timeout_ns;
+    return self(comm).on_deregister(registration, why);
+  }
 
   const std::string name_;
   headrace_comm_backend_v1 table_{};
@@ -160,9 +183,10 @@ class Script {
 std::int32_t progress_it(void* comm) { return static_cast<Script*>(comm)->on_progress(); }
 
 /// Registered backends stay, so scripts do too.
-Script& new_script(std::int32_t (*progress)(void* comm) = nullptr) {
+Script& new_script(std::int32_t (*progress)(void* comm) = nullptr,
+                   std::size_t struct_size = sizeof(headrace_comm_backend_v1)) {
   static auto& all = *new std::vector<std::unique_ptr<Script>>;
-  all.push_back(std::make_unique<Script>(progress));
+  all.push_back(std::make_unique<Script>(progress, struct_size));
   return *all.back();
 }
 
@@ -613,11 +637,11 @@ TEST(TableComm, refuses_calls_from_inside_its_backend) {
   std::vector<Error> refused;
   script.on_issue = [&](const auto&, auto, auto*) {
     refused = {comm.barrier().error(), comm.send({nullptr, 0, DType::uint8}, 0).error(),
-               comm.finalize().error()};
+               comm.tensor_register({nullptr, 0, DType::uint8}).error(), comm.finalize().error()};
     return HEADRACE_COMM_DONE;
   };
   ok(comm.barrier());
-  ASSERT_EQ(refused.size(), 3U);
+  ASSERT_EQ(refused.size(), 4U);
   for (const Error& error : refused) {
     EXPECT_EQ(error.code, Code::invalid_argument);
     EXPECT_THAT(error.message, HasSubstr("calls the communicator that it serves"));
@@ -735,6 +759,208 @@ TEST(TableComm, lets_threads_that_wait_make_progress) {
   EXPECT_GE(steps, 5);
   const Work work = must(comm.barrier(asynchronous()));
   must(work.wait());
+}
+
+// --- memory that calls use again and again
+
+TEST(RegisteredTensors, are_told_to_the_backend_in_the_order_of_collectives) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::vector<std::string> told;
+  CommHooks hooks;
+  hooks.scheduled = [&](const CommCall& call) {
+    told.push_back(std::string(comm_operation_name(call.operation)) + " " + std::to_string(call.number));
+  };
+  hooks.completed = [&](const CommCallId& call, const Error& error) {
+    told.push_back("completed " + std::to_string(call.number) + " " + std::string(code_name(error.code)));
+  };
+  comm.add_hooks(hooks);
+  std::vector<double> memory(3);
+  script.on_issue = [](const auto&, auto, auto*) { return HEADRACE_COMM_DONE; };
+  script.on_register = [&](const headrace_comm_elements_v1& tensor, std::uint64_t* registration, auto*) {
+    EXPECT_EQ(tensor.data, memory.data());
+    EXPECT_EQ(tensor.count, 3U);
+    EXPECT_EQ(tensor.dtype, HEADRACE_FLOAT64);
+    told.emplace_back("registered");
+    *registration = 77;
+    return HEADRACE_OK;
+  };
+  script.on_deregister = [&](std::uint64_t registration, auto*) {
+    EXPECT_EQ(registration, 77U);
+    told.emplace_back("deregistered");
+    return HEADRACE_OK;
+  };
+  ok(comm.barrier());
+  must(comm.tensor_register(memory));
+  EXPECT_GT(script.timeout_of_registration, 0);
+  EXPECT_LE(script.timeout_of_registration, 60'000'000'000);
+  ok(comm.barrier());
+  comm.set_timeout(forever);
+  must(comm.tensor_deregister(memory));
+  EXPECT_EQ(script.timeout_of_registration, -1);
+  EXPECT_THAT(told, ElementsAre("barrier 1", "completed 1 ok", "tensor_register 2", "registered",
+                                "completed 2 ok", "barrier 3", "completed 3 ok", "tensor_deregister 4",
+                                "deregistered", "completed 4 ok"));
+}
+
+TEST(RegisteredTensors, wait_for_the_collectives_of_this_rank_and_for_no_message) {
+  Script& script = new_script(progress_it);
+  std::atomic<std::uint64_t> barrier{0};
+  script.on_progress = [&, registering = std::this_thread::get_id()] {
+    if (std::this_thread::get_id() != registering) return 0;
+    if (const std::uint64_t ends = barrier.exchange(0); ends != 0) script.end(ends);
+    return 0;
+  };
+  Comm comm = must(script.open());
+  std::vector<int> memory(1), message(1);
+  MessageOptions later;
+  later.async = true;
+  const Work received = must(comm.recv(message, 0, later));
+  const Work work = must(comm.barrier(asynchronous()));
+  barrier = script.last_work();
+  script.on_register = [&](const auto&, std::uint64_t* registration, auto*) {
+    EXPECT_EQ(work.status(), WorkStatus::completed);
+    EXPECT_EQ(received.status(), WorkStatus::in_progress);
+    *registration = 1;
+    return HEADRACE_OK;
+  };
+  must(comm.tensor_register(memory));
+  EXPECT_EQ(work.status(), WorkStatus::completed);
+}
+
+TEST(RegisteredTensors, end_the_communicator_if_a_collective_of_this_rank_does_not_end) {
+  Script& script = new_script();
+  Comm comm = must(script.open(milliseconds(20)));
+  OpOptions options = asynchronous();
+  options.timeout = std::chrono::seconds(600);
+  const Work work = must(comm.barrier(options));
+  std::vector<int> memory(1);
+  const auto late = comm.tensor_register(memory);
+  EXPECT_EQ(late.code(), Code::timed_out);
+  EXPECT_THAT(late.error().message,
+              HasSubstr("rank 1, tensor_register of \"world\": barrier number 1 of this "
+                        "rank is under way after 20 ms"));
+  EXPECT_TRUE(comm.is_aborted());
+  EXPECT_THAT(script.abort_reason(), HasSubstr("tensor_register"));
+  EXPECT_EQ(work.wait().code(), Code::timed_out);
+}
+
+TEST(RegisteredTensors, keep_their_owners_until_they_are_taken_back) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::vector<int> one(4), other(4);
+  auto owner = std::make_shared<int>();
+  must(comm.tensor_register(one, owner));
+  must(comm.tensor_register(other, owner));
+  EXPECT_EQ(owner.use_count(), 3);
+  script.on_deregister = [](auto, headrace_text_v1* why) {
+    return write(why, HEADRACE_TIMED_OUT, "rank 2 has not come");
+  };
+  const auto late = comm.tensor_deregister(one);
+  EXPECT_EQ(late.code(), Code::timed_out);
+  EXPECT_THAT(late.error().message, HasSubstr("rank 1, tensor_deregister number 3 of \"world\""));
+  EXPECT_THAT(late.error().message, HasSubstr("rank 2 has not come"));
+  EXPECT_EQ(owner.use_count(), 3);
+  EXPECT_FALSE(comm.is_aborted());
+  script.on_deregister = [](auto, auto*) { return HEADRACE_OK; };
+  must(comm.tensor_deregister(one));
+  EXPECT_EQ(owner.use_count(), 2);
+  script.on_close = [&] { EXPECT_EQ(owner.use_count(), 2); };
+  comm.close();
+  EXPECT_EQ(owner.use_count(), 1);
+}
+
+TEST(RegisteredTensors, are_not_registered_after_an_error_of_the_backend) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::vector<int> memory(4);
+  auto owner = std::make_shared<int>();
+  script.on_register = [](const auto&, auto*, headrace_text_v1* why) {
+    return write(why, HEADRACE_NOT_SUPPORTED, "rank 2 gave memory that GPU 0 cannot map");
+  };
+  const auto refused = comm.tensor_register(memory, owner);
+  EXPECT_EQ(refused.code(), Code::not_supported);
+  EXPECT_THAT(refused.error().message, HasSubstr("rank 2 gave memory that GPU 0 cannot map"));
+  EXPECT_EQ(owner.use_count(), 1);
+  EXPECT_FALSE(comm.is_aborted());
+  EXPECT_THAT(comm.tensor_deregister(memory).error().message, HasSubstr("is registered; 0 tensors are"));
+  script.on_register = [](const auto&, auto*, auto*) { return HEADRACE_OK; };
+  EXPECT_THAT(comm.tensor_register(memory).error().message, HasSubstr("gave no number"));
+}
+
+TEST(RegisteredTensors, that_are_wrong_never_reach_the_backend) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::vector<int> memory(4);
+  must(comm.tensor_register(memory));
+  int told = 0;
+  script.on_register = [&](const auto&, auto*, auto*) { return ++told; };
+  script.on_deregister = [&](auto, auto*) { return ++told; };
+  const auto again = comm.tensor_register({memory.data(), 2, DType::int32});
+  EXPECT_EQ(again.code(), Code::invalid_argument);
+  EXPECT_THAT(again.error().message, HasSubstr("is registered already: call tensor_deregister first"));
+  EXPECT_THAT(comm.tensor_register({nullptr, 4, DType::int32}).error().message, HasSubstr("a null address"));
+  EXPECT_THAT(comm.tensor_deregister({memory.data() + 1, 3, DType::int32}).error().message,
+              HasSubstr("is registered; 1 tensors are"));
+  must(comm.start_coalescing());
+  EXPECT_THAT(comm.tensor_register({memory.data() + 1, 3, DType::int32}).error().message,
+              HasSubstr("call end_coalescing first"));
+  must(comm.cancel_coalescing());
+  EXPECT_EQ(told, 0);
+  script.on_issue = [](const headrace_comm_call_v1& call, auto, auto*) {
+    EXPECT_EQ(call.number, 2U);  // none of these calls has a number
+    return HEADRACE_COMM_DONE;
+  };
+  ok(comm.barrier());
+}
+
+TEST(RegisteredTensors, of_a_table_of_version_1_0_do_nothing) {
+  Script& script = new_script(nullptr, HEADRACE_COMM_BACKEND_V1_SIZE);
+  script.on_register = [](const auto&, auto*, auto*) -> std::int32_t {
+    ADD_FAILURE() << "the entry lies behind the table";
+    return HEADRACE_INTERNAL;
+  };
+  Comm comm = must(script.open());
+  std::vector<int> memory(4);
+  auto owner = std::make_shared<int>();
+  must(comm.tensor_register(memory, owner));
+  EXPECT_EQ(owner.use_count(), 2);
+  EXPECT_THAT(comm.tensor_register(memory).error().message, HasSubstr("registered already"));
+  must(comm.tensor_deregister(memory));
+  EXPECT_EQ(owner.use_count(), 1);
+}
+
+TEST(RegisteredTensors, an_abort_ends_the_wait_for_other_ranks) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::promise<void> inside;
+  script.on_register = [&](const auto&, auto*, headrace_text_v1* why) {
+    inside.set_value();
+    return write(why, HEADRACE_CANCELED, script.abort_reason());
+  };
+  std::vector<int> memory(4);
+  std::jthread aborting([&] {
+    inside.get_future().wait();
+    comm.abort("enough");
+  });
+  const auto ended = comm.tensor_register(memory);
+  EXPECT_EQ(ended.code(), Code::canceled);
+  EXPECT_THAT(ended.error().message, HasSubstr("rank 1 aborted \"world\": enough"));
+}
+
+TEST(RegisteredTensors, stay_with_their_owners_from_an_abort_to_the_close) {
+  Script& script = new_script();
+  Comm comm = must(script.open());
+  std::vector<int> memory(4);
+  auto owner = std::make_shared<int>();
+  must(comm.tensor_register(memory, owner));
+  comm.abort("enough");
+  EXPECT_THAT(comm.tensor_deregister(memory).error().message, HasSubstr("enough"));
+  EXPECT_THAT(comm.tensor_register(memory).error().message, HasSubstr("enough"));
+  EXPECT_EQ(owner.use_count(), 2);
+  comm.close();
+  EXPECT_EQ(owner.use_count(), 1);
+  EXPECT_EQ(comm.tensor_register(memory).code(), Code::invalid_argument);
 }
 
 TEST(TableComm, an_interrupted_wait_ends_it) {

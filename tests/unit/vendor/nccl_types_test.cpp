@@ -95,6 +95,10 @@ HEADRACE_SAME_CALL(send, ncclSend);
 HEADRACE_SAME_CALL(recv, ncclRecv);
 HEADRACE_SAME_CALL(group_start, ncclGroupStart);
 HEADRACE_SAME_CALL(group_end, ncclGroupEnd);
+#if NCCL_VERSION_CODE >= 21901
+HEADRACE_SAME_CALL(comm_register, ncclCommRegister);
+HEADRACE_SAME_CALL(comm_deregister, ncclCommDeregister);
+#endif
 #if NCCL_VERSION_CODE >= 22809
 HEADRACE_SAME_CALL(comm_shrink, ncclCommShrink);
 HEADRACE_SAME_CALL(comm_revoke, ncclCommRevoke);

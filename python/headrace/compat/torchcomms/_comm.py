@@ -541,10 +541,12 @@ class TorchComm:
         return window
 
     def tensor_register(self, tensor: Tensor) -> None:
-        """Does nothing: operations on the host take any memory as it is."""
+        """Tells the backend that calls will use this tensor again and again. All ranks call it."""
+        self._checked(self._comm.tensor_register, tensor)
 
     def tensor_deregister(self, tensor: Tensor) -> None:
-        """Does nothing, as tensor_register."""
+        """Takes it back. All ranks call it."""
+        self._checked(self._comm.tensor_deregister, tensor)
 
     def get_mem_allocator(self) -> NoReturn:
         no_allocator(self._backend)
