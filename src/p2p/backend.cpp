@@ -51,6 +51,20 @@ void waits_for(void* comm, std::uint64_t, headrace_text_v1* why) {
   });
 }
 
+std::int32_t tensor_register(void* comm, const headrace_comm_elements_v1* tensor, std::int64_t timeout_ns,
+                             std::uint64_t* registration, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(number, communicator(comm).tensor_register(*tensor, timeout_ns));
+    *registration = number;
+    return {};
+  });
+}
+
+std::int32_t tensor_deregister(void* comm, std::uint64_t registration, std::int64_t timeout_ns,
+                               headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).tensor_deregister(registration, timeout_ns); });
+}
+
 }  // namespace
 
 Source Source::installed() {
@@ -93,6 +107,8 @@ headrace_comm_backend_v1 Backend::table() {
   table.shrink = shrink;
   table.wait_on = wait_on;
   table.waits_for = waits_for;
+  table.tensor_register = tensor_register;
+  table.tensor_deregister = tensor_deregister;
   return table;
 }
 

@@ -20,6 +20,7 @@ constexpr std::uint32_t usual_blocks = 32;
 constexpr auto between_looks = 10ms;      // at ranks that may be gone
 constexpr auto longest_farewell = 100ms;  // from the loss of a rank until what it has said must be here
 constexpr auto longest_early_end = 10ms;  // from an abort until a kernel that runs has left
+constexpr auto longest_move = 20ms;       // until ranks that move elements of an early end are done
 constexpr std::int64_t after_host_ns = 5'000'000'000;  // a kernel's deadline, if the host does not end it
 
 bool reduces(std::int32_t operation) {
@@ -64,7 +65,9 @@ Communicator::Communicator(Parts parts, const Setup& setup, const Settings& sett
       family_(std::move(family)),
       words_(std::move(words)),
       stream_(std::move(stream)),
-      works_(device_, gpu::StreamWorks::Order::of_all) {
+      works_(device_, gpu::StreamWorks::Order::of_all),
+      tensors_(rank_, size_, device_->ordinal(),
+               [this]() -> std::optional<Error> { return stopping_ ? why_ended() : why_in_vain(); }) {
   launch_.struct_size = sizeof launch_;
   launch_.rank = static_cast<std::uint32_t>(rank_);
   launch_.abort = words_.abort_address();
@@ -246,6 +249,8 @@ cuda::Outcome Communicator::launch(const Call& call, const Place& place, std::ui
   args.call = &of_kernel;
   args.blocks = blocks;
   args.status = words_.status_address(status);
+  args.memories = tensors_.memories().data();
+  args.memory_count = tensors_.memories().size();
   return family_.launch<&headrace_collectives_v1::run>(args, place.stream);
 }
 
@@ -274,6 +279,7 @@ Error Communicator::refusal(const Call& call, cuda::Outcome outcome) const {
 
 bool Communicator::progress() {
   if (gives_up_ && !stopping_) return false;  // the host ends the late work first
+  if (is_moved_by_others()) return false;
   const auto ended = works_.take_ended();
   for (const auto& [work, status, result] : ended) {
     const auto early = words_.early_end(status);
@@ -298,7 +304,10 @@ std::string Communicator::waits_for() {
   const Deadline deadline = Deadline::after(longest_early_end);
   bool left = false;
   while (true) {
-    if (const auto early = words_.any_early_end()) return early->text();
+    if (const auto early = words_.any_early_end()) {
+      if (has_tensors_) std::this_thread::sleep_until(std::chrono::steady_clock::now() + longest_early_end);
+      return early->text();
+    }
     if (left || deadline.expired()) return "its GPU has not begun it, or moves its elements";
     left = works_.oldest_has_ended();
     std::this_thread::yield();
@@ -332,7 +341,16 @@ void Communicator::end_in_vain() {
   if (missing && lost_limit_.is_never()) lost_limit_ = Deadline::after(longest_farewell);
 }
 
+/// A rank that gives up takes its places back, so others that have not begun to move do not begin.
+bool Communicator::is_moved_by_others() {
+  if (!has_tensors_ || !words_.any_early_end()) return false;
+  if (quiet_at_.is_never()) quiet_at_ = Deadline::after(longest_move);
+  return !quiet_at_.expired();
+}
+
 void Communicator::hear(int rank, const Saying& saying) {
+  if (saying.kind == Saying::Kind::tensor_offered || saying.kind == Saying::Kind::tensor_mapped)
+    return tensors_.hear(rank, saying);
   if (saying.kind == Saying::Kind::left) {
     left_[static_cast<std::size_t>(rank)] = saying.number + 1;
     return;
@@ -346,6 +364,32 @@ void Communicator::abort(std::string_view reason) {
   stopping_ = true;
   words_.abort();
   if (neighbours_ && !told_) neighbours_->say({Saying::Kind::aborted, 0, std::string(reason)});
+}
+
+// --- registered tensors
+
+Result<std::uint64_t> Communicator::tensor_register(const headrace_comm_elements_v1& tensor,
+                                                    std::int64_t timeout_ns) {
+  if (stopping_) return why_ended();
+  const auto address = reinterpret_cast<std::uint64_t>(tensor.data);
+  const std::uint64_t bytes = tensor.count * element_bytes(static_cast<DType>(tensor.dtype));
+  has_tensors_ = true;
+  auto added = tensors_.add(neighbours_.get(), address, bytes, comm_border::deadline_of(timeout_ns));
+  if (!added) return end_for(std::move(added).error());
+  return added;
+}
+
+Result<void> Communicator::tensor_deregister(std::uint64_t number, std::int64_t timeout_ns) {
+  if (stopping_) return why_ended();
+  auto removed = tensors_.remove(neighbours_.get(), number, comm_border::deadline_of(timeout_ns));
+  if (!removed) return end_for(std::move(removed).error());
+  return {};
+}
+
+/// Ranks that are late may be in the operation still, and succeed: then the ranks are no longer of one mind.
+Error Communicator::end_for(Error error) {
+  if (error.code == Code::timed_out || error.code == Code::peer_lost) host_.ended(error);
+  return error;
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::split(const Setup* setup) {

@@ -11,6 +11,7 @@
 #include "p2p/meeting.hpp"
 #include "p2p/neighbours.hpp"
 #include "p2p/settings.hpp"
+#include "p2p/tensors.hpp"
 #include "p2p/words.hpp"
 
 #include <headrace/plugin/kernels/collectives_v1.h>
@@ -57,6 +58,9 @@ class Communicator {
   /// Null setup: this rank is in no group.
   Result<std::unique_ptr<Communicator>> split(const Setup* setup);
   Result<std::unique_ptr<Communicator>> shrink(const Setup& setup);
+  /// Returns a number for tensor_deregister. An error that other ranks may not have ends the communicator.
+  Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor, std::int64_t timeout_ns);
+  Result<void> tensor_deregister(std::uint64_t number, std::int64_t timeout_ns);
 
  private:
   /// Where a call runs.
@@ -97,6 +101,10 @@ class Communicator {
   /// Why a call that is begun now would never end.
   [[nodiscard]] std::optional<Error> why_in_vain() const;
   void end_in_vain();
+  /// Whether other ranks may still move elements of this one's registered tensors, after a launch that has
+  /// ended early.
+  [[nodiscard]] bool is_moved_by_others();
+  [[nodiscard]] Error end_for(Error error);
   void hear(int rank, const Saying& saying);
 
   const Parts parts_;
@@ -115,6 +123,7 @@ class Communicator {
   std::uint64_t launches_ = 0;  // that are not captured
   bool failed_ = false;         // a launch has ended early, so all later ones did: in `progress` alone
   Deadline next_look_ = Deadline::at_ns(0);
+  Deadline quiet_at_ = Deadline::never();
   Deadline lost_limit_ = Deadline::never();  // until a rank that is gone has said that it left
   std::atomic<bool> stopping_{false};
   std::atomic<bool> gives_up_{false};          // a work is late
@@ -123,6 +132,8 @@ class Communicator {
   std::atomic<std::uint64_t> last_number_{0};  // of the last call
   /// For each rank that has left: the number of its last call, and 1.
   std::array<std::atomic<std::uint64_t>, HEADRACE_COLLECTIVES_MOST_RANKS> left_{};
+  std::atomic<bool> has_tensors_{false};  // a tensor has been registered
+  Tensors tensors_;
   std::unique_ptr<Neighbours> neighbours_;  // null: one rank. Last: its callbacks end before all else
 };
 

@@ -13,6 +13,8 @@ namespace {
 
 constexpr const char* box_name = "box";
 
+std::string tensor_name(std::uint64_t number) { return fmt::format("tensor-{}", number); }
+
 Timeout time_left(const Deadline& deadline) {
   if (deadline.is_never()) return forever;
   return std::chrono::nanoseconds(static_cast<std::int64_t>(deadline.remaining_ns()));
@@ -55,6 +57,37 @@ Result<void> Neighbours::map(int rank, std::string_view metadata, std::size_t bo
   return {};
 }
 
+Result<Neighbours::Offer> Neighbours::offer_tensor(std::uint64_t number, std::uint64_t address,
+                                                   std::uint64_t bytes, int device) {
+  MemoryRange range;
+  range.address = reinterpret_cast<void*>(address);
+  range.length_bytes = bytes;
+  range.kind = MemoryKind::vram;
+  range.device = device;
+  HEADRACE_TRY(region, agent_.register_memory(range, {.name = tensor_name(number)}));
+  HEADRACE_TRY(metadata, agent_.export_metadata({.regions = {region.id}}));
+  return Offer{region.id, std::move(metadata)};
+}
+
+Result<Mapping> Neighbours::map_tensor(int rank, std::uint64_t number, const wire::TensorCard& card,
+                                       int device, const Deadline& deadline) {
+  const std::string& agent = all_[static_cast<std::size_t>(rank)].agent;
+  HEADRACE_TRY(report, agent_.import_metadata(card.metadata));
+  if (report.peer != agent)
+    return make_error(Code::corrupt, "the metadata of its tensor is that of agent '{}', and its own is '{}'",
+                      report.peer, agent);
+  HEADRACE_TRY(region, agent_.peer_region(agent, tensor_name(number)));
+  HEADRACE_TRY(mapping, agent_.map(agent, region.id, time_left(deadline), device));
+  if (mapping.bytes().size() != card.bytes)
+    return make_error(Code::corrupt, "its tensor has {} bytes, and it says {}", mapping.bytes().size(),
+                      card.bytes);
+  return mapping;
+}
+
+Result<void> Neighbours::withdraw(RegionId region, const Deadline& deadline) {
+  return agent_.deregister(region, time_left(deadline));
+}
+
 std::uint64_t Neighbours::box_of(int rank) const {
   const auto& box = all_[static_cast<std::size_t>(rank)].box;
   return reinterpret_cast<std::uint64_t>(box->bytes().data());
@@ -70,6 +103,10 @@ void Neighbours::say(const Saying& saying) {
   for (const Neighbour& other : all_)
     if (other.box)
       static_cast<void>(agent_.notify(other.agent, bytes));  // one that takes none is told nothing
+}
+
+Result<void> Neighbours::say_to(int rank, const Saying& saying) {
+  return agent_.notify(all_[static_cast<std::size_t>(rank)].agent, saying.encode());
 }
 
 void Neighbours::listen(std::function<void(int, const Saying&)> heard) {

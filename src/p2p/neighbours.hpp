@@ -39,11 +39,29 @@ class Neighbours {
                                  const Deadline& deadline);
   /// The address of a box that has been mapped.
   [[nodiscard]] std::uint64_t box_of(int rank) const;
+  /// Offers a tensor of this rank. Returns its region, and the metadata with which others map it.
+  ///   errors  those of Agent::register_memory
+  struct Offer {
+    RegionId region;
+    std::string metadata;
+  };
+  [[nodiscard]] Result<Offer> offer_tensor(std::uint64_t number, std::uint64_t address, std::uint64_t bytes,
+                                           int device);
+  /// Maps the tensor of another rank for a GPU. Threads: one at a time, also with `withdraw`.
+  ///   errors  as map
+  [[nodiscard]] Result<Mapping> map_tensor(int rank, std::uint64_t number, const wire::TensorCard& card,
+                                           int device, const Deadline& deadline);
+  /// Takes an offered tensor back, when all ranks have dropped their mappings.
+  ///   errors  those of Agent::deregister
+  [[nodiscard]] Result<void> withdraw(RegionId region, const Deadline& deadline);
   /// Whether a rank has died, or has left.
   [[nodiscard]] bool is_gone(int rank) const;
 
   /// Says it to all ranks. Waits for none.
   void say(const Saying& saying);
+  /// Says it to a rank.
+  ///   errors  those of Agent::notify
+  [[nodiscard]] Result<void> say_to(int rank, const Saying& saying);
   /// Passes on what others say, on the agent's callback thread, until this object ends.
   void listen(std::function<void(int rank, const Saying& saying)> heard);
 

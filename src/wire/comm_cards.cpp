@@ -307,9 +307,40 @@ Result<Saying> Saying::decode(std::string_view bytes) {
   HEADRACE_TRY(kind, reader.number<std::uint8_t>("its kind"));
   HEADRACE_TRY(number, reader.number<std::uint64_t>("the number"));
   HEADRACE_TRY(text, read_text(reader, "the text"));
-  if (kind != static_cast<std::uint8_t>(Kind::aborted) && kind != static_cast<std::uint8_t>(Kind::left))
+  if (kind < static_cast<std::uint8_t>(Kind::aborted) ||
+      kind > static_cast<std::uint8_t>(Kind::tensor_mapped))
     return reader.corrupt("kind {} is none", kind);
   return Saying{static_cast<Kind>(kind), number, std::move(text)};
+}
+
+std::string TensorCard::encode() const {
+  ByteWriter writer;
+  writer.number(bytes);
+  writer.bytes(metadata);
+  return std::move(writer).take();
+}
+
+Result<TensorCard> TensorCard::decode(std::string_view bytes) {
+  BoundedReader reader(bytes, "the card of a tensor");
+  HEADRACE_TRY(length, reader.number<std::uint64_t>("the length"));
+  return TensorCard{length, std::string(reader.rest())};
+}
+
+std::string TensorPlaces::encode() const {
+  ByteWriter writer;
+  for (const std::uint64_t place : places) writer.number(place);
+  return std::move(writer).take();
+}
+
+Result<TensorPlaces> TensorPlaces::decode(std::string_view bytes, std::size_t ranks) {
+  BoundedReader reader(bytes, "the places of tensors");
+  TensorPlaces made;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    HEADRACE_TRY(place, reader.number<std::uint64_t>("a place"));
+    made.places.push_back(place);
+  }
+  if (reader.remaining() != 0) return reader.corrupt("{} bytes follow", reader.remaining());
+  return made;
 }
 
 }  // namespace headrace::wire

@@ -146,15 +146,33 @@ struct BoxCard {
 
 /// What a rank of `p2p` says to all others, as a notification of its agent.
 struct Saying {
-  static constexpr std::size_t most_text = 4096;  // longer ones are cut
-  enum class Kind : std::uint8_t { aborted = 1, left = 2 };
+  static constexpr std::size_t most_text = 48 << 10;  // longer ones are cut
+  enum class Kind : std::uint8_t { aborted = 1, left = 2, tensor_offered = 3, tensor_mapped = 4 };
 
   Kind kind = Kind::aborted;
-  std::uint64_t number = 0;  ///< left: of the last collective that it has called
-  std::string text;          ///< aborted: why
+  /// left: of the last collective that it has called; of a tensor: of its registration
+  std::uint64_t number = 0;
+  std::string text;  ///< aborted: why; of a tensor: an Outcome and a TensorCard, or a TensorPlaces
 
   [[nodiscard]] std::string encode() const;
   [[nodiscard]] static Result<Saying> decode(std::string_view bytes);
+};
+
+/// A tensor of a rank of `p2p`, as the agents of others reach it.
+struct TensorCard {
+  std::uint64_t bytes = 0;  ///< 0: the rank has none, and no metadata
+  std::string metadata;
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Result<TensorCard> decode(std::string_view bytes);
+};
+
+/// Where a rank of `p2p` sees the tensors of all ranks; 0: nowhere.
+struct TensorPlaces {
+  std::vector<std::uint64_t> places;
+
+  [[nodiscard]] std::string encode() const;
+  [[nodiscard]] static Result<TensorPlaces> decode(std::string_view bytes, std::size_t ranks);
 };
 
 }  // namespace headrace::wire

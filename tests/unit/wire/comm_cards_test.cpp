@@ -125,7 +125,7 @@ TEST(Saying, is_read_as_it_was_written_and_its_text_is_cut) {
   EXPECT_EQ(read->text, std::string(Saying::most_text, 'x'));
   const std::string bytes = Saying{Saying::Kind::aborted, 0, "why"}.encode();
   expect_refused_if_cut<Saying>(bytes, bytes.size());
-  EXPECT_THAT(Saying::decode("\3" + bytes.substr(1)).error().message, HasSubstr("kind 3 is none"));
+  EXPECT_THAT(Saying::decode("\5" + bytes.substr(1)).error().message, HasSubstr("kind 5 is none"));
 }
 
 const WindowCard example{3, 77, 5, 6, 1000, 4096, DType::int64, true, {"agent", "metadata"}};

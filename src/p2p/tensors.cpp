@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "p2p/tensors.hpp"
+
+#include "base/errors.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <tuple>
+
+namespace headrace::p2p {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto between_sights = 10ms;
+constexpr auto between_tries = 1ms;  // where a rank takes no message yet
+constexpr auto longest_undo = 2s;    // until others have dropped a tensor that could not be registered
+
+template <class T>
+Result<std::string> encoded(const Result<T>& made) {
+  if (!made) return made.error();
+  return made->encode();
+}
+
+}  // namespace
+
+Result<std::uint64_t> Tensors::add(Neighbours* neighbours, std::uint64_t address, std::uint64_t bytes,
+                                   const Deadline& deadline) {
+  Tensor tensor{++count_, {}, {}};
+  forget_before(tensor.number);
+  headrace_collectives_memory_v1 memory{address, bytes, {}};
+  if (neighbours != nullptr)
+    if (auto shared = share(*neighbours, tensor, memory, deadline); !shared) {
+      tensor.mappings.clear();
+      if (tensor.region)
+        static_cast<void>(neighbours->withdraw(*tensor.region, Deadline::after(longest_undo)));
+      return std::move(shared).error();
+    }
+  const std::uint64_t number = tensor.number;
+  tensors_.push_back(std::move(tensor));
+  memories_.push_back(memory);
+  return number;
+}
+
+Result<void> Tensors::share(Neighbours& neighbours, Tensor& tensor, headrace_collectives_memory_v1& memory,
+                            const Deadline& deadline) {
+  const auto card = offer(neighbours, tensor, memory.address, memory.bytes);
+  HEADRACE_TRY(cards,
+               exchange(neighbours, Saying::Kind::tensor_offered, tensor.number, encoded(card), deadline));
+  const auto mine = map_all(neighbours, tensor, cards, deadline);
+  HEADRACE_TRY(places,
+               exchange(neighbours, Saying::Kind::tensor_mapped, tensor.number, encoded(mine), deadline));
+  for (int rank = 0; rank < size_; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    HEADRACE_TRY(seen, wire::TensorPlaces::decode(places[at], static_cast<std::size_t>(size_)));
+    memory.at[at] = rank == rank_ ? memory.address : seen.places[static_cast<std::size_t>(rank_)];
+  }
+  return {};
+}
+
+Result<wire::TensorCard> Tensors::offer(Neighbours& neighbours, Tensor& tensor, std::uint64_t address,
+                                        std::uint64_t bytes) const {
+  if (bytes == 0) return wire::TensorCard{};
+  HEADRACE_TRY(offered, neighbours.offer_tensor(tensor.number, address, bytes, device_));
+  tensor.region = offered.region;
+  return wire::TensorCard{bytes, std::move(offered.metadata)};
+}
+
+Result<wire::TensorPlaces> Tensors::map_all(Neighbours& neighbours, Tensor& tensor, const Texts& cards,
+                                            const Deadline& deadline) const {
+  wire::TensorPlaces places;
+  for (int rank = 0; rank < size_; ++rank) {
+    places.places.push_back(0);
+    HEADRACE_TRY(card, wire::TensorCard::decode(cards[static_cast<std::size_t>(rank)]));
+    if (rank == rank_ || card.bytes == 0) continue;
+    auto mapping = neighbours.map_tensor(rank, tensor.number, card, device_, deadline);
+    if (!mapping)
+      return std::move(mapping).error().within(
+          fmt::format("GPU {} cannot map the tensor of rank {}", device_, rank));
+    places.places.back() = reinterpret_cast<std::uint64_t>(mapping->bytes().data());
+    tensor.mappings.push_back(*std::move(mapping));
+  }
+  return places;
+}
+
+Result<void> Tensors::remove(Neighbours* neighbours, std::uint64_t number, const Deadline& deadline) {
+  const auto at = std::ranges::find(tensors_, number, &Tensor::number);
+  if (at == tensors_.end()) return make_error(Code::not_found, "no tensor has number {}", number);
+  memories_.erase(memories_.begin() + (at - tensors_.begin()));
+  const std::optional<RegionId> region = at->region;
+  tensors_.erase(at);  // and its mappings
+  if (neighbours == nullptr || !region) return {};
+  return neighbours->withdraw(*region, deadline);
+}
+
+// --- what ranks say to one another
+
+Result<Tensors::Texts> Tensors::exchange(Neighbours& neighbours, Saying::Kind kind, std::uint64_t number,
+                                         const Result<std::string>& mine, const Deadline& deadline) {
+  Result<void> outcome;
+  if (!mine) outcome = mine.error();
+  const Saying saying{kind, number, wire::Outcome::encode(outcome) + (mine ? *mine : std::string())};
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != rank_) HEADRACE_TRY_VOID(tell(neighbours, rank, saying, deadline));
+  if (!mine) return mine.error();
+  Texts texts;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) {
+      texts.push_back(*mine);
+      continue;
+    }
+    HEADRACE_TRY(bytes, said_by(rank, kind, number, deadline));
+    HEADRACE_TRY(brought, wire::Outcome::decode(bytes));
+    if (!brought.result) return std::move(brought.result).error().within(fmt::format("rank {}", rank));
+    texts.emplace_back(brought.rest);
+  }
+  return texts;
+}
+
+Result<void> Tensors::tell(Neighbours& neighbours, int rank, const Saying& saying,
+                           const Deadline& deadline) const {
+  while (true) {
+    Result<void> told = neighbours.say_to(rank, saying);
+    if (told || told.code() != Code::would_block) return told;
+    if (deadline.expired()) return make_error(Code::timed_out, "rank {} takes no messages", rank);
+    if (auto vain = look_()) return *vain;
+    std::this_thread::sleep_for(between_tries);
+  }
+}
+
+Result<std::string> Tensors::said_by(int rank, Saying::Kind kind, std::uint64_t number,
+                                     const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (auto said = said_.extract({rank, kind, number})) return std::move(said.mapped());
+    if (deadline.expired())
+      return make_error(Code::timed_out, "rank {} has not come: all ranks register tensors together", rank);
+    lock.unlock();
+    if (auto vain = look_()) return *vain;
+    lock.lock();
+    heard_.wait_for(lock, between_sights, [&] { return said_.contains({rank, kind, number}); });
+  }
+}
+
+/// What was said of tensors that could not be registered.
+void Tensors::forget_before(std::uint64_t number) {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(said_, [&](const auto& said) { return std::get<std::uint64_t>(said.first) < number; });
+}
+
+void Tensors::hear(int rank, Saying saying) {
+  const std::scoped_lock lock(mutex_);
+  constexpr std::size_t most = 1024;  // a rank is a collective ahead of another one at most
+  if (said_.size() >= most) return;
+  said_.insert_or_assign({rank, saying.kind, saying.number}, std::move(saying.text));
+  heard_.notify_all();
+}
+
+}  // namespace headrace::p2p
