@@ -145,13 +145,13 @@ void with_tensor(PyComm& self, nb::handle object, const Call& call) {
   });
 }
 
-void register_tensor(PyComm& self, nb::handle tensor) {
+void register_with_comm(PyComm& self, nb::handle tensor) {
   with_tensor(self, tensor, [](headrace::Comm& comm, const Elements& elements, const auto& owner) {
     return comm.tensor_register(elements, owner);
   });
 }
 
-void deregister_tensor(PyComm& self, nb::handle tensor) {
+void deregister_with_comm(PyComm& self, nb::handle tensor) {
   with_tensor(self, tensor, [](headrace::Comm& comm, const Elements& elements, const auto&) {
     return comm.tensor_deregister(elements);
   });
@@ -366,7 +366,7 @@ void bind_life(CommClass& comm) {
            "the\n"
            "operation, the input and the index. HEADRACE_COMM_NAN_CHECK=1 does this for all communicators.")
       .def(
-          "tensor_register", &register_tensor, nb::arg("tensor"),
+          "tensor_register", &register_with_comm, nb::arg("tensor"),
           "Tells the backend that calls will use this memory again and again. It changes speed alone: calls\n"
           "whose elements lie in registered memory may go without a copy, calls with other memory work as\n"
           "before. All ranks call it, as a collective, each with a tensor of its own; sizes may differ. It\n"
@@ -374,9 +374,10 @@ void bind_life(CommClass& comm) {
           "tensor_deregister or the end of the communicator.\n\n"
           "Errors: InvalidArgument (memory at this address is registered already), NotSupported (memory\n"
           "that other GPUs cannot map), and those of collectives.")
-      .def("tensor_deregister", &deregister_tensor, nb::arg("tensor"),
+      .def("tensor_deregister", &deregister_with_comm, nb::arg("tensor"),
            "Takes back what tensor_register has told: afterwards no rank uses the memory. All ranks call\n"
-           "it, as a collective. Messages that use the memory have ended before.\n\n"
+           "it, as a collective. Messages and replays of graphs that use the memory have ended before, and\n"
+           "none of these graphs is replayed later.\n\n"
            "tensor: of the address, size and dtype with which it was registered.\n"
            "Errors: InvalidArgument (it is not registered), and those of tensor_register.")
       .def("new_window", &new_window, nb::arg("tensor") = nb::none(),

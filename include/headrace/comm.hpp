@@ -420,7 +420,8 @@ class Comm {
   ///           of the backend is one on all ranks, and nothing is registered
   HEADRACE_API Result<void> tensor_register(const Elements& tensor, std::shared_ptr<const void> owner = {});
   /// Takes back what tensor_register has told: afterwards no rank uses the memory. All ranks call it, as a
-  /// collective. It waits as tensor_register does. Messages that use the memory have ended before.
+  /// collective. It waits as tensor_register does. Messages and replays of graphs that use the memory have
+  /// ended before, and none of these graphs is replayed later.
   ///   shapes  the address, count and type with which it was registered
   ///   errors  invalid_argument (it is not registered, or with another count or type), and those of
   ///           tensor_register. After an error of the backend it is still registered

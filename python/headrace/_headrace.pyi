@@ -1014,7 +1014,8 @@ class Comm:
     def tensor_deregister(self, tensor: object) -> None:
         """
         Takes back what tensor_register has told: afterwards no rank uses the memory. All ranks call
-        it, as a collective. Messages that use the memory have ended before.
+        it, as a collective. Messages and replays of graphs that use the memory have ended before, and
+        none of these graphs is replayed later.
 
         tensor: of the address, size and dtype with which it was registered.
         Errors: InvalidArgument (it is not registered), and those of tensor_register.

@@ -316,7 +316,8 @@ HEADRACE_C_API int32_t headrace_comm_scatter(headrace_comm* comm, const headrace
 HEADRACE_C_API int32_t headrace_comm_tensor_register(headrace_comm* comm, const headrace_elements* tensor,
                                                      headrace_error** error);
 /* Takes it back: afterwards no rank uses the memory. All ranks call it, as a collective. `tensor` has the
- * address, count and type with which it was registered. Messages that use the memory have ended before. */
+ * address, count and type with which it was registered. Messages and replays of graphs that use the memory
+ * have ended before, and none of these graphs is replayed later. */
 HEADRACE_C_API int32_t headrace_comm_tensor_deregister(headrace_comm* comm, const headrace_elements* tensor,
                                                        headrace_error** error);
 
