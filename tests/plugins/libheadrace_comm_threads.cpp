@@ -230,26 +230,20 @@ std::int32_t split(void*, const std::int32_t*, std::uint64_t count, const headra
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const headrace_comm_backend_v1* headrace_comm_v1_table() {
-  static const headrace_comm_backend_v1 table{sizeof table,
-                                              HEADRACE_COMM_ABI_MAJOR,
-                                              HEADRACE_COMM_ABI_MINOR,
-                                              "threads",
-                                              "1.2",
-                                              HEADRACE_COMM_MOVES_HOST_MEMORY,
-                                              0,
-                                              nullptr,
-                                              open,
-                                              close,
-                                              issue,
-                                              abort,
-                                              split,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr};
+  static const headrace_comm_backend_v1 table = [] {
+    headrace_comm_backend_v1 made{};
+    made.struct_size = sizeof made;
+    made.abi_major = HEADRACE_COMM_ABI_MAJOR;
+    made.abi_minor = HEADRACE_COMM_ABI_MINOR;
+    made.name = "threads";
+    made.version = "1.2";
+    made.devices = HEADRACE_COMM_MOVES_HOST_MEMORY;
+    made.open = open;
+    made.close = close;
+    made.issue = issue;
+    made.abort = abort;
+    made.split = split;
+    return made;
+  }();
   return &table;
 }

@@ -6,6 +6,7 @@
 #include "rank_processes.hpp"
 
 #include "kernels/collectives/collectives.hpp"
+#include "p2p/tensors.hpp"
 #include "support/collective_ranks.hpp"
 #include "support/plugin_gpu.hpp"
 
@@ -170,9 +171,15 @@ class CheckedCalls {
       inputs.push_back(random_elements(random_, call.dtype, call.input_bytes(static_cast<unsigned>(size_))));
     calls_.emplace_back(call, std::move(inputs));
   }
-  void run() const {
-    with_gpu_ranks(size_, [this](Comm& comm, const RankGpu& gpu) {
+  void run(bool is_registered = false) const {
+    with_gpu_ranks(size_, [&, this](Comm& comm, const RankGpu& gpu) {
       const CallMemory memory{gpu.take(room), gpu.take(room)};
+      const Elements tensors[] = {bytes_at(memory.input), bytes_at(memory.output)};
+      if (is_registered)
+        for (const Elements& tensor : tensors) must(comm.tensor_register(tensor));
+      for (const auto& [call, inputs] : calls_) run(comm, gpu, call, inputs, memory);
+      if (is_registered)
+        for (const Elements& tensor : tensors) must(comm.tensor_deregister(tensor));
       for (const auto& [call, inputs] : calls_) run(comm, gpu, call, inputs, memory);
       must(comm.finalize());
     });
@@ -180,6 +187,9 @@ class CheckedCalls {
 
  private:
   static constexpr std::size_t room = 64 << 10;
+  static Elements bytes_at(cuda::Address address) {
+    return {reinterpret_cast<void*>(address), room, DType::uint8};
+  }
 
   static void run(Comm& comm, const RankGpu& gpu, const TestCall& call, const std::vector<Bytes>& inputs,
                   const CallMemory& memory) {
@@ -227,6 +237,220 @@ TEST(CommOnP2p, reduces_every_type_by_each_reduction_that_it_has) {
       }
     calls.run();
   }
+}
+
+/// An all_reduce in a graph.
+class Captured {
+ public:
+  Captured(Comm& comm, const RankGpu& gpu, const Elements& elements, Timeout timeout = {}) : gpu_(gpu) {
+    const gpu::ContextGuard current(*gpu.device());
+    EXPECT_EQ(driver().stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed),
+              cuda::Outcome::success);
+    OpOptions options = gpu.on_stream();
+    options.timeout = timeout;
+    const Work work = must(comm.all_reduce(elements, ReduceOp::sum, options));
+    EXPECT_EQ(work.status(), WorkStatus::completed);
+    EXPECT_EQ(driver().stream_end_capture(gpu.stream(), &graph_), cuda::Outcome::success);
+    EXPECT_EQ(driver().graph_instantiate(&replays_, graph_, 0), cuda::Outcome::success);
+  }
+  ~Captured() {
+    static_cast<void>(driver().graph_exec_destroy(replays_));
+    static_cast<void>(driver().graph_destroy(graph_));
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+
+  void replay() const {
+    const gpu::ContextGuard current(*gpu_.device());
+    EXPECT_EQ(driver().graph_launch(replays_, gpu_.stream()), cuda::Outcome::success);
+  }
+
+ private:
+  [[nodiscard]] const cuda::DriverTable& driver() const { return gpu_.device()->driver(); }
+  const RankGpu& gpu_;
+  cuda::Graph graph_ = nullptr;
+  cuda::GraphExec replays_ = nullptr;
+};
+
+// --- registered tensors
+
+TEST(CommOnP2p, registered_tensors_change_no_result) {
+  for (const int size : {1, 2, 3}) {
+    CheckedCalls calls(size);
+    for (const std::int32_t operation : every_operation)
+      for (const std::int32_t dtype : {HEADRACE_FLOAT32, HEADRACE_BFLOAT16, HEADRACE_INT8})
+        for (const unsigned count : {3U, 17U, 256U, 1024U})  // the longer ones go without a copy
+          calls.add(
+              {.operation = operation, .count = count, .dtype = dtype, .root = size == 1 ? 0 : count % 2});
+    calls.run(true);
+  }
+}
+
+TEST(CommOnP2p, replays_use_registered_tensors) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(400, 1));
+    must(comm.tensor_register(numbers.elements()));
+    const Captured captured(comm, gpu, numbers.elements());
+    int expected = 1;
+    for (int i = 0; i < 4; ++i) {
+      captured.replay();
+      finish(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+      expected *= 9;
+      EXPECT_THAT(numbers.values(), testing::Each(expected));
+    }
+    gpu.wait();
+    must(comm.finalize());  // what is registered ends with it
+  });
+}
+
+TEST(CommOnP2p, a_tensor_that_one_rank_cannot_register_is_registered_on_none) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    std::vector<int> of_host(400);
+    OnGpu<int> numbers(gpu, filled(400, 1));
+    Elements wrong{of_host.data(), of_host.size(), DType::int32};
+    const auto refused = comm.tensor_register(comm.rank() == 1 ? wrong : numbers.elements());
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message, HasSubstr("tensor_register number 1"));
+    if (comm.rank() != 1) {
+      EXPECT_THAT(refused.error().message, HasSubstr("rank 1: "));
+    }
+    // The communicator goes on, and the memory is free for the next one.
+    must(comm.tensor_register(numbers.elements()));
+    finish(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    EXPECT_THAT(numbers.values(), testing::Each(3));
+    must(comm.tensor_deregister(numbers.elements()));
+    must(comm.finalize());
+  });
+}
+
+TEST(CommOnP2p, ranks_may_register_tensors_without_elements) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(400, 1));
+    const Elements none{nullptr, 0, DType::int32};
+    const Elements mine = comm.rank() == 0 ? none : numbers.elements();
+    must(comm.tensor_register(mine));
+    finish(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    EXPECT_THAT(numbers.values(), testing::Each(2));
+    must(comm.tensor_deregister(mine));
+    must(comm.finalize());
+  });
+}
+
+TEST(CommOnP2p, a_rank_that_does_not_come_to_register_is_named_and_the_communicator_ends) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(400, 1));
+    if (comm.rank() == 0) {
+      comm.set_timeout(milliseconds(50));
+      const auto late = comm.tensor_register(numbers.elements());
+      EXPECT_EQ(late.code(), Code::timed_out);
+      EXPECT_THAT(late.error().message,
+                  HasSubstr("rank 1 has not come: all ranks register tensors together"));
+      EXPECT_TRUE(comm.is_aborted());
+    }
+    gpu.meet();
+    if (comm.rank() == 1) {
+      while (!comm.is_aborted()) std::this_thread::yield();
+      EXPECT_FALSE(comm.tensor_register(numbers.elements()).ok());
+    }
+  });
+}
+
+TEST(CommOnP2p, an_abort_ends_calls_on_registered_tensors) {
+  with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(400, 1));
+    must(comm.tensor_register(numbers.elements()));
+    if (comm.rank() == 2) {
+      gpu.meet();
+      comm.abort("enough");
+      return;
+    }
+    const Work work = must(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    gpu.meet();
+    EXPECT_EQ(work.wait().code(), Code::canceled);
+    EXPECT_THAT(work.error().message, HasSubstr("enough"));
+    EXPECT_THAT(numbers.values(), testing::Each(1));
+    EXPECT_EQ(comm.tensor_deregister(numbers.elements()).code(), Code::canceled);
+  });
+}
+
+TEST(CommOnP2p, a_rank_dies_while_others_register) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(400, 1));
+    if (comm.rank() == 1) {
+      gpu.meet();
+      comm.close();
+      return;
+    }
+    gpu.meet();
+    const auto lost = comm.tensor_register(numbers.elements());
+    EXPECT_THAT(lost.error().message, HasSubstr("rank 1 is gone"));
+  });
+}
+
+/// A rank with an agent of its own, which has mapped the boxes of all.
+class TensorRank {
+ public:
+  TensorRank(const RankGpu& gpu, int rank, int size) : rank_(rank), size_(size), gpu_(gpu) {
+    AgentOptions options;
+    options.backends = {gpu_backend};
+    options.options["plugin_path"] = gpu_plugin_folder;
+    options.options[std::string(gpu_backend) + ".courier"] = "off";
+    neighbours = must(p2p::Neighbours::open(options, "tensors", rank, size));
+    box_.emplace(must(gpu::ShareableMemory::allocate(gpu.device(), 4096)));
+    metadata = must(neighbours->offer(*box_, gpu.device()->ordinal()));
+  }
+  void meet(const std::vector<std::string>& all) {
+    for (int rank = 0; rank < size_; ++rank)
+      if (rank != rank_)
+        must(neighbours->map(rank, all[static_cast<std::size_t>(rank)], 4096, gpu_.device()->ordinal(),
+                             limit()));
+    neighbours->listen([this](int rank, const p2p::Saying& saying) { tensors.hear(rank, saying); });
+  }
+  static Deadline limit() { return Deadline::after(std::chrono::seconds(20)); }
+
+  std::string metadata;
+  std::unique_ptr<p2p::Neighbours> neighbours;
+
+ private:
+  const int rank_, size_;
+  const RankGpu& gpu_;
+  std::optional<gpu::ShareableMemory> box_;
+
+ public:
+  p2p::Tensors tensors{rank_, size_, gpu_.device()->ordinal(), [] { return std::nullopt; }};
+};
+
+TEST(P2pTensors, each_rank_reaches_the_tensors_of_all) {
+  constexpr int size = 3;
+  std::vector<std::string> metadata(size);
+  std::vector<cuda::Address> addresses(size);
+  std::vector<std::vector<headrace_collectives_memory_v1>> memories(size);
+  std::barrier<> ranks(size);
+  on_threads(size, [&](int rank) {
+    const auto mine = static_cast<std::size_t>(rank);
+    const RankGpu gpu(*plugin_gpu().driver, rank, ranks);
+    TensorRank self(gpu, rank, size);
+    metadata[mine] = self.metadata;
+    gpu.meet();
+    self.meet(metadata);
+    gpu.meet();
+    addresses[mine] = gpu.take(4096);
+    const std::uint64_t number =
+        must(self.tensors.add(self.neighbours.get(), addresses[mine] + 256, 1024, TensorRank::limit()));
+    memories[mine].assign(self.tensors.memories().begin(), self.tensors.memories().end());
+    gpu.meet();
+    for (std::size_t of = 0; of < size; ++of) {
+      ASSERT_EQ(memories[of].size(), 1U);
+      EXPECT_EQ(memories[of][0].address, addresses[of] + 256);
+      EXPECT_EQ(memories[of][0].bytes, 1024U);
+      *memory_at(memories[of][0].at[mine] + mine) = static_cast<unsigned char>(10 + rank);
+    }
+    gpu.meet();
+    for (std::size_t by = 0; by < size; ++by) EXPECT_EQ(memory_at(addresses[mine] + 256)[by], 10 + by);
+    must(self.tensors.remove(self.neighbours.get(), number, TensorRank::limit()));
+    EXPECT_TRUE(self.tensors.memories().empty());
+    gpu.meet();
+  });
 }
 
 TEST(CommOnP2p, parts_may_differ_in_lists) {
@@ -372,39 +596,6 @@ TEST(CommOnP2p, says_which_rank_has_not_come) {
 }
 
 // --- captures
-
-/// An all_reduce in a graph.
-class Captured {
- public:
-  Captured(Comm& comm, const RankGpu& gpu, const Elements& elements, Timeout timeout = {}) : gpu_(gpu) {
-    const gpu::ContextGuard current(*gpu.device());
-    EXPECT_EQ(driver().stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed),
-              cuda::Outcome::success);
-    OpOptions options = gpu.on_stream();
-    options.timeout = timeout;
-    const Work work = must(comm.all_reduce(elements, ReduceOp::sum, options));
-    EXPECT_EQ(work.status(), WorkStatus::completed);
-    EXPECT_EQ(driver().stream_end_capture(gpu.stream(), &graph_), cuda::Outcome::success);
-    EXPECT_EQ(driver().graph_instantiate(&replays_, graph_, 0), cuda::Outcome::success);
-  }
-  ~Captured() {
-    static_cast<void>(driver().graph_exec_destroy(replays_));
-    static_cast<void>(driver().graph_destroy(graph_));
-  }
-  Captured(const Captured&) = delete;
-  Captured& operator=(const Captured&) = delete;
-
-  void replay() const {
-    const gpu::ContextGuard current(*gpu_.device());
-    EXPECT_EQ(driver().graph_launch(replays_, gpu_.stream()), cuda::Outcome::success);
-  }
-
- private:
-  [[nodiscard]] const cuda::DriverTable& driver() const { return gpu_.device()->driver(); }
-  const RankGpu& gpu_;
-  cuda::Graph graph_ = nullptr;
-  cuda::GraphExec replays_ = nullptr;
-};
 
 TEST(CommOnP2p, replays_take_new_elements_between_calls_that_are_not_captured) {
   with_gpu_ranks(3, [](Comm& comm, const RankGpu& gpu) {
@@ -631,6 +822,9 @@ std::string call_on(Comm& comm, const RankGpu& gpu, bool dies) {
     const auto work = comm.all_reduce(numbers.elements(), ReduceOp::max, gpu.on_stream());
     if (!work.ok()) return text_of(work);
     if (const auto ended = work->wait(); !ended.ok()) return text_of(ended);
+    if (i == 3)
+      if (const auto registered = comm.tensor_register(numbers.elements()); !registered)
+        return text_of(registered);
   }
   for (const int number : numbers.values())
     if (number != 1) return "a wrong number";
