@@ -647,6 +647,7 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommAbort(Comm comm) {
 HEADRACE_FAKE_NCCL_API Outcome ncclCommSplit(Comm comm, int color, int key, Comm* part, Config* config) {
   const Outcome scripted = fake::begin("ncclCommSplit");
   if (scripted != Outcome::success) return scripted;
+  if (comm == nullptr) return Outcome::invalid_argument;  // it was aborted just now
   const auto rank = comm->rank;
   {
     const std::scoped_lock lock(fake::state().mutex);
@@ -740,6 +741,7 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommShrink(Comm comm, int* excluded, int coun
                                               int flags) {
   const Outcome scripted = fake::begin("ncclCommShrink");
   if (scripted != Outcome::success) return scripted;
+  if (comm == nullptr) return Outcome::invalid_argument;  // it was aborted just now
   const auto rank = comm->rank;
   if (!fake::begin_managing(*rank)) return Outcome::internal_error;
   {
