@@ -7,7 +7,8 @@ The peers are NCCL, through the backend nccl, and torch's symmetric memory for a
 two-shot), where a torch with CUDA is installed. Each size is measured eagerly and in replays of CUDA graphs,
 by `headrace bench coll`, which compares all data. In each round every side has a turn; the median of the
 rounds counts, and the best peer is the one that is named. Rows go to bench/results, by the number of ranks:
-table coll-gpu2, coll-gpu4 and so on. With --backend auto the peer is NCCL alone, and cases end in /auto.
+table coll-gpu2, coll-gpu4 and so on. With --backend auto the peer is NCCL alone, and cases end in /auto. With
+--registered the communicators register all memory, and cases end in /registered.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_coll_gpu.py --ranks 2 --types float32,bfloat16
@@ -54,7 +55,8 @@ def of_command(backend: str, graph: bool, options: argparse.Namespace) -> Iterat
     command += ["--backend", backend, "--ranks", str(options.ranks), "--ops", options.ops]
     command += ["--bytes", ",".join(str(bytes_of(each)) for each in options.bytes.split(","))]
     command += ["--type", options.types, "--seconds", str(options.seconds)]
-    for row in printed([*command, *(["--graph"] if graph else [])], options.patience):
+    command += ["--graph"] * graph + ["--registered"] * options.registered
+    for row in printed(command, options.patience):
         _, op, dtype, _, size_bytes, _, _, *rest = row["case"].split("/")
         if row["metric"] == "time" and "in-place" not in rest:
             yield (op, dtype, int(size_bytes), graph), row["value"], row["checked"]
@@ -119,6 +121,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--backend", choices=("p2p", "auto"), default="p2p", help="what is compared (default: p2p)"
     )
+    parser.add_argument(
+        "--registered", action="store_true", help="register all memory, as torch's symmetric memory is"
+    )
     parser.add_argument("--ops", default=OPS, help=f"operations (default: {OPS})")
     parser.add_argument(
         "--bytes", default=BYTES, help=f"of the larger of input and output (default: {BYTES})"
@@ -160,6 +165,8 @@ def main() -> None:
         case = f"{op}/{size_bytes}/{dtype}/{'graph' if graph else 'eager'}"
         if ours != "p2p":
             case += f"/{ours}"
+        if options.registered:
+            case += "/registered"
         rows.add(
             case,
             "us",

@@ -36,6 +36,7 @@ struct CollArguments {
   double seconds = 0.2;
   bool no_check = false;
   bool graph = false;
+  bool registered = false;
   bool json = false;
   std::optional<unsigned> rank;  // of a process that --processes has started
 };
@@ -77,6 +78,7 @@ Result<CollPlan> plan_of(const CollArguments& wanted) {
   plan.seconds = wanted.seconds;
   plan.check = !wanted.no_check && plan.backend != "fake";  // which moves nothing
   plan.graph = wanted.graph;
+  plan.registered = wanted.registered;
   return plan;
 }
 
@@ -92,9 +94,9 @@ class CollTable final : public CollReport {
   CollTable(const CollPlan& plan, std::string how) : plan_(plan), how_(std::move(how)) {}
 
   void begin(const Comm& comm) override {
-    fmt::print("# {} ranks {}, backend {} {} on {}{}\n# times of the slowest rank, {}\n", comm.size(), how_,
+    fmt::print("# {} ranks {}, backend {} {} on {}{}{}\n# times of the slowest rank, {}\n", comm.size(), how_,
                comm.backend(), comm.backend_version(), device_text(comm.device()),
-               plan_.graph ? ", replays of graphs" : "",
+               plan_.registered ? ", registered memory" : "", plan_.graph ? ", replays of graphs" : "",
                plan_.check ? "all data compared before and after" : "no data compared");
     fmt::print("#\n#{:>75}{:>33}\n", "out-of-place", "in-place");
     fmt::print("#{:>10}{:>11}{:>14}{:>11}{:>5}", "size", "count", "type", "redop", "root");
@@ -138,8 +140,7 @@ class CollTable final : public CollReport {
 /// The rows of bench/results.
 class CollJson final : public CollReport {
  public:
-  CollJson(const std::string& command, std::string how, bool graph)
-      : rows_(command), how_(std::move(how)), graph_(graph) {}
+  CollJson(const std::string& command, std::string how) : rows_(command), how_(std::move(how)) {}
 
   void begin(const Comm& comm) override { backend_ = std::string(comm.backend()); }
   void row(const CollRow& row) override {
@@ -152,8 +153,8 @@ class CollJson final : public CollReport {
   void figures(const CollRow& row, const std::optional<CollFigure>& figure, const char* place) const {
     if (!figure) return;
     const std::string name =
-        fmt::format("{}/{}/{}/{}/{}/{}/{}{}{}", backend_, row.operation.name, dtype_name(row.dtype),
-                    reduction_text(row), row.bytes, row.ranks, how_, graph_ ? "/graph" : "", place);
+        fmt::format("{}/{}/{}/{}/{}/{}/{}{}", backend_, row.operation.name, dtype_name(row.dtype),
+                    reduction_text(row), row.bytes, row.ranks, how_, place);
     const bool checked = figure->wrong == 0U;
     line({"coll-command", name, "time", "us", figure->seconds * 1e6, checked});
     if (row.bytes == 0) return;
@@ -166,14 +167,16 @@ class CollJson final : public CollReport {
   }
 
   const RowWriter rows_;
-  const std::string how_;
-  const bool graph_;
+  const std::string how_;  // and what else the case has in its name
   std::string backend_;
 };
 
 std::unique_ptr<CollReport> make_coll_report(const CollArguments& wanted, const CollPlan& plan,
                                              const Invocation& invocation, const char* how) {
-  if (wanted.json) return std::make_unique<CollJson>(invocation.command_line, how, wanted.graph);
+  if (wanted.json)
+    return std::make_unique<CollJson>(
+        invocation.command_line,
+        fmt::format("{}{}{}", how, wanted.graph ? "/graph" : "", wanted.registered ? "/registered" : ""));
   return std::make_unique<CollTable>(plan, fmt::format("as {}", how));
 }
 
@@ -273,6 +276,8 @@ void add_measuring_options(const Command& coll, CollArguments& wanted) {
       .show_default();
   coll.add_flag("--no-check", wanted.no_check, "Compare no data");
   coll.add_flag("--graph", wanted.graph, "On GPUs: measure replays of CUDA graphs of the calls");
+  coll.add_flag("--registered", wanted.registered,
+                "Register the memory of each case: on GPUs backends may then move it without a copy");
   coll.add_flag("--json", wanted.json, "Print one line of JSON for each figure: the rows of bench/results");
 }
 
@@ -296,7 +301,7 @@ void add_bench_coll(const Command& bench, Invocation& invocation) {
       "Under torchrun, mpirun and other launchers every process is a rank, and rank 0 prints.\n"
       "--json prints one object a line for each figure: `headrace bench pages --help` explains the fields. "
       "The case is\n"
-      "BACKEND/OPERATION/TYPE/REDOP/BYTES/RANKS/threads, or processes.\n"
+      "BACKEND/OPERATION/TYPE/REDOP/BYTES/RANKS/threads, or processes, then what else was chosen.\n"
       "Examples:\n"
       "  headrace bench coll                                           all_reduce between two threads\n"
       "  headrace bench coll --ops all --bytes 8,64K,1M --processes    every operation between processes\n"

@@ -95,8 +95,8 @@ Result<Comm> open_measured(const CollPlan& plan, const RankPlace& place) {
 /// One operation with its memory.
 class CollCase {
  public:
-  CollCase(Comm& comm, const CollGpu* gpu, const CollRow& row, Place place)
-      : comm_(comm), gpu_(gpu), row_(row), place_(place), call_{comm} {
+  CollCase(Comm& comm, const CollGpu* gpu, const CollRow& row, Place place, bool registered)
+      : comm_(comm), gpu_(gpu), row_(row), place_(place), registered_(registered), call_{comm} {
     call_.op = ReduceOp(row.reduction, row.reduction == ReduceOp::premul_sum ? premul_factor : 1);
     call_.root = row.root;
     if (gpu != nullptr) call_.options.stream = gpu->stream();
@@ -109,14 +109,18 @@ class CollCase {
       HEADRACE_CLI_TRY(input, memory(row_.operation.input, WindowSide::input));
       input_ = std::move(input);
     }
-    const std::size_t width = element_bytes(row_.dtype);
-    call_.input = {source().data(), source().host().size() / width, row_.dtype};
-    call_.output = {output_.data(), output_.host().size() / width, row_.dtype};
+    call_.input = tensor_of(source());
+    call_.output = tensor_of(output_);
     call_.window = window_ ? &*window_ : nullptr;
     call_.prepare();
+    if (registered_)
+      for (const Elements& tensor : tensors()) HEADRACE_CLI_CHECK(comm_.tensor_register(tensor));
     return {};
   }
   Result<void> tear_down() {
+    graph_.reset();  // its replays would use what is not registered any more
+    if (registered_)
+      for (const Elements& tensor : tensors()) HEADRACE_CLI_CHECK(comm_.tensor_deregister(tensor));
     if (window_) HEADRACE_CLI_CHECK(window_->tensor_deregister());
     return {};
   }
@@ -165,12 +169,20 @@ class CollCase {
     HEADRACE_CLI_TRY(elements, window_->allocate(count, row_.dtype));
     return CollMemory::over({static_cast<std::byte*>(elements.data), elements.bytes()});
   }
+  [[nodiscard]] std::vector<Elements> tensors() {
+    if (place_ == Place::same) return {tensor_of(output_)};
+    return {tensor_of(input_), tensor_of(output_)};
+  }
+  [[nodiscard]] Elements tensor_of(const CollMemory& memory) const {
+    return {memory.data(), memory.host().size() / element_bytes(row_.dtype), row_.dtype};
+  }
   CollMemory& source() { return place_ == Place::apart ? input_ : output_; }
 
   Comm& comm_;
   const CollGpu* const gpu_;
   const CollRow& row_;
   const Place place_;
+  const bool registered_;
   CollCall call_;
   std::optional<Window> window_;
   CollMemory input_, output_;
@@ -302,7 +314,7 @@ class RankBench {
   }
 
   Result<CollFigure> measure_at(const CollRow& row, Place place) {
-    CollCase test(comm_, gpu_.get(), row, place);
+    CollCase test(comm_, gpu_.get(), row, place, plan_.registered);
     HEADRACE_CLI_CHECK(test.set_up());
     CollFigure figure;
     HEADRACE_CLI_TRY(before, checked_run(test, row));

@@ -25,7 +25,8 @@ struct CollPlan {
   std::optional<unsigned> iterations;  ///< in one round; nullopt: as `seconds` allow
   double seconds = 0.2;                ///< for each figure
   bool check = true;
-  bool graph = false;  ///< on a GPU: measure replays of a graph of calls
+  bool graph = false;       ///< on a GPU: measure replays of a graph of calls
+  bool registered = false;  ///< register the memory of each case with the communicator
 };
 
 struct CollFigure {

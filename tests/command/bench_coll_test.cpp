@@ -66,6 +66,12 @@ TEST(CliBenchColl, RanksAreProcesses) {
   EXPECT_TRUE(cases.contains("host/send_recv/float32/none/64/2/processes"));
 }
 
+TEST(CliBenchColl, MemoryOfEveryOperationMayBeRegistered) {
+  const auto cases = cases_of(figures({"--ops", "all", "--bytes", "64", "--registered"}));
+  EXPECT_TRUE(cases.contains("host/all_reduce/float32/sum/64/2/threads/registered"));
+  EXPECT_TRUE(cases.contains("host/all_reduce/float32/sum/64/2/threads/registered/in-place"));
+}
+
 TEST(CliBenchColl, OneRankRunsWhatNeedsNoOther) {
   const Outcome outcome = run_command(bench_coll({"--ops", "all", "--bytes", "64", "--ranks", "1"}));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
