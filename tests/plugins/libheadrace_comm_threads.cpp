@@ -227,29 +227,25 @@ std::int32_t split(void*, const std::int32_t*, std::uint64_t count, const headra
   return count == 0 ? static_cast<std::int32_t>(HEADRACE_OK) : open(nullptr, setup, part, why);
 }
 
+headrace_comm_backend_v1 threads_table() {
+  headrace_comm_backend_v1 table{};
+  table.struct_size = sizeof table;
+  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
+  table.abi_minor = HEADRACE_COMM_ABI_MINOR;
+  table.name = "threads";
+  table.version = "1.2";
+  table.devices = HEADRACE_COMM_MOVES_HOST_MEMORY;
+  table.open = open;
+  table.close = close;
+  table.issue = issue;
+  table.abort = abort;
+  table.split = split;
+  return table;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const headrace_comm_backend_v1* headrace_comm_v1_table() {
-  static const headrace_comm_backend_v1 table{sizeof table,
-                                              HEADRACE_COMM_ABI_MAJOR,
-                                              HEADRACE_COMM_ABI_MINOR,
-                                              "threads",
-                                              "1.2",
-                                              HEADRACE_COMM_MOVES_HOST_MEMORY,
-                                              0,
-                                              nullptr,
-                                              open,
-                                              close,
-                                              issue,
-                                              abort,
-                                              split,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr,
-                                              nullptr};
+  static const headrace_comm_backend_v1 table = threads_table();
   return &table;
 }
