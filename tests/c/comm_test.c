@@ -536,27 +536,17 @@ static void own_abort(void* own, const char* reason, size_t length) { (void)own,
 
 static void a_program_brings_its_own_backend(void) {
   static int calls = 0;
-  headrace_comm_backend_v1 table = {sizeof table,
-                                    HEADRACE_COMM_ABI_MAJOR,
-                                    HEADRACE_COMM_ABI_MINOR,
-                                    "own",
-                                    "1",
-                                    HEADRACE_COMM_MOVES_HOST_MEMORY,
-                                    0,
-                                    &calls,
-                                    own_open,
-                                    own_close,
-                                    own_issue,
-                                    own_abort,
-                                    NULL,
-                                    NULL,
-                                    NULL,
-                                    NULL,
-                                    NULL,
-                                    NULL,
-                                    NULL,
-                                    NULL,
-                                    NULL};
+  headrace_comm_backend_v1 table = {.struct_size = sizeof table,
+                                    .abi_major = HEADRACE_COMM_ABI_MAJOR,
+                                    .abi_minor = HEADRACE_COMM_ABI_MINOR,
+                                    .name = "own",
+                                    .version = "1",
+                                    .devices = HEADRACE_COMM_MOVES_HOST_MEMORY,
+                                    .context = &calls,
+                                    .open = own_open,
+                                    .close = own_close,
+                                    .issue = own_issue,
+                                    .abort = own_abort};
   CHECK(headrace_register_comm_backend(&table, fresh()) == 0);
   CHECK(headrace_register_comm_backend(&table, fresh()) != 0);
   CHECK(strstr(text(), "under another name") != NULL);

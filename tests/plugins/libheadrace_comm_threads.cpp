@@ -227,23 +227,25 @@ std::int32_t split(void*, const std::int32_t*, std::uint64_t count, const headra
   return count == 0 ? static_cast<std::int32_t>(HEADRACE_OK) : open(nullptr, setup, part, why);
 }
 
+headrace_comm_backend_v1 threads_table() {
+  headrace_comm_backend_v1 table{};
+  table.struct_size = sizeof table;
+  table.abi_major = HEADRACE_COMM_ABI_MAJOR;
+  table.abi_minor = HEADRACE_COMM_ABI_MINOR;
+  table.name = "threads";
+  table.version = "1.2";
+  table.devices = HEADRACE_COMM_MOVES_HOST_MEMORY;
+  table.open = open;
+  table.close = close;
+  table.issue = issue;
+  table.abort = abort;
+  table.split = split;
+  return table;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const headrace_comm_backend_v1* headrace_comm_v1_table() {
-  static const headrace_comm_backend_v1 table = [] {
-    headrace_comm_backend_v1 made{};
-    made.struct_size = sizeof made;
-    made.abi_major = HEADRACE_COMM_ABI_MAJOR;
-    made.abi_minor = HEADRACE_COMM_ABI_MINOR;
-    made.name = "threads";
-    made.version = "1.2";
-    made.devices = HEADRACE_COMM_MOVES_HOST_MEMORY;
-    made.open = open;
-    made.close = close;
-    made.issue = issue;
-    made.abort = abort;
-    made.split = split;
-    return made;
-  }();
+  static const headrace_comm_backend_v1 table = threads_table();
   return &table;
 }
