@@ -54,11 +54,12 @@ class Planner {
   [[nodiscard]] std::optional<Plan> plan() {
     if (!fill()) return {};
     const std::uint64_t room = std::uint64_t{launch_.shape.packets} * packet_bytes;
-    plan_.is_packed = knows_longest_ && plan_.longest <= room;
+    const bool may_be_packed = knows_longest_ && (memories_.empty() || plan_.longest < least_direct_bytes());
+    plan_.is_packed = may_be_packed && plan_.longest <= room;
     if (call_.operation == HEADRACE_COMM_ALL_REDUCE &&
         (!plan_.is_packed || plan_.longest > one_shot_bytes_)) {
       share_all_reduce();
-      plan_.is_packed = plan_.longest <= room / 2;  // parts and results
+      plan_.is_packed = may_be_packed && plan_.longest <= room / 2;  // parts and results
     }
     plan_.is_dense = plan_.is_packed && plan_.reduces && plan_.longest >= least_dense_bytes &&
                      is_float_sum(launch_.reduction);
@@ -230,6 +231,12 @@ class Planner {
 
   // --- parts that go without a copy
 
+  /// Shorter parts are faster as packets (`headrace bench coll --registered --hint packet_bytes=BYTES`, on
+  /// four GPUs).
+  [[nodiscard]] std::uint64_t least_direct_bytes() const {
+    constexpr std::uint64_t reduced = 512 << 10, kept = 256 << 10;
+    return plan_.reduces ? reduced : kept;
+  }
   static bool overlap(const Part& a, const Part& b) {
     return a.address < b.address + b.bytes && b.address < a.address + a.bytes;
   }

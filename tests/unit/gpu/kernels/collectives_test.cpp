@@ -570,6 +570,20 @@ TEST_F(CollectivesTest, long_parts_of_fast_sums_go_as_dense_packets) {
   expect_kernel({.count = 4 * least + 3, .dtype = HEADRACE_BFLOAT16}, "all_reduce_dense_bfloat16");
 }
 
+TEST_F(CollectivesTest, shorter_registered_parts_go_as_packets) {
+  constexpr std::uint64_t kept = (256 << 10) / sizeof(float), reduced = 2 * kept;
+  room = 2 << 20;
+  box.packed_bytes = 1 << 20;
+  open_ranks(2);
+  register_all();
+  expect_kernel({.operation = HEADRACE_COMM_ALL_GATHER_SINGLE, .count = kept - 4}, "exchange_packed");
+  expect_kernel({.operation = HEADRACE_COMM_ALL_GATHER_SINGLE, .count = kept}, "exchange_direct");
+  expect_kernel({.count = reduced - 4}, "sum_dense_float32");
+  expect_kernel({.count = reduced}, "sum_direct_float32");
+  expect_kernel({.count = reduced, .reduction = HEADRACE_COMM_MAX}, "reduce_direct_any");
+  EXPECT_FALSE(chunks_were_used());
+}
+
 TEST_F(CollectivesTest, a_box_that_is_not_reachable_is_a_fault) {
   open_ranks(2);
   const RankCall made({.count = 4}, 0, 2, ranks[0].input.address(), ranks[0].output.address());
