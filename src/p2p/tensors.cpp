@@ -122,7 +122,9 @@ Result<void> Tensors::tell(Neighbours& neighbours, int rank, const Saying& sayin
                            const Deadline& deadline) const {
   while (true) {
     Result<void> told = neighbours.say_to(rank, saying);
-    if (told || told.code() != Code::would_block) return told;
+    if (told) return {};
+    if (told.code() != Code::would_block)
+      return make_error(Code::peer_lost, "rank {} is gone: {}", rank, told.error().message);
     if (deadline.expired()) return make_error(Code::timed_out, "rank {} takes no messages", rank);
     if (auto vain = look_()) return *vain;
     std::this_thread::sleep_for(between_tries);
