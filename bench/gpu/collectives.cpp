@@ -591,6 +591,7 @@ class Figures {
         command_(std::move(command)),
         least_bytes_(settings.least_bytes),
         most_bytes_(settings.most_bytes),
+        memory_(settings.memory),
         ranks_(gpus, settings.ranks, most_bytes_ + 2 * shift, settings.box, settings.memory),
         date_(std::chrono::system_clock::now()) {
     ranks_.blocks = settings.blocks;
@@ -685,8 +686,9 @@ class Figures {
   void report(unsigned bytes, double us, double bare_us, const std::string& bare) {
     const std::string about =
         fmt::format(R"("date": "{:%Y-%m-%dT%H:%M:%SZ}", "commit": "", "machine": "", "command": "{}", )"
-                    R"("table": "coll-gpu{}", "case": "all_reduce/{}")",
-                    fmt::gmtime(std::chrono::system_clock::to_time_t(date_)), command_, gpus_.size(), bytes);
+                    R"("table": "coll-gpu{}", "case": "all_reduce/{}{}")",
+                    fmt::gmtime(std::chrono::system_clock::to_time_t(date_)), command_, gpus_.size(), bytes,
+                    memory_ == Memory::registered ? "/registered" : "");
     fmt::print(R"({{{}, "metric": "us", "unit": "us", "value": {:.4g}, "peer": "{}", "peer_value": {:.4g}, )"
                R"("ratio": {:.4g}, "checked": true}})"
                "\n",
@@ -697,6 +699,7 @@ class Figures {
   const std::vector<Gpu>& gpus_;
   const std::string command_;
   const std::uint64_t least_bytes_, most_bytes_;
+  const Memory memory_;
   Ranks ranks_;
   std::mt19937 random_{std::random_device{}()};
   std::chrono::system_clock::time_point date_;
