@@ -2,6 +2,7 @@
 // What another rank of a communicator says. The first byte chooses the card.
 #include "wire/comm_cards.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -46,6 +47,10 @@ int check_later(unsigned nines, std::string_view bytes) {
       return check<BoxCard>(bytes);
     case 3:
       return check<Saying>(bytes);
+    case 4:
+      return check<TensorCard>(bytes);
+    case 5:
+      return check<TensorPlaces>(bytes, std::size_t{3});
     case 14:
       return check<CardPiece>(bytes);
     default:

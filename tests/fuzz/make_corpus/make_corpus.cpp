@@ -161,6 +161,8 @@ void comm_cards_seeds() {
   card("piece", 8 + 14 * 9, wire::CardPiece{1, 2, 0, 3, "part"}.encode());
   card("gpu", 8 + 1 * 9, wire::GpuCard{32, 1 << 18, 1 << 17, 64, "GPU-7a1c"}.encode());
   card("box", 8 + 2 * 9, wire::BoxCard{44, "metadata"}.encode());
+  card("tensor", 8 + 4 * 9, wire::TensorCard{4096, "metadata"}.encode());
+  card("tensor_places", 8 + 5 * 9, wire::TensorPlaces{{0, 4096, 8192}}.encode());
   card("saying", 8 + 3 * 9, wire::Saying{wire::Saying::Kind::aborted, 0, "enough"}.encode());
 }
 

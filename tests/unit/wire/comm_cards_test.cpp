@@ -116,6 +116,24 @@ TEST(BoxCard, is_read_as_it_was_written) {
   expect_refused_if_cut<BoxCard>(card.encode(), sizeof card.most_blocks);
 }
 
+TEST(TensorCard, is_read_as_it_was_written) {
+  const TensorCard card{4096, "metadata"};
+  const auto read = TensorCard::decode(card.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->bytes, 4096U);
+  EXPECT_EQ(read->metadata, "metadata");
+  expect_refused_if_cut<TensorCard>(card.encode(), sizeof card.bytes);
+}
+
+TEST(TensorPlaces, has_a_place_for_each_rank) {
+  const std::string bytes = TensorPlaces{{0, 4096, 8192}}.encode();
+  const auto read = TensorPlaces::decode(bytes, 3);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->places, (std::vector<std::uint64_t>{0, 4096, 8192}));
+  EXPECT_EQ(TensorPlaces::decode(bytes, 4).code(), Code::corrupt);
+  EXPECT_THAT(TensorPlaces::decode(bytes, 2).error().message, HasSubstr("8 bytes follow"));
+}
+
 TEST(Saying, is_read_as_it_was_written_and_its_text_is_cut) {
   const Saying saying{Saying::Kind::left, 7, std::string(Saying::most_text + 1, 'x')};
   const auto read = Saying::decode(saying.encode());
