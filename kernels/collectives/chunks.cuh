@@ -47,7 +47,7 @@ class Chunks {
   __device__ void send(const Chunk& chunk) {
 #pragma unroll 1
     for (unsigned i = 1; i < args_.shape.ranks; ++i) {
-      const unsigned to = after(i), bytes = chunk.bytes_of(args_.sends[to]);
+      const unsigned to = rank_after(args_, i), bytes = chunk.bytes_of(args_.sends[to]);
       if (bytes == 0) continue;
       dealt_ =
           deal(args_.sends[to].address + chunk.begin, slot(to, Way::parts, args_.rank, chunk), bytes, dealt_);
@@ -58,7 +58,7 @@ class Chunks {
   __device__ void keep(Way way, const Chunk& chunk) {
 #pragma unroll 1
     for (unsigned i = 1; i < args_.shape.ranks; ++i) {
-      const unsigned from = after(i), bytes = chunk.bytes_of(args_.receives[from]);
+      const unsigned from = rank_after(args_, i), bytes = chunk.bytes_of(args_.receives[from]);
       if (bytes == 0) continue;
       dealt_ =
           deal(slot(args_.rank, way, from, chunk), args_.receives[from].address + chunk.begin, bytes, dealt_);
@@ -200,11 +200,6 @@ class Chunks {
   }
   [[nodiscard]] __device__ bool is_shared_by(unsigned rank, const Chunk& chunk) const {
     return args_.shares != 0 && is_peer(rank) && chunk.bytes_of(args_.receives[rank]) != 0;
-  }
-  /// The ranks after this one, so that not all send to the same one first.
-  [[nodiscard]] __device__ unsigned after(unsigned i) const {
-    const unsigned rank = args_.rank + i;
-    return rank < args_.shape.ranks ? rank : rank - args_.shape.ranks;
   }
   [[nodiscard]] __device__ uint64_t slot(unsigned in_box_of, Way way, unsigned from,
                                          const Chunk& chunk) const {

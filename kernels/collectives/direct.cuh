@@ -102,12 +102,6 @@ class Direct {
   Reached& reached_;
 };
 
-/// The ranks after this one, so that not all write to the same one first.
-__device__ __forceinline__ unsigned rank_after(const Launch& args, unsigned i) {
-  const unsigned rank = args.rank + i;
-  return rank < args.shape.ranks ? rank : rank - args.shape.ranks;
-}
-
 /// The units of a part that this thread moves: every `step` bytes one.
 struct Units {
   uint64_t first = (static_cast<uint64_t>(blockIdx.x) * chunk_threads + threadIdx.x) * unit_bytes;

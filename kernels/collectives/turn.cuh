@@ -65,6 +65,12 @@ __device__ __forceinline__ void store_packet(uint64_t address, Packet packet) {
       : "memory");
 }
 
+/// The ranks after this one, so that not all turn to the same one first.
+__device__ __forceinline__ unsigned rank_after(const Launch& args, unsigned i) {
+  const unsigned rank = args.rank + i;
+  return rank < args.shape.ranks ? rank : rank - args.shape.ranks;
+}
+
 /// The place in a box of the last operation that a rank has begun.
 __device__ __forceinline__ unsigned begun_place(unsigned rank) {
   return Header::begun_at + rank * static_cast<unsigned>(sizeof(uint64_t));

@@ -55,7 +55,8 @@ class Communicator {
   bool progress();
   /// Registers memory with each candidate that has an entry for it, or with none; the number of all of these.
   Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor, const Deadline& deadline);
-  /// After an error the candidates that have not let go of it still have it.
+  /// Takes memory back from each candidate. After an error, those that were not asked still have it
+  /// registered.
   Result<void> tensor_deregister(std::uint64_t registration, const Deadline& deadline);
   void abort(std::string_view reason);
   [[nodiscard]] std::string waits_for(std::uint64_t work);

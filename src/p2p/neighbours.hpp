@@ -39,12 +39,12 @@ class Neighbours {
                                  const Deadline& deadline);
   /// The address of a box that has been mapped.
   [[nodiscard]] std::uint64_t box_of(int rank) const;
-  /// Offers a tensor of this rank. Returns its region, and the metadata with which others map it.
-  ///   errors  those of Agent::register_memory
   struct Offer {
     RegionId region;
-    std::string metadata;
+    std::string metadata;  ///< with which others map it
   };
+  /// Offers a tensor of this rank.
+  ///   errors  those of Agent::register_memory
   [[nodiscard]] Result<Offer> offer_tensor(std::uint64_t number, std::uint64_t address, std::uint64_t bytes,
                                            int device);
   /// Maps the tensor of another rank for a GPU. Threads: one at a time, also with `withdraw`.
