@@ -47,8 +47,10 @@ struct alignas(cache_line) Taken {
 /// The last words of a rank to this one: why the communicator has ended. A slot for each rank.
 struct alignas(cache_line) Farewell {
   static constexpr std::size_t most_text_bytes = 240;
+  /// Who says it: a rank that still opened the communicator, or one to which it was open.
+  static constexpr std::uint32_t by_opening = 1, by_open = 2;
   std::atomic<std::uint32_t> reached;  ///< 1: the rank has connected to this one, which may not have to it
-  std::atomic<std::uint32_t> said;
+  std::atomic<std::uint32_t> said;     ///< 0: nothing yet; else `by_opening` or `by_open`
   std::int32_t code;
   std::uint32_t text_bytes;
   char text[most_text_bytes];
@@ -119,16 +121,23 @@ class Box {
   [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
 
   /// Says why rank `from` ends the communicator. Once for each rank.
-  void say_farewell(int from, Code code, std::string_view text) const {
+  ///   who  Farewell::by_opening or by_open
+  void say_farewell(int from, Code code, std::string_view text, std::uint32_t who) const {
     Farewell& slot = farewell(from);
     slot.code = static_cast<std::int32_t>(code);
     text = text.substr(0, Farewell::most_text_bytes);
     for (int cut = 0; cut < 3 && !is_utf8(text); ++cut) text.remove_suffix(1);  // a character is cut
     slot.text_bytes = static_cast<std::uint32_t>(text.size());
     std::memcpy(slot.text, text.data(), slot.text_bytes);
-    slot.said.store(1, std::memory_order_release);
+    slot.said.store(who, std::memory_order_release);
     ended().store(1, std::memory_order_seq_cst);
     bell().ring();
+  }
+  /// Whether a farewell says that the communicator was open: then all ranks had come to open it.
+  [[nodiscard]] bool was_open() const {
+    for (int from = 0; from < layout_.ranks; ++from)
+      if (farewell(from).said.load(std::memory_order_acquire) == Farewell::by_open) return true;
+    return false;
   }
   /// The first farewell that is there.
   [[nodiscard]] Error first_farewell() const {

@@ -90,8 +90,8 @@ FarPeer::~FarPeer() {
   static_cast<void>(station_->agent().deregister(region_.id, std::chrono::seconds(1)));
 }
 
-void FarPeer::say_farewell(Code code, std::string_view text) {
-  const MailHead head{MailKind::farewell, LaneKind::collective, 0, 0, static_cast<std::uint64_t>(code), 0};
+void FarPeer::say_farewell(Code code, std::string_view text, std::uint32_t who) {
+  const MailHead head{MailKind::farewell, LaneKind::collective, 0, 0, static_cast<std::uint64_t>(code), who};
   const std::string bytes = mail(address_, head, text.substr(0, Farewell::most_text_bytes));
   // A rank that takes no mail any more learns of the end by the loss of its peer.
   static_cast<void>(station_->agent().notify(address_.agent, bytes));

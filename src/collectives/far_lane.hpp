@@ -32,7 +32,7 @@ struct MailHead {
   std::uint32_t from;  // rank
   std::uint32_t unused;
   std::uint64_t lines;  // number of the line, or lines taken; code of a farewell
-  std::uint64_t bytes;  // bytes taken
+  std::uint64_t bytes;  // bytes taken; who says a farewell
 };
 
 /// Where a far rank is.
@@ -96,7 +96,7 @@ class FarPeer {
 
   [[nodiscard]] LaneMemory copy(LaneKind kind) const { return copy_.lane(0, kind); }
   [[nodiscard]] PostedLane& lane(LaneKind kind) { return *lanes_[static_cast<std::size_t>(kind)]; }
-  void say_farewell(Code code, std::string_view text);
+  void say_farewell(Code code, std::string_view text, std::uint32_t who);
   /// What the far rank says it has taken.
   void taken(LaneKind kind, std::uint64_t lines, std::uint64_t bytes) const;
   /// Whether it has not left, and the agent still reaches it, or its last lines are on their way into the

@@ -86,8 +86,19 @@ Result<std::shared_ptr<Comm::Core>> HostComm::of_cards(const CommOptions& option
     core->place_ = std::move(place);
     return std::shared_ptr<Core>(std::move(core));
   }
-  HEADRACE_TRY_VOID(core->own_collective(CommOperation::open, time_left(deadline), barrier));
+  HEADRACE_TRY_VOID(core->meet_all(deadline));
   return std::shared_ptr<Core>(std::move(core));
+}
+
+/// One that is through may end the communicator before another rank has heard of all. All have come, so that
+/// one is through, too; its next operation says why the communicator has ended.
+Result<void> HostComm::meet_all(Deadline deadline) {
+  return own_collective(CommOperation::open, time_left(deadline), [this](Exchange& exchange) {
+    Result<void> met = barrier(exchange);
+    if (!met && members_->is_open()) met = {};
+    if (met) members_->set_open();
+    return met;
+  });
 }
 
 HostComm::HostComm(CommOptions options, Settings settings, std::unique_ptr<Members> members,

@@ -97,6 +97,7 @@ class HostComm final : public Comm::Core, public Watch {
                                                 std::unique_ptr<Members> members, std::vector<int> ranks,
                                                 const std::vector<std::string>& cards, Deadline deadline,
                                                 std::shared_ptr<CommStore> place = {});
+  Result<void> meet_all(Deadline deadline);
   /// Connects to a rank, and to all, when they are used first.
   Result<void> reach(const Call& call, int peer);
   Result<void> reach_all(const Call& call);

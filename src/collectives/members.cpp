@@ -179,7 +179,7 @@ Result<void> Members::greet(Peer& to, int peer) {
   to.bell().ring();
   if (to.box.ended().load(std::memory_order_seq_cst) == 0) return {};
   const Error why = to.box.first_farewell();
-  box_.say_farewell(peer, why.code, why.message);
+  box_.say_farewell(peer, why.code, why.message, Farewell::by_opening);
   return {};
 }
 
@@ -209,7 +209,8 @@ void Members::take_mail(std::string_view bytes) {
   if (head.from >= static_cast<std::uint32_t>(size_) || from == rank_ || index(head.lane) >= lane_kinds)
     return;
   if (head.kind == MailKind::farewell) {
-    box_.say_farewell(from, static_cast<Code>(head.lines), bytes);
+    box_.say_farewell(from, static_cast<Code>(head.lines), bytes,
+                      head.bytes == Farewell::by_open ? Farewell::by_open : Farewell::by_opening);
   } else if (head.kind == MailKind::taken) {
     if (const FarPeer* const far = at(from).listener.load(std::memory_order_acquire))
       far->taken(head.lane, head.lines, head.bytes);
@@ -226,7 +227,8 @@ void Members::take_mail(std::string_view bytes) {
     box_.reached(from).store(1, std::memory_order_seq_cst);
     if (!ended()) return box_.bell().ring();
     const Error why = box_.first_farewell();
-    send_mail(from, {MailKind::farewell, LaneKind::collective, 0, 0, static_cast<std::uint64_t>(why.code), 0},
+    send_mail(from,
+              {MailKind::farewell, LaneKind::collective, 0, 0, static_cast<std::uint64_t>(why.code), who()},
               why.message);
   } else if (bytes.size() == sizeof(Line) - sizeof(std::uint64_t) && head.lines != 0) {
     const LaneMemory lane = box_.lane(from, head.lane);
@@ -278,14 +280,14 @@ void Members::say_farewell(Code code, std::string_view text) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_ || !is_reached(peer) || told[static_cast<std::size_t>(peer)]) continue;
       Peer& to = at(peer);
-      if (to.mapping) to.box.say_farewell(rank_, code, text);
-      if (to.far) to.far->say_farewell(code, text);
+      if (to.mapping) to.box.say_farewell(rank_, code, text, who());
+      if (to.far) to.far->say_farewell(code, text, who());
       told[static_cast<std::size_t>(peer)] = true;
     }
   };
   tell();
   if (!lazy_) return;
-  box_.say_farewell(rank_, code, text);  // for ranks that connect later
+  box_.say_farewell(rank_, code, text, who());  // for ranks that connect later
   reach_callers();
   tell();
 }

@@ -87,6 +87,9 @@ class Members {
   /// The same of another rank; none if its box is not mapped.
   [[nodiscard]] Bell bell_of(int rank) { return rank == rank_ ? bell() : at(rank).bell(); }
   void say_farewell(Code code, std::string_view text);
+  /// Whether all ranks had come to open the communicator, as this one or another one has seen.
+  [[nodiscard]] bool is_open() const { return open_.load(std::memory_order_acquire) || box_.was_open(); }
+  void set_open() { open_.store(true, std::memory_order_release); }
   /// Tells the other ranks that this one is gone. Memory stays mapped until the object goes.
   void leave();
 
@@ -117,6 +120,7 @@ class Members {
   [[nodiscard]] Result<void> compare(int peer, const RankCard& card) const;
   Result<void> connect_to(int peer, Deadline deadline);
   void make_lanes(Peer& to, int peer);
+  [[nodiscard]] std::uint32_t who() const { return is_open() ? Farewell::by_open : Farewell::by_opening; }
   /// Tells a rank that it is reached, and hears from it whether it has ended the communicator before.
   Result<void> greet(Peer& to, int peer);
   void send_mail(int peer, MailHead head, std::string_view body);
@@ -143,6 +147,7 @@ class Members {
   Box box_;
   std::deque<Peer> peers_;
   std::atomic<bool> left_{false};
+  std::atomic<bool> open_{false};
 };
 
 }  // namespace headrace::collectives

@@ -152,7 +152,7 @@ TEST_F(LaneTest, bytes_pass_in_order_between_two_threads) {
 
 TEST_F(LaneTest, the_first_farewell_is_found_and_its_text_is_cut) {
   EXPECT_EQ(box_.ended().load(), 0U);
-  box_.say_farewell(1, Code::peer_lost, std::string(1000, 'x'));
+  box_.say_farewell(1, Code::peer_lost, std::string(1000, 'x'), Farewell::by_opening);
   EXPECT_EQ(box_.ended().load(), 1U);
   EXPECT_EQ(box_.first_farewell().code, Code::peer_lost);
   EXPECT_EQ(box_.first_farewell().message, std::string(Farewell::most_text_bytes, 'x'));
@@ -161,7 +161,7 @@ TEST_F(LaneTest, the_first_farewell_is_found_and_its_text_is_cut) {
 TEST_F(LaneTest, a_farewell_is_text_and_has_a_known_code_whatever_its_writer_wrote) {
   const std::string euros = "x€€";  // 3 bytes each: one is cut
   std::string long_text(Farewell::most_text_bytes - 5, 'x');
-  box_.say_farewell(1, static_cast<Code>(4711), long_text + euros);
+  box_.say_farewell(1, static_cast<Code>(4711), long_text + euros, Farewell::by_open);
   EXPECT_EQ(box_.first_farewell().code, Code::canceled);
   EXPECT_EQ(box_.first_farewell().message, long_text + "x€");
   box_.farewell(1).text[0] = '\xff';

@@ -14,6 +14,7 @@
 namespace headrace::test {
 namespace {
 
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -21,15 +22,6 @@ void expect_all_add(Comm& comm) {
   std::vector<std::int64_t> numbers{comm.rank(), 1};
   ok(comm.all_reduce(numbers, ReduceOp::sum));
   EXPECT_THAT(numbers, ElementsAre(comm.size() * (comm.size() - 1) / 2, comm.size()));
-}
-
-/// Runs `body` with a communicator for each rank, once all are open: an abort ends one that is opening.
-void with_open_ranks(int size, const std::function<void(Comm&)>& body) {
-  std::barrier open(size);
-  with_ranks(size, [&](Comm& comm) {
-    open.arrive_and_wait();
-    body(comm);
-  });
 }
 
 /// What ranks that are threads of this process tell each other beside the communicator.
@@ -78,7 +70,7 @@ TEST(Shrink, ranks_that_are_left_go_on_without_one_that_has_gone) {
 }
 
 TEST(Shrink, a_communicator_that_an_abort_has_ended_is_made_anew_of_all_its_ranks) {
-  with_open_ranks(2, [](Comm& comm) {
+  with_ranks(2, [](Comm& comm) {
     if (comm.rank() == 0) comm.abort("a try");
     EXPECT_FALSE(comm.barrier().ok());
     Comm again = must(comm.shrink({}));
@@ -90,7 +82,7 @@ TEST(Shrink, a_communicator_that_an_abort_has_ended_is_made_anew_of_all_its_rank
 
 TEST(Shrink, what_ranks_were_in_the_first_communicator_is_known_after_two) {
   std::barrier added(3);  // shrink aborts what another rank has not finished
-  with_open_ranks(4, [&added](Comm& comm) {
+  with_ranks(4, [&added](Comm& comm) {
     if (comm.rank() == 1) return static_cast<void>(comm.barrier());
     Comm three = must(comm.shrink(std::array{1}));
     EXPECT_THAT(three.ranks(), ElementsAre(0, 2, 3));
@@ -104,7 +96,7 @@ TEST(Shrink, what_ranks_were_in_the_first_communicator_is_known_after_two) {
 }
 
 TEST(Shrink, the_rank_that_is_left_out_is_told) {
-  with_open_ranks(3, [](Comm& comm) {
+  with_ranks(3, [](Comm& comm) {
     if (comm.rank() == 2) {
       const auto late = comm.barrier();
       EXPECT_EQ(late.code(), Code::canceled);
@@ -129,15 +121,14 @@ TEST(Shrink, wrong_ranks_are_refused_and_end_nothing) {
 }
 
 TEST(Shrink, a_rank_that_does_not_come_is_named_and_a_second_call_leaves_it_out) {
-  with_open_ranks(3, [](Comm& comm) {
+  with_ranks(3, [](Comm& comm) {
     if (comm.rank() == 2) return static_cast<void>(comm.barrier());  // it ends with the abort, and leaves
     SplitOptions soon;
     soon.meeting_timeout = std::chrono::milliseconds(300);
     const auto late = comm.shrink({}, soon);
-    if (late.code() != Code::peer_lost) {
-      ASSERT_EQ(late.code(), Code::timed_out);
-      EXPECT_THAT(late.error().message, HasSubstr("2"));
-    }
+    // Rank 2 is late, or it has left: before this call, or in the middle of it.
+    ASSERT_THAT(late.code(), AnyOf(Code::timed_out, Code::peer_lost, Code::not_supported));
+    EXPECT_THAT(late.error().message, HasSubstr("2"));
     Comm left = must(comm.shrink(std::array{2}));
     expect_all_add(left);
   });
@@ -145,12 +136,12 @@ TEST(Shrink, a_rank_that_does_not_come_is_named_and_a_second_call_leaves_it_out)
 
 TEST(Shrink, can_be_tried_again_with_the_same_ranks) {
   std::barrier tried(4);
-  with_open_ranks(4, [&](Comm& comm) {
+  with_ranks(4, [&](Comm& comm) {
     SplitOptions soon;
     soon.meeting_timeout = std::chrono::milliseconds(300);
     if (comm.rank() < 2) {
       const auto late = comm.shrink(std::array{3}, soon);
-      EXPECT_EQ(late.code(), Code::timed_out);
+      EXPECT_EQ(late.code(), Code::timed_out) << late.error().message;
       EXPECT_THAT(late.error().message, HasSubstr("waits for ranks that have not come: 2"));
     }
     tried.arrive_and_wait();
