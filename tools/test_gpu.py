@@ -1339,8 +1339,9 @@ def collectives(sitting: Sitting) -> bool:
     their times in turn with bare kernels."""
     program = str(sitting.carried / "bench" / "bench_gpu_collectives")
     right = sitting.run([program, "check"], tail=8)
-    # Not racecheck: it looks at shared memory, which these kernels do not use.
-    examined = sanitized(sitting, [*sanitizer_command("memcheck"), program, "quick"], {})
+    quick = [program, "quick"]
+    examined = sanitized(sitting, [*sanitizer_command("memcheck"), *quick], {})
+    examined = sanitized(sitting, [*sanitizer_command("racecheck"), *quick], {}) and examined
     four = sitting.run([program, "time", "--ranks", "4"], rows=True)
     two = sitting.run([program, "time", "--ranks", "2"], rows=True, case_suffix="/ranks2")
     return four and two and examined and right
@@ -1377,7 +1378,7 @@ STEPS: dict[str, Step] = {
     "racecheck": Step(racecheck, 60, 11),
     "soak": Step(soak, 120, 16, gpus=2),
     "nixl": Step(nixl, 150, 53),
-    "collectives": Step(collectives, 120, 42),
+    "collectives": Step(collectives, 180, 75),
     "paths": Step(paths, 60, 5),
     "native": Step(native, 60, 0, gpus=0),
     # A sitting of their own, or what a driver is asked once.

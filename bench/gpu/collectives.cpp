@@ -181,6 +181,13 @@ class Rank {
     return *reinterpret_cast<const headrace_collectives_status_v1*>(words_.bytes().data() + 64);
   }
 
+  /// Where the splits of an operation are: so many for each rank.
+  [[nodiscard]] Address splits_of(std::uint64_t count) const {
+    std::fill_n(reinterpret_cast<std::int64_t*>(words_.bytes().data() + splits_at), most_ranks,
+                static_cast<std::int64_t>(count));
+    return words_.address() + splits_at;
+  }
+
   void fill(Address at, unsigned char value, std::uint64_t bytes) const {
     const gpu::ContextGuard guard(*gpu_.device());
     gpu_.must_be(driver().memset_d8_async(at, value, bytes, stream()), "cuMemsetD8Async");
@@ -205,6 +212,7 @@ class Rank {
   void wait() const { must(stream_.wait_idle()); }
 
  private:
+  static constexpr std::size_t splits_at = 512;
   [[nodiscard]] const cuda::DriverTable& driver() const { return gpu_.device()->driver(); }
 
   const Gpu& gpu_;
@@ -239,7 +247,7 @@ class Ranks {
     const Rank& it = ranks_[rank];
     const gpu::ContextGuard guard(*it.gpu().device());
     const RankCall made(call, rank, count(), it.input() + shift,
-                        (in_place ? it.input() : it.output()) + shift);
+                        (in_place ? it.input() : it.output()) + shift, it.splits_of(call.count));
     headrace_collective_v1 args{};
     args.struct_size = sizeof args;
     args.box = box_;
@@ -329,6 +337,12 @@ constexpr std::int64_t patience_ns = 20'000'000'000;  // of operations that shal
 constexpr headrace_collectives_box_v1 small_box{0, 1024, 512, 16};
 constexpr std::uint64_t check_room = 1 << 20;
 
+std::vector<std::int32_t> checked_operations() {
+  std::vector<std::int32_t> operations(std::begin(every_operation), std::end(every_operation));
+  operations.push_back(HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE);
+  return operations;
+}
+
 void check_operations(const std::vector<Gpu>& gpus, unsigned count, bool quick, Memory memory) {
   std::mt19937 random(std::random_device{}());
   Ranks ranks(gpus, count, check_room, small_box, memory);
@@ -336,7 +350,7 @@ void check_operations(const std::vector<Gpu>& gpus, unsigned count, bool quick, 
   const std::vector<std::uint64_t> sizes =
       quick ? std::vector<std::uint64_t>{5, 1537}
             : std::vector<std::uint64_t>{0, 1, 3, 64, 127, 255, 256, 257, 1537, 9001, 20000, 20011};
-  for (const std::int32_t operation : every_operation)
+  for (const std::int32_t operation : checked_operations())
     for (const std::uint64_t elements : sizes)
       for (const std::uint64_t shift :
            quick ? std::vector<std::uint64_t>{17} : std::vector<std::uint64_t>{16, 17, 18, 20, 24}) {
@@ -398,7 +412,7 @@ void check_steps(const std::vector<Gpu>& gpus, unsigned count) {
 void check_large(const std::vector<Gpu>& gpus, unsigned count, Memory memory) {
   std::mt19937 random(std::random_device{}());
   const Ranks ranks(gpus, count, std::uint64_t{5} << 24, {}, memory);
-  for (const std::int32_t operation : every_operation)
+  for (const std::int32_t operation : checked_operations())
     for (const std::uint64_t elements : {(1u << 18) + 5u, (1u << 22) + 3u, (1u << 22) + 8u})
       ranks.run(
           {.operation = operation, .count = elements, .dtype = HEADRACE_BFLOAT16, .timeout_ns = patience_ns},

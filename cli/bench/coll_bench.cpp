@@ -113,6 +113,7 @@ class CollCase {
     call_.output = tensor_of(output_);
     call_.window = window_ ? &*window_ : nullptr;
     call_.prepare();
+    HEADRACE_CLI_CHECK(share_equally());
     if (registered_)
       for (const Elements& tensor : tensors()) HEADRACE_CLI_CHECK(comm_.tensor_register(tensor));
     return {};
@@ -169,6 +170,15 @@ class CollCase {
     HEADRACE_CLI_TRY(elements, window_->allocate(count, row_.dtype));
     return CollMemory::over({static_cast<std::byte*>(elements.data), elements.bytes()});
   }
+  Result<void> share_equally() {
+    const std::vector<std::int64_t> shares(call_.splits.begin(), call_.splits.end());
+    const auto bytes = std::as_bytes(std::span(shares));
+    HEADRACE_CLI_TRY(splits, CollMemory::make(bytes.size(), gpu_));
+    splits_ = std::move(splits);
+    std::ranges::copy(bytes, splits_.host().begin());
+    call_.split_elements = {splits_.data(), shares.size(), DType::int64};
+    return splits_.upload();
+  }
   [[nodiscard]] std::vector<Elements> tensors() {
     if (place_ == Place::same) return {tensor_of(output_)};
     return {tensor_of(input_), tensor_of(output_)};
@@ -185,7 +195,7 @@ class CollCase {
   const bool registered_;
   CollCall call_;
   std::optional<Window> window_;
-  CollMemory input_, output_;
+  CollMemory input_, output_, splits_;
   std::unique_ptr<CollGraph> graph_;
 };
 

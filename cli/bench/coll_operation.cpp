@@ -302,7 +302,6 @@ void CollCall::prepare() {
   if (input.count > 0) cut(input_parts, input, ranks);
   if (output.count > 0) cut(output_parts, output, ranks);
   splits.assign(ranks, input.count / ranks);
-  split_elements.assign(ranks, static_cast<std::int64_t>(input.count / ranks));
 }
 
 bool CollOperation::takes(DType dtype, ReduceOp::Kind op) const {

@@ -31,11 +31,11 @@ struct CollCall {
   Elements output = {};
   Window* window = nullptr;
   OpOptions options = {};
+  ConstElements split_elements = {};  ///< equal shares, where the operation's elements are
   // Made by prepare.
   std::vector<ConstElements> input_parts = {};
   std::vector<Elements> output_parts = {};
   std::vector<std::size_t> splits = {};
-  std::vector<std::int64_t> split_elements = {};
   std::optional<AllGatherHandle> handle = {};  ///< made by the first call that needs it
 
   [[nodiscard]] int next() const { return (comm.rank() + 1) % comm.size(); }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/collectives/memory.cuh"
+#include "kernels/collectives/splits.cuh"
 #include "kernels/collectives/sums.cuh"
 #include "kernels/collectives/turn.cuh"
 #include "kernels/common/warp_copy.cuh"
@@ -281,6 +282,33 @@ __device__ __forceinline__ void run_in_chunks(const Launch& args) {
   Turn turn(args);
   bool is_good = all_good(turn.begin());
   if (is_good) is_good = Rounds()(args, turn);
+  turn.end(is_good);
+}
+
+/// The same with splits in GPU memory. Each block reads them and cuts its own copy of the launch's parts.
+__device__ __forceinline__ void run_in_split_chunks(const SplitLaunch& args) {
+  __shared__ alignas(Launch) uint64_t words[sizeof(Launch) / sizeof(uint64_t)];
+  __shared__ int64_t gives[most_ranks], gets[most_ranks];
+  __shared__ WrongSplit wrong;
+  static_assert(sizeof(Launch) % sizeof(uint64_t) == 0);
+  Launch& launch = *reinterpret_cast<Launch*>(words);
+  const unsigned thread = threadIdx.x;
+  for (unsigned i = thread; i < sizeof(Launch) / sizeof(uint64_t); i += chunk_threads)
+    words[i] = reinterpret_cast<const uint64_t*>(&args.launch)[i];
+  if (thread < args.launch.shape.ranks) {
+    gives[thread] = reinterpret_cast<const int64_t*>(args.splits.gives)[thread];
+    gets[thread] = reinterpret_cast<const int64_t*>(args.splits.gets)[thread];
+  }
+  __syncthreads();
+  if (thread == 0) wrong = place_parts(args.splits, gives, gets, launch);
+  __syncthreads();
+  Turn turn(launch);
+  bool is_good = all_good(turn.begin());
+  if (is_good && wrong.reason != 0) {
+    if (thread == 0) report(launch, turn.epoch(), wrong.reason, wrong.rank, wrong.value);
+    is_good = false;
+  }
+  if (is_good) is_good = ExchangeChunks()(launch, turn);
   turn.end(is_good);
 }
 

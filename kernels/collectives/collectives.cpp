@@ -13,7 +13,7 @@ namespace {
 
 static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, begun) == Header::begun_at &&
               offsetof(Header, places) == Header::places_at);
-static_assert(sizeof(Launch) < 4096, "an argument of any driver");
+static_assert(sizeof(SplitLaunch) < 4096, "an argument of any driver");
 
 /// The kernels that reduce, of one way to travel.
 struct FloatSums {
@@ -33,7 +33,7 @@ struct Sums {
 };
 
 struct Functions {
-  void *exchange_packed, *exchange_chunks, *exchange_direct;
+  void *exchange_packed, *exchange_chunks, *exchange_split, *exchange_direct;
   Sums packed, all_reduce_packed, chunks, direct;
   FloatSums dense, all_reduce_dense;
 
@@ -51,6 +51,7 @@ struct Functions {
 constexpr FamilyKernel family_kernels[] = {
     {"headrace_exchange_packed", offsetof(Functions, exchange_packed)},
     {"headrace_exchange_chunks", offsetof(Functions, exchange_chunks)},
+    {"headrace_exchange_split", offsetof(Functions, exchange_split)},
     {"headrace_exchange_direct", offsetof(Functions, exchange_direct)},
     {"headrace_sum_packed_float32", offsetof(Functions, packed.floats.float32)},
     {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.floats.bfloat16)},
@@ -106,6 +107,9 @@ std::int32_t run(void* kernels, const headrace_collective_v1* args, void* stream
   const std::uint32_t blocks = args->blocks != 0 ? args->blocks : std::min(default_blocks, most);
   if (most == 0 || blocks > most) return invalid_value;
   divide(*plan, blocks);
+  if (plan->splits)
+    return set.launch(functions.exchange_split, plan->launch.blocks, plan->threads,
+                      SplitLaunch{plan->launch, *plan->splits}, stream);
   return set.launch(functions.fitting(*plan), plan->launch.blocks, plan->threads, plan->launch, stream);
 }
 

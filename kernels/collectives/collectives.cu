@@ -49,6 +49,10 @@ HEADRACE_COLLECTIVE(exchange_packed, most_packed_threads) {
   exchange_packed<false>(args);
 }
 HEADRACE_COLLECTIVE(exchange_chunks, chunk_threads) { run_in_chunks<ExchangeChunks>(args); }
+extern "C" __global__ void __launch_bounds__(chunk_threads, 1)
+    headrace_exchange_split(const __grid_constant__ SplitLaunch args) {
+  run_in_split_chunks(args);
+}
 HEADRACE_COLLECTIVE(exchange_direct, chunk_threads) { run_direct<ExchangeDirect, ExchangeChunks>(args); }
 HEADRACE_SUM(sum_packed_float32, most_packed_threads, sum_packed, Float32)
 HEADRACE_SUM(sum_packed_bfloat16, most_packed_threads, sum_packed, BFloat16)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/collectives/box.cuh"
+#include "kernels/collectives/splits.cuh"
 #include "kernels/common/family.hpp"
 
 #include <headrace/plugin/kernels/collectives_v1.h>
@@ -27,8 +28,9 @@ struct Plan {
   bool is_dense;   ///< in packets of 12 bytes
   bool is_direct;  ///< without a copy if all ranks can, else in chunks
   bool reduces;
-  std::uint32_t threads;  ///< of a block
-  std::uint64_t longest;  ///< bytes of the longest part of any rank; 0: not known
+  std::optional<Splits> splits;  ///< that lie in GPU memory
+  std::uint32_t threads;         ///< of a block
+  std::uint64_t longest;         ///< bytes of the longest part of any rank; 0: not known
 };
 [[nodiscard]] std::optional<Plan> plan_of(const headrace_collective_v1& args);
 /// Divides it among blocks: as many as there may be, the same number on all ranks. Fewer may do for packets.

@@ -63,7 +63,7 @@ class Planner {
     }
     plan_.is_dense = plan_.is_packed && plan_.reduces && plan_.longest >= least_dense_bytes &&
                      is_float_sum(launch_.reduction);
-    plan_.is_direct = !plan_.is_packed && !memories_.empty() && ranks_ > 1;
+    plan_.is_direct = !plan_.is_packed && !plan_.splits && !memories_.empty() && ranks_ > 1;
     if (!knows_longest_) plan_.longest = 0;
     launch_.own = launch_.sends[rank_];
     if (plan_.is_direct && are_all_whole() && are_apart()) place_parts();
@@ -104,6 +104,9 @@ class Planner {
         return has(1, 1) && call_.split_count == ranks_ &&
                splits(input(), call_.input_splits, launch_.sends) &&
                splits(output(), call_.output_splits, launch_.receives) && keeps_own();
+      case HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE:
+        knows_longest_ = false;
+        return has(1, 1, 3) && splits_on_gpu();
       case HEADRACE_COMM_BROADCAST:
         return has_root() && has(1, 1) && (!is_root() || send_to_all(input())) && receive_from_root(output());
       case HEADRACE_COMM_SCATTER:
@@ -126,8 +129,9 @@ class Planner {
 
   // --- the call
 
-  [[nodiscard]] bool has(std::uint64_t inputs, std::uint64_t outputs) {
-    if (call_.input_count != inputs || (outputs != 0 && call_.output_count != outputs)) return false;
+  /// `given`: inputs and what says more of them.
+  [[nodiscard]] bool has(std::uint64_t inputs, std::uint64_t outputs, std::uint64_t given) {
+    if (call_.input_count != given || (outputs != 0 && call_.output_count != outputs)) return false;
     const Elements& any = inputs != 0 ? call_.inputs[0] : call_.outputs[0];
     width_ = width_of(any.dtype);
     const auto fits = [&](const Elements& elements) {
@@ -136,6 +140,7 @@ class Planner {
     return width_ != 0 && std::all_of(call_.inputs, call_.inputs + inputs, fits) &&
            std::all_of(call_.outputs, call_.outputs + outputs, fits);
   }
+  [[nodiscard]] bool has(std::uint64_t inputs, std::uint64_t outputs) { return has(inputs, outputs, inputs); }
   [[nodiscard]] bool has_root() const {
     return call_.peer >= 0 && static_cast<std::uint32_t>(call_.peer) < ranks_;
   }
@@ -206,6 +211,17 @@ class Planner {
       at += parts[rank].bytes;
     }
     return true;
+  }
+  /// The kernel reads them, and refuses those that do not fit.
+  [[nodiscard]] bool splits_on_gpu() {
+    const Elements &gets = call_.inputs[1], &gives = call_.inputs[2];
+    const auto are_splits = [&](const Elements& elements) {
+      return elements.dtype == HEADRACE_INT64 && elements.count == ranks_ && elements.data != nullptr;
+    };
+    if (!are_splits(gets) || !are_splits(gives)) return false;
+    plan_.splits = Splits{input(), output(), reinterpret_cast<std::uint64_t>(gives.data),
+                          reinterpret_cast<std::uint64_t>(gets.data), width_};
+    return std::max(input().bytes, output().bytes) / launch_.shape.chunk_bytes < most_chunks;
   }
   [[nodiscard]] bool result(const Part& to, std::uint64_t bytes) {
     launch_.result = to;

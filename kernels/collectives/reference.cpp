@@ -2,6 +2,7 @@
 #include "kernels/collectives/reference.hpp"
 
 #include "kernels/collectives/element.cuh"
+#include "kernels/collectives/splits.cuh"
 #include "kernels/collectives/story.hpp"
 
 #include <algorithm>
@@ -85,8 +86,29 @@ class Turn {
     if (args_.timeout_ns != 0 && Clock::now() - began_ >= std::chrono::nanoseconds(args_.timeout_ns))
       reason = HEADRACE_COLLECTIVES_TIMED_OUT;
     if (args_.abort != 0 && acquire(args_.abort) != 0) reason = HEADRACE_COLLECTIVES_ABORTED;
-    if (reason != 0) report(reason, peer);
+    if (reason != 0) report(reason, peer, acquire(begun(args_.rank, peer)));
     return reason != 0;
+  }
+  void report(std::uint64_t reason, unsigned peer, std::uint64_t seen) {
+    header().failed = 1;
+    auto& status = *reference::at<headrace_collectives_status_v1>(args_.status);
+    status.rank = args_.rank;
+    status.peer = peer;
+    status.epoch = epoch_;
+    status.seen = seen;
+    release(args_.status, reason);
+  }
+  [[nodiscard]] virtual bool is_reachable() const {
+    const auto reaches = [&](const Part& part) {
+      return part.bytes == 0 || memory_.reachable(part.address, part.bytes);
+    };
+    bool good = reaches(args_.result) &&
+                memory_.reachable(args_.status, sizeof(headrace_collectives_status_v1)) &&
+                (args_.abort == 0 || memory_.reachable(args_.abort, sizeof(std::uint64_t)));
+    for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
+      good = good && memory_.reachable(box(rank), args_.shape.bytes()) && reaches(args_.sends[rank]) &&
+             reaches(args_.receives[rank]);
+    return good;
   }
 
   const Launch& args_;
@@ -114,27 +136,6 @@ class Turn {
     for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
       if (is_peer(rank) && acquire(begun(args_.rank, rank)) < epoch_) return rank;
     return args_.shape.ranks;
-  }
-  void report(std::uint64_t reason, unsigned peer) {
-    header().failed = 1;
-    auto& status = *reference::at<headrace_collectives_status_v1>(args_.status);
-    status.rank = args_.rank;
-    status.peer = peer;
-    status.epoch = epoch_;
-    status.seen = acquire(begun(args_.rank, peer));
-    release(args_.status, reason);
-  }
-  [[nodiscard]] bool is_reachable() const {
-    const auto reaches = [&](const Part& part) {
-      return part.bytes == 0 || memory_.reachable(part.address, part.bytes);
-    };
-    bool good = reaches(args_.result) &&
-                memory_.reachable(args_.status, sizeof(headrace_collectives_status_v1)) &&
-                (args_.abort == 0 || memory_.reachable(args_.abort, sizeof(std::uint64_t)));
-    for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
-      good = good && memory_.reachable(box(rank), args_.shape.bytes()) && reaches(args_.sends[rank]) &&
-             reaches(args_.receives[rank]);
-    return good;
   }
 
   Clock::time_point began_;
@@ -335,6 +336,29 @@ class ChunksTurn : public Turn {
   unsigned late_ = 0;  // the rank whose word was looked at last
 };
 
+/// Splits that lie in memory: they are read, and the parts cut, when the operation begins.
+class SplitTurn : private SplitLaunch, public ChunksTurn<false> {
+ public:
+  SplitTurn(const SplitLaunch& args, const Memory& memory)
+      : SplitLaunch(args), ChunksTurn<false>(static_cast<const SplitLaunch&>(*this).launch, memory) {}
+
+ private:
+  void begin_stories(std::vector<Story>& stories) override {
+    const WrongSplit wrong = place_parts(splits, reference::at<const std::int64_t>(splits.gives),
+                                         reference::at<const std::int64_t>(splits.gets), launch);
+    if (wrong.reason != 0) return report(wrong.reason, wrong.rank, wrong.value);
+    ChunksTurn<false>::begin_stories(stories);
+  }
+  [[nodiscard]] bool is_reachable() const override {
+    const std::uint64_t bytes = launch.shape.ranks * sizeof(std::int64_t);
+    const auto reaches = [&](const Part& part) {
+      return part.bytes == 0 || memory_.reachable(part.address, part.bytes);
+    };
+    return ChunksTurn<false>::is_reachable() && reaches(splits.input) && reaches(splits.output) &&
+           memory_.reachable(splits.gives, bytes) && memory_.reachable(splits.gets, bytes);
+  }
+};
+
 /// Parts that go directly if all ranks can, else in chunks: a story for each block.
 template <bool Reduces>
 class DirectTurn : public ChunksTurn<Reduces> {
@@ -433,13 +457,13 @@ class DirectTurn : public ChunksTurn<Reduces> {
 };
 
 /// A captured launch begins anew at each replay.
-template <class Kind>
+template <class Kind, class Args = Launch>
 reference::Launch launch(const void* argument, const Memory& memory) {
   struct State {
     const Memory memory;
     std::unique_ptr<Turn> turn;
   };
-  return [args = static_cast<const Launch*>(argument), state = std::make_shared<State>(State{memory, {}})] {
+  return [args = static_cast<const Args*>(argument), state = std::make_shared<State>(State{memory, {}})] {
     if (state->turn == nullptr) state->turn = std::make_unique<Kind>(*args, state->memory);
     const Progress progress = state->turn->poll();
     if (progress != Progress::stays) state->turn.reset();
@@ -460,6 +484,7 @@ constexpr reference::Kernel references[] = {
     {"headrace_all_reduce_dense_float32", sizeof(Launch), launch<PackedTurn>},
     {"headrace_all_reduce_dense_bfloat16", sizeof(Launch), launch<PackedTurn>},
     {"headrace_exchange_chunks", sizeof(Launch), launch<ChunksTurn<false>>},
+    {"headrace_exchange_split", sizeof(SplitLaunch), launch<SplitTurn, SplitLaunch>},
     {"headrace_exchange_direct", sizeof(Launch), launch<DirectTurn<false>>},
     {"headrace_sum_direct_float32", sizeof(Launch), launch<DirectTurn<true>>},
     {"headrace_sum_direct_bfloat16", sizeof(Launch), launch<DirectTurn<true>>},

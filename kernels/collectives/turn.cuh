@@ -77,8 +77,8 @@ __device__ __forceinline__ unsigned begun_place(unsigned rank) {
 }
 
 /// Reports why a launch ends early, if no other thread of its rank has.
-static __device__ __noinline__ void report(const Launch& args, uint64_t epoch, uint64_t reason,
-                                           unsigned peer) {
+static __device__ __noinline__ void report(const Launch& args, uint64_t epoch, uint64_t reason, unsigned peer,
+                                           uint64_t seen) {
   const uint64_t box = args.boxes[args.rank];
   auto* const failed = reinterpret_cast<unsigned long long*>(box + Header::failed_at);
   if (atomicCAS(failed, 0ull, 1ull) != 0) return;
@@ -86,7 +86,7 @@ static __device__ __noinline__ void report(const Launch& args, uint64_t epoch, u
   status->rank = args.rank;
   status->peer = peer;
   status->epoch = epoch;
-  status->seen = look_at(box + begun_place(peer));
+  status->seen = seen;
   release(args.status, reason);
 }
 
@@ -99,7 +99,7 @@ static __device__ __noinline__ uint64_t still_waits(const Launch& args, uint64_t
   uint64_t reason = 0;
   if (args.timeout_ns != 0 && now - since_ns >= args.timeout_ns) reason = HEADRACE_COLLECTIVES_TIMED_OUT;
   if (args.abort != 0 && look_at(args.abort) != 0) reason = HEADRACE_COLLECTIVES_ABORTED;
-  if (reason != 0) report(args, epoch, reason, peer);
+  if (reason != 0) report(args, epoch, reason, peer, look_at(args.boxes[args.rank] + begun_place(peer)));
   // Another thread of this rank may have given up.
   const bool is_over = reason != 0 || look_at(args.boxes[args.rank] + Header::failed_at) != 0;
   return is_over ? 0 : since_ns;

@@ -211,7 +211,8 @@ Result<std::uint32_t> Communicator::check_call(const Call& call) const {
                       "p2p has no {}, because all ranks take part in each of its operations: use "
                       "all_to_all_v_single, or another communicator of backend nccl",
                       comm_operation_name(operation));
-  if (call.operation < HEADRACE_COMM_ALL_REDUCE || call.operation > HEADRACE_COMM_BARRIER)
+  const bool is_known = call.operation >= HEADRACE_COMM_ALL_REDUCE && call.operation <= HEADRACE_COMM_BARRIER;
+  if (!is_known && operation != CommOperation::device_all_to_all_v_single)
     return make_error(Code::not_supported, "p2p has no {}", comm_operation_name(operation));
   std::uint32_t blocks = launch_.blocks;
   for (std::uint32_t i = 0; i < call.hint_count; ++i) {
@@ -286,8 +287,8 @@ bool Communicator::progress() {
     failed_ = failed_ || early || words_.early_end(Words::of_replays);
     if (!result || !failed_)
       host_.end(work, result);
-    else if (early && early->timed_out)
-      host_.end(work, make_error(Code::timed_out, "{}", early->text()));
+    else if (early && early->code() != Code::canceled)
+      host_.end(work, make_error(early->code(), "{}", early->text()));
     else
       host_.end(work, why_ended());
   }
@@ -318,8 +319,7 @@ std::string Communicator::waits_for() {
 
 std::optional<Error> Communicator::why_in_vain() const {
   if (const auto early = words_.early_end(Words::of_replays))
-    return make_error(early->timed_out ? Code::timed_out : Code::canceled,
-                      "a replay of a captured call has ended early: {}", early->text());
+    return make_error(early->code(), "a replay of a captured call has ended early: {}", early->text());
   for (int rank = 0; neighbours_ && rank < size_; ++rank) {
     if (left_[static_cast<std::size_t>(rank)] != 0) return lost(rank, "it has left");
     if (neighbours_->is_gone(rank)) return lost(rank, "its process has ended, or it has left");

@@ -5,7 +5,28 @@
 
 namespace headrace::p2p {
 
+Code EarlyEnd::code() const {
+  if (reason == HEADRACE_COLLECTIVES_ABORTED) return Code::canceled;
+  return reason == HEADRACE_COLLECTIVES_TIMED_OUT ? Code::timed_out : Code::invalid_argument;
+}
+
 std::string EarlyEnd::text() const {
+  const auto split = static_cast<std::int64_t>(seen);
+  switch (reason) {
+    case HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT:
+    case HEADRACE_COLLECTIVES_WRONG_OUTPUT_SPLIT: {
+      const char* const of = reason == HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT ? "input" : "output";
+      return fmt::format(
+          "the {} split for rank {} is {}, and so many elements of the {} are not left: give splits of at "
+          "least 0 that fit",
+          of, peer, split, of);
+    }
+    case HEADRACE_COLLECTIVES_OWN_SPLITS_DIFFER:
+      return fmt::format("the output split for this rank is {}, and its input split is another number",
+                         split);
+    default:
+      break;
+  }
   if (seen < epoch)
     return fmt::format(
         "rank {} has not come: it has begun {} operations, and this one is number {}, as its "
@@ -25,8 +46,7 @@ std::optional<EarlyEnd> Words::early_end(int status) const {
       *reinterpret_cast<headrace_collectives_status_v1*>(memory_.bytes().data() + offset_of(status));
   const std::uint64_t reason = std::atomic_ref(written.reason).load(std::memory_order_acquire);
   if (reason == 0) return std::nullopt;
-  return EarlyEnd{reason == HEADRACE_COLLECTIVES_TIMED_OUT, static_cast<int>(written.peer), written.epoch,
-                  written.seen};
+  return EarlyEnd{reason, static_cast<int>(written.peer), written.epoch, written.seen};
 }
 
 std::optional<EarlyEnd> Words::any_early_end() const {

@@ -2,6 +2,7 @@
 // Host memory that the kernels of one rank look at and write: the abort word, and the statuses of launches.
 #pragma once
 
+#include "base/errors.hpp"
 #include "gpu/pinned_memory.hpp"
 
 #include <headrace/plugin/kernels/collectives_v1.h>
@@ -14,12 +15,14 @@
 
 namespace headrace::p2p {
 
-/// Why a launch has ended early.
+/// Why a launch has ended early, as its status says.
 struct EarlyEnd {
-  bool timed_out;  ///< else it was aborted
-  int peer;        ///< was waited for
+  std::uint64_t reason;
+  int peer;
   std::uint64_t epoch, seen;
 
+  /// invalid_argument (splits), timed_out, or canceled: it was aborted.
+  [[nodiscard]] Code code() const;
   /// "rank 1 has not come: ...".
   [[nodiscard]] std::string text() const;
 };

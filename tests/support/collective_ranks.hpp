@@ -35,11 +35,11 @@ struct TestCall {
   /// Whether input or output has a part for each rank.
   [[nodiscard]] bool has_row_of_inputs() const {
     return operation == HEADRACE_COMM_REDUCE_SCATTER_SINGLE || operation == HEADRACE_COMM_ALL_TO_ALL_SINGLE ||
-           operation == HEADRACE_COMM_SCATTER;
+           operation == HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE || operation == HEADRACE_COMM_SCATTER;
   }
   [[nodiscard]] bool has_row_of_outputs() const {
     return operation == HEADRACE_COMM_ALL_GATHER_SINGLE || operation == HEADRACE_COMM_ALL_TO_ALL_SINGLE ||
-           operation == HEADRACE_COMM_GATHER_SINGLE;
+           operation == HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE || operation == HEADRACE_COMM_GATHER_SINGLE;
   }
   /// Whether other ranks than the root get nothing.
   [[nodiscard]] bool goes_to_root() const {
@@ -56,7 +56,9 @@ struct TestCall {
 /// The C call of one rank, with its lists.
 class RankCall {
  public:
-  RankCall(const TestCall& test, unsigned rank, unsigned ranks, std::uint64_t input, std::uint64_t output) {
+  ///   splits  where equal shares of the row are, for the operation that reads them
+  RankCall(const TestCall& test, unsigned rank, unsigned ranks, std::uint64_t input, std::uint64_t output,
+           std::uint64_t splits = 0) {
     const auto elements = [&](std::uint64_t address, std::uint64_t bytes) {
       return headrace_comm_elements_v1{reinterpret_cast<void*>(address), bytes / width_of(test.dtype),
                                        test.dtype};
@@ -68,6 +70,8 @@ class RankCall {
     } else if (test.operation != HEADRACE_COMM_BARRIER) {
       inputs_.push_back(elements(input, test.input_bytes(ranks)));
     }
+    if (test.operation == HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE)
+      inputs_.insert(inputs_.end(), 2, {reinterpret_cast<void*>(splits), ranks, HEADRACE_INT64});
     if (test.operation != HEADRACE_COMM_BARRIER && (is_root || test.operation != HEADRACE_COMM_GATHER_SINGLE))
       outputs_.push_back(elements(output, test.output_bytes(ranks)));
     call_.struct_size = sizeof call_;

@@ -164,6 +164,29 @@ inline void move_all_ways(Comm& comm, const RankGpu& gpu) {
   ok(comm.barrier(gpu.on_stream()));
 }
 
+/// Splits in memory of the GPU, which the operation before brings.
+inline void split_on_gpu(Comm& comm, const RankGpu& gpu) {
+  const int rank = comm.rank(), size = comm.size();
+  // None, few, or more than a chunk.
+  const auto given = [](int from, int to) { return static_cast<std::size_t>((from * 3 + to) % 4) * 20'000; };
+  std::vector<std::int64_t> gives;
+  Numbers input, expected;
+  for (int other = 0; other < size; ++other) {
+    gives.push_back(static_cast<std::int64_t>(given(rank, other)));
+    input.insert(input.end(), given(rank, other), rank * size + other);
+    expected.insert(expected.end(), given(other, rank), other * size + rank);
+  }
+  expected.insert(expected.end(), 3, -1);  // what lies behind is left
+  OnGpu<std::int64_t> give(gpu, gives), get(gpu, std::vector<std::int64_t>(gives.size(), -1));
+  OnGpu<int> from(gpu, input), to(gpu, filled(expected.size(), -1));
+  const Work told = must(comm.all_to_all_single(get.elements(), give.elements(), gpu.on_stream(true)));
+  const Work moved = must(comm.device_all_to_all_v_single(to.elements(), from.elements(), get.elements(),
+                                                          give.elements(), gpu.on_stream(true)));
+  must(told.wait());
+  must(moved.wait());
+  EXPECT_EQ(to.values(), expected);
+}
+
 inline void send_around(Comm& comm, const RankGpu& gpu) {
   const int rank = comm.rank(), size = comm.size();
   if (size == 1) return;

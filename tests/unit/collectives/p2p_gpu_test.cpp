@@ -19,6 +19,7 @@ class CommOnP2pRealGpus : public testing::Test {
     with_real_gpus("p2p", size, gpus, [](Comm& comm, const RankGpu& gpu) {
       reduce_all_ways(comm, gpu);
       move_all_ways(comm, gpu);
+      split_on_gpu(comm, gpu);
       overlap(comm, gpu);
       capture(comm, gpu);
       split_backwards(comm, gpu);

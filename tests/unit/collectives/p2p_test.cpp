@@ -99,6 +99,7 @@ TEST_P(CommOnP2pGpus, does_all) {
   with_gpu_ranks(GetParam().size, GetParam().gpus, [](Comm& comm, const RankGpu& gpu) {
     reduce_all_ways(comm, gpu);
     move_all_ways(comm, gpu);
+    split_on_gpu(comm, gpu);
     overlap(comm, gpu);
     capture(comm, gpu);
     split_backwards(comm, gpu);
@@ -239,16 +240,23 @@ TEST(CommOnP2p, reduces_every_type_by_each_reduction_that_it_has) {
   }
 }
 
-/// An all_reduce in a graph.
+/// A call in a graph.
 class Captured {
  public:
-  Captured(Comm& comm, const RankGpu& gpu, const Elements& elements, Timeout timeout = {}) : gpu_(gpu) {
+  /// An all_reduce.
+  Captured(Comm& comm, const RankGpu& gpu, const Elements& elements, Timeout timeout = {})
+      : Captured(
+            gpu, [&](const OpOptions& options) { return comm.all_reduce(elements, ReduceOp::sum, options); },
+            timeout) {}
+  Captured(const RankGpu& gpu, const std::function<Result<Work>(const OpOptions&)>& call,
+           Timeout timeout = {})
+      : gpu_(gpu) {
     const gpu::ContextGuard current(*gpu.device());
     EXPECT_EQ(driver().stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed),
               cuda::Outcome::success);
     OpOptions options = gpu.on_stream();
     options.timeout = timeout;
-    const Work work = must(comm.all_reduce(elements, ReduceOp::sum, options));
+    const Work work = must(call(options));
     EXPECT_EQ(work.status(), WorkStatus::completed);
     EXPECT_EQ(driver().stream_end_capture(gpu.stream(), &graph_), cuda::Outcome::success);
     EXPECT_EQ(driver().graph_instantiate(&replays_, graph_, 0), cuda::Outcome::success);
@@ -508,6 +516,37 @@ TEST(CommOnP2p, refuses_what_it_cannot_do_and_goes_on) {
   });
 }
 
+/// Rank 0 has wrong splits of ten elements in memory of its GPU.
+void expect_wrong_splits(const std::vector<std::int64_t>& gets, const std::vector<std::int64_t>& gives,
+                         const char* why) {
+  with_gpu_ranks(2, [&](Comm& comm, const RankGpu& gpu) {
+    const bool is_wrong = comm.rank() == 0;
+    const std::vector<std::int64_t> fitting{5, 5};
+    OnGpu<std::int64_t> get(gpu, is_wrong ? gets : fitting), give(gpu, is_wrong ? gives : fitting);
+    OnGpu<double> from(gpu, std::vector<double>(10, 5)), to(gpu, std::vector<double>(12, -1));
+    finish(comm.barrier(gpu.on_stream()));
+    const auto work = comm.device_all_to_all_v_single(to.elements(1, 10), from.elements(), get.elements(),
+                                                      give.elements(), gpu.on_stream(true));
+    const Result<void> refused = work ? work->wait(std::chrono::seconds(30)) : work.error();
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message, HasSubstr("device_all_to_all_v_single number 2"));
+    EXPECT_THAT(refused.error().message, HasSubstr(why)) << "rank 0 has told it";
+    if (is_wrong) {
+      EXPECT_EQ(refused.code(), Code::invalid_argument);
+      EXPECT_THAT(to.values(), testing::Each(-1)) << "nothing is written";
+    }
+    gpu.meet();
+  });
+}
+
+TEST(CommOnP2p, splits_on_the_gpu_that_do_not_fit_end_the_communicator_and_are_named) {
+  expect_wrong_splits({5, 6}, {5, 5}, "the output split for rank 1 is 6, and so many elements of the output");
+  expect_wrong_splits({5, -1}, {5, 5}, "the output split for rank 1 is -1");
+  expect_wrong_splits({5, 5}, {INT64_MAX, 5}, "the input split for rank 0 is 9223372036854775807");
+  expect_wrong_splits({5, 5}, {INT64_MIN, 5}, "the input split for rank 0 is -9223372036854775808");
+  expect_wrong_splits({5, 5}, {4, 5}, "the output split for this rank is 5, and its input split is another");
+}
+
 /// What ranks get that open with these options.
 std::vector<std::string> refusals(int size, const std::function<void(CommOptions&)>& change,
                                   int gpus = plugin_gpus) {
@@ -595,6 +634,36 @@ TEST(CommOnP2p, replays_take_new_elements_between_calls_that_are_not_captured) {
         EXPECT_THAT(numbers.values(), testing::Each(expected));
       }
       if (is_registered) must(comm.tensor_deregister(numbers.elements()));
+    }
+    must(comm.finalize());
+  });
+}
+
+TEST(CommOnP2p, each_replay_reads_its_splits) {
+  with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    const int rank = comm.rank();
+    OnGpu<std::int64_t> give(gpu, {0, 0}), get(gpu, {0, 0});
+    OnGpu<int> from(gpu, filled(100, rank)), to(gpu, filled(100, -1));
+    const Captured captured(gpu, [&](const OpOptions& options) {
+      return comm.device_all_to_all_v_single(to.elements(), from.elements(), get.elements(), give.elements(),
+                                             options);
+    });
+    for (const std::int64_t step : {1, 30, 0, 7}) {
+      // Rank 0 gives `step` elements to itself and twice as many to rank 1, which gives one each.
+      const std::int64_t gives[2][2] = {{step, 2 * step}, {1, 1}};
+      const OnGpu<std::int64_t> now_gives(gpu, {gives[rank][0], gives[rank][1]}),
+          now_gets(gpu, {gives[0][rank], gives[1][rank]});
+      const auto address = [](const OnGpu<std::int64_t>& numbers) {
+        return reinterpret_cast<cuda::Address>(numbers.elements().data);
+      };
+      gpu.copy(address(give), address(now_gives), 2 * sizeof(std::int64_t));
+      gpu.copy(address(get), address(now_gets), 2 * sizeof(std::int64_t));
+      captured.replay();
+      Numbers expected(static_cast<std::size_t>(gives[0][rank]), 0);
+      expected.push_back(1);
+      Numbers got = to.values();
+      got.resize(expected.size());
+      EXPECT_EQ(got, expected);
     }
     must(comm.finalize());
   });

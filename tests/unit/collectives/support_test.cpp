@@ -114,10 +114,11 @@ Result<void> window_call(Comm& comm, Op op, DType dtype) {
   return done;
 }
 
-/// Memory of a call: two elements each.
+/// Memory of a call: two elements each, and two splits.
 struct CallBytes {
   std::byte* from;
   std::byte* to;
+  std::int64_t* splits;
 };
 
 /// One call of two ranks, with one element for each.
@@ -128,7 +129,7 @@ Result<void> one_call(Comm& comm, Op op, DType dtype, ReduceOp::Kind reduction, 
   const std::array<ConstElements, 2> ins{in, ConstElements{bytes.from + width, 1, dtype}};
   const std::array<Elements, 2> outs{out, Elements{bytes.to + width, 1, dtype}};
   const std::array<std::size_t, 2> splits{1, 1};
-  const std::vector<std::int64_t> split_elements{1, 1};
+  const ConstElements split_elements{bytes.splits, 2, DType::int64};
   const bool root = comm.rank() == 0;
   const auto at_root = [root](const auto& list) {
     return root ? std::span(list) : std::span(list).subspan(0, 0);
@@ -194,7 +195,9 @@ std::string lines_of_host() {
   std::array<std::string, 2> lines;
   with_ranks(2, [&](Comm& comm) {
     alignas(16) std::array<std::byte, 32> from{}, to{};
-    lines[static_cast<std::size_t>(comm.rank())] = lines_by_calls("host", comm, {from.data(), to.data()});
+    std::array<std::int64_t, 2> splits{1, 1};
+    lines[static_cast<std::size_t>(comm.rank())] =
+        lines_by_calls("host", comm, {from.data(), to.data(), splits.data()});
   });
   EXPECT_EQ(lines[0], lines[1]);
   return lines[0];
@@ -212,7 +215,9 @@ std::string lines_of_p2p() {
     options.hints.clear();
     Comm comm = must(Comm::open(options));
     const CallBytes bytes{reinterpret_cast<std::byte*>(gpu.take(32)),
-                          reinterpret_cast<std::byte*>(gpu.take(32))};
+                          reinterpret_cast<std::byte*>(gpu.take(32)),
+                          reinterpret_cast<std::int64_t*>(gpu.take(16))};
+    std::fill_n(bytes.splits, 2, 1);  // memory of the fake driver is the host's
     lines[static_cast<std::size_t>(rank)] = lines_by_calls("p2p", comm, bytes);
     must(comm.finalize());
   });

@@ -32,6 +32,11 @@ typedef struct headrace_collectives_box_v1 {
 /* Why a launch has ended early. */
 #define HEADRACE_COLLECTIVES_ABORTED 1u
 #define HEADRACE_COLLECTIVES_TIMED_OUT 2u
+/* Splits of DEVICE_ALL_TO_ALL_V_SINGLE that do not fit: negative or more than is left, and the two that a
+ * rank has for itself. `peer` is for which rank, `seen` its value (of the output if they differ). */
+#define HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT 3u
+#define HEADRACE_COLLECTIVES_WRONG_OUTPUT_SPLIT 4u
+#define HEADRACE_COLLECTIVES_OWN_SPLITS_DIFFER 5u
 
 /* In mapped host memory, 0 at first. Written once, by the first thread that gives up. Frozen. */
 typedef struct headrace_collectives_status_v1 {
@@ -57,7 +62,8 @@ typedef struct headrace_collectives_memory_v1 {
  *               except the bits of a NaN
  *   blocks      all blocks of all ranks on a GPU are on it at once: `most_blocks` says how many may be
  *   ends early  once the word at `abort` is not 0, or call->timeout_ns after its first wait (negative:
- *               never). It reports that in `status` and leaves the rest of its outputs as they were. Later
+ *               never), or if splits in GPU memory do not fit. It reports that in `status` and leaves the
+ *               rest of its outputs as they were. Later
  *               launches with this box end at once
  *   errors      the driver's invalid value: an impossible shape, call, type or number of blocks */
 typedef struct headrace_collective_v1 {

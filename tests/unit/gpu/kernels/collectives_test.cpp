@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <string>
 
 namespace headrace::gpu {
@@ -582,6 +583,138 @@ TEST_F(CollectivesTest, shorter_registered_parts_go_as_packets) {
   expect_kernel({.count = reduced}, "sum_direct_float32");
   expect_kernel({.count = reduced, .reduction = HEADRACE_COMM_MAX}, "reduce_direct_any");
   EXPECT_FALSE(chunks_were_used());
+}
+
+/// Ranks whose splits lie in memory of the GPU.
+class SplitsOnGpu : public CollectivesTest {
+ protected:
+  /// For each rank, what it has of each other rank.
+  using Table = std::vector<std::vector<std::int64_t>>;
+
+  /// `gives[a][b]`: elements that rank a has for rank b.
+  [[nodiscard]] Table random_table() {
+    constexpr std::int64_t counts[] = {0, 1, 7, 16, 63, 200};
+    Table gives(count(), std::vector<std::int64_t>(count()));
+    for (auto& of_rank : gives)
+      for (std::int64_t& split : of_rank) split = counts[random() % std::size(counts)];
+    return gives;
+  }
+  [[nodiscard]] static Table transposed(const Table& gives) {
+    Table gets = gives;
+    for (std::size_t from = 0; from < gives.size(); ++from)
+      for (std::size_t to = 0; to < gives.size(); ++to) gets[to][from] = gives[from][to];
+    return gets;
+  }
+  void open_ranks_and_splits(unsigned ranks_now) {
+    open_ranks(ranks_now);
+    splits_.clear();
+    for (unsigned rank = 0; rank < ranks_now; ++rank)
+      splits_.push_back(DeviceMemory::allocate(device, 4096).value());
+  }
+  /// Rows of `given` and `room_for` elements, and their splits.
+  [[nodiscard]] cuda::Outcome launch(unsigned rank, std::int32_t dtype,
+                                     const std::vector<std::int64_t>& gives,
+                                     const std::vector<std::int64_t>& gets, std::uint64_t given,
+                                     std::uint64_t room_for, std::int64_t timeout_ns = -1) {
+    auto* const numbers = reinterpret_cast<std::int64_t*>(at(splits_[rank]));
+    std::ranges::copy(gets, numbers);
+    std::ranges::copy(gives, numbers + count());
+    const headrace_comm_elements_v1 inputs[] = {{at(ranks[rank].input) + shift, given, dtype},
+                                                {numbers, count(), HEADRACE_INT64},
+                                                {numbers + count(), count(), HEADRACE_INT64}};
+    const headrace_comm_elements_v1 output{at(ranks[rank].output) + shift, room_for, dtype};
+    headrace_comm_call_v1 call{};
+    call.struct_size = sizeof call;
+    call.operation = HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE;
+    call.inputs = inputs, call.input_count = 3;
+    call.outputs = &output, call.output_count = 1;
+    call.timeout_ns = timeout_ns;
+    headrace_collective_v1 args = args_of(rank);
+    args.call = &call;
+    return family.launch<&headrace_collectives_v1::run>(args, ranks[rank].stream.handle());
+  }
+  static std::uint64_t sum(const std::vector<std::int64_t>& splits) {
+    return static_cast<std::uint64_t>(std::accumulate(splits.begin(), splits.end(), std::int64_t{0}));
+  }
+  /// One operation with elements to spare in each row.
+  void run_split(std::int32_t dtype) {
+    const Table gives = random_table(), gets = transposed(gives);
+    const unsigned width = width_of(dtype);
+    std::vector<Bytes> inputs;
+    for (unsigned rank = 0; rank < count(); ++rank) {
+      inputs.push_back(random_elements(random, dtype, (sum(gives[rank]) + 2) * width));
+      std::ranges::copy(inputs.back(), at(ranks[rank].input) + shift);
+      std::memset(at(ranks[rank].output), 0xa5, room);
+    }
+    for (unsigned rank = 0; rank < count(); ++rank)
+      ASSERT_EQ(launch(rank, dtype, gives[rank], gets[rank], sum(gives[rank]) + 2, sum(gets[rank]) + 3),
+                cuda::Outcome::success);
+    for (const Rank& rank : ranks) ASSERT_TRUE(rank.stream.wait_idle());
+    for (unsigned rank = 0; rank < count(); ++rank) {
+      Bytes expected;
+      for (unsigned from = 0; from < count(); ++from) {
+        const auto first = gives[from].begin();
+        const auto before = std::accumulate(first, first + rank, std::int64_t{0}) * width;
+        const auto begin = inputs[from].begin() + before;
+        expected.insert(expected.end(), begin, begin + gives[from][rank] * width);
+      }
+      const unsigned char* const got = at(ranks[rank].output) + shift;
+      ASSERT_EQ(Bytes(got, got + expected.size()), expected) << "type " << dtype << ", rank " << rank;
+      ASSERT_TRUE(got[-1] == 0xa5 && got[expected.size()] == 0xa5) << "a byte beside the output";
+    }
+  }
+
+ private:
+  std::vector<DeviceMemory> splits_;
+};
+
+TEST_F(SplitsOnGpu, move_each_ranks_share_of_any_type_at_any_address) {
+  for (const unsigned ranks_now : {1u, 2u, 3u, 4u}) {
+    open_ranks_and_splits(ranks_now);
+    for (const std::uint64_t offset : {0u, 1u, 8u, 13u}) {
+      shift = 16 + offset;
+      for (const std::int32_t dtype :
+           {HEADRACE_UINT8, HEADRACE_BFLOAT16, HEADRACE_FLOAT32, HEADRACE_COMPLEX128})
+        for (int i = 0; i < 4; ++i) run_split(dtype);
+    }
+    run({.operation = HEADRACE_COMM_ALL_TO_ALL_SINGLE, .count = 40});
+  }
+}
+
+TEST_F(SplitsOnGpu, that_do_not_fit_are_reported_and_nothing_is_written) {
+  struct Row {
+    std::vector<std::int64_t> gives, gets;
+    std::uint64_t reason;
+    unsigned rank;
+    std::int64_t value;
+  };
+  const Row rows[] = {
+      {{5, 6}, {5, 5}, HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT, 1, 6},
+      {{11, 0}, {5, 5}, HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT, 0, 11},
+      {{INT64_MIN, 5}, {5, 5}, HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT, 0, INT64_MIN},
+      {{5, 5}, {5, -1}, HEADRACE_COLLECTIVES_WRONG_OUTPUT_SPLIT, 1, -1},
+      {{5, 5}, {INT64_MAX, 1}, HEADRACE_COLLECTIVES_WRONG_OUTPUT_SPLIT, 0, INT64_MAX},
+      {{4, 5}, {5, 5}, HEADRACE_COLLECTIVES_OWN_SPLITS_DIFFER, 0, 5},
+  };
+  for (const Row& row : rows) {
+    open_ranks_and_splits(2);
+    for (const Rank& rank : ranks) std::memset(at(rank.output), 0xa5, room);
+    ASSERT_EQ(launch(0, HEADRACE_FLOAT32, row.gives, row.gets, 10, 10), cuda::Outcome::success);
+    ASSERT_TRUE(ranks[0].stream.wait_idle());
+    const headrace_collectives_status_v1& status = ranks[0].status();
+    EXPECT_EQ(status.reason, row.reason);
+    EXPECT_EQ(status.rank, 0u);
+    EXPECT_EQ(status.peer, row.rank);
+    EXPECT_EQ(status.epoch, 1u);
+    EXPECT_EQ(static_cast<std::int64_t>(status.seen), row.value);
+    EXPECT_TRUE(
+        std::all_of(at(ranks[0].output), at(ranks[0].output) + room, [](auto byte) { return byte == 0xa5; }));
+    // The other rank waits for it.
+    ASSERT_EQ(launch(1, HEADRACE_FLOAT32, {5, 5}, {5, 5}, 10, 10, 20'000'000), cuda::Outcome::success);
+    ASSERT_TRUE(ranks[1].stream.wait_idle());
+    EXPECT_EQ(ranks[1].status().reason, HEADRACE_COLLECTIVES_TIMED_OUT);
+    EXPECT_EQ(ranks[1].status().peer, 0u);
+  }
 }
 
 TEST_F(CollectivesTest, a_box_that_is_not_reachable_is_a_fault) {
