@@ -340,12 +340,11 @@ class Comm {
                                                 const OpOptions& options = {});
   /// all_to_all_v_single with splits that lie in elements and are read when the operation begins on this
   /// rank: an asynchronous one may be called before they are known.
-  ///   shapes  splits: size() int64 each. Their sums are at most output.count and input.count; what lies
-  ///   behind
-  ///           is neither read nor written
+  ///   shapes  splits: size() int64 each, in memory of the communicator's device. Their sums are at most
+  ///           output.count and input.count; what lies behind is neither read nor written
   ///   errors  invalid_argument, once it has begun: a split is negative, or the sum is too large (the
-  ///   values).
-  ///           Nothing was written; other ranks are in the operation, so the communicator ends
+  ///           values). Nothing was written; other ranks are in the operation, so the communicator ends.
+  ///           not_supported (a backend that does not read splits: nccl)
   HEADRACE_API Result<Work> device_all_to_all_v_single(const Elements& output, const ConstElements& input,
                                                        const ConstElements& output_splits,
                                                        const ConstElements& input_splits,

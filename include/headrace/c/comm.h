@@ -245,8 +245,8 @@ HEADRACE_C_API int32_t headrace_comm_all_to_all_v_single(headrace_comm* comm, co
                                                          const headrace_op_options* options,
                                                          headrace_work** work, headrace_error** error);
 /* The same with splits that lie in elements, int64 and as many as ranks, and are read when the operation
- * begins on this rank. Their sums are at most the counts of output and input. Splits that do not fit end the
- * communicator with invalid_argument; nothing is written. */
+ * begins on this rank, in memory of the communicator's device. Their sums are at most the counts of output
+ * and input. Splits that do not fit end the communicator with invalid_argument; nothing is written. */
 HEADRACE_C_API int32_t headrace_comm_device_all_to_all_v_single(
     headrace_comm* comm, const headrace_elements* output, const headrace_elements* input,
     const headrace_elements* output_splits, const headrace_elements* input_splits,
