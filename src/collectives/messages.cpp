@@ -4,8 +4,12 @@
 #include "base/errors.hpp"
 #include "collectives/missing_ranks.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -180,10 +184,27 @@ std::vector<Messages::Stuck> Messages::stuck() {
     for (const Send& send : sends(rank)) look(send.work, rank, send.begun);
     if (arriving(rank).receive.work) look(arriving(rank).receive.work, rank, true);
   }
-  for (const Receive& receive : receives_) look(receive.work, receive.from, false);
+  for (const Receive& receive : receives_) {
+    const std::size_t before = found.size();
+    look(receive.work, receive.from, false);
+    if (found.size() != before) found.back().error.message += other_tags(receive);
+  }
   for (const Kept& kept : kept_)
     if (kept.claimed.work) look(kept.claimed.work, kept.from, true);
   return found;
+}
+
+std::string Messages::other_tags(const Receive& receive) const {
+  constexpr std::size_t most = 4;
+  std::set<std::uint32_t> tags;
+  for (const Kept& kept : kept_)
+    if (kept.claimed.work == nullptr && (receive.from == any_source || receive.from == kept.from))
+      tags.insert(kept.tag);
+  if (tags.empty()) return {};
+  const bool are_more = tags.size() > most;
+  while (tags.size() > most) tags.erase(std::prev(tags.end()));
+  return fmt::format("; this recv has tag {}, and messages have come with tag {}{}: give both the same",
+                     receive.tag, fmt::join(tags, ", "), are_more ? " and others" : "");
 }
 
 bool Messages::drop(const State& work, const Error& error) {

@@ -12,6 +12,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace headrace::collectives {
@@ -84,6 +85,8 @@ class Messages {
     bool unwanted = false;  // or of another length than its receive: read and forgotten
   };
 
+  /// What a receive in vain adds to its error: "; ...", the tags of messages that nobody has asked for.
+  [[nodiscard]] std::string other_tags(const Receive& receive) const;
   bool push(int to);
   bool pull(int from);
   bool begin(int from, const Front& front);

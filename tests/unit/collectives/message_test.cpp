@@ -62,6 +62,30 @@ TEST(Messages, two_ranks_that_both_send_first_or_both_receive_first_do_not_block
              {{"unexpected_bytes", "1MiB"}});
 }
 
+TEST(Messages, a_receive_in_vain_names_the_tags_that_have_come) {
+  with_ranks(2, [](Comm& comm) {
+    if (comm.rank() == 0) {
+      for (const std::uint32_t tag : {7, 9, 7}) ok(comm.send(numbers(3, 1), 1, tagged(tag)));
+      ok(comm.barrier());
+      return ok(comm.barrier());  // it stays until the other rank has looked
+    }
+    ok(comm.barrier());
+    std::vector<int> got(3);
+    MessageOptions options = tagged(5);
+    options.timeout = std::chrono::milliseconds(50);
+    for (const int source : {0, any_source}) {
+      const auto late = comm.recv(got, source, options);
+      EXPECT_EQ(late.code(), Code::timed_out);
+      EXPECT_THAT(late.error().message,
+                  HasSubstr("; this recv has tag 5, and messages have come with tag 7, 9: give"));
+    }
+    ok(comm.recv(got, 0, tagged(9)));
+    for (int i = 0; i < 2; ++i) ok(comm.recv(got, 0, tagged(7)));
+    EXPECT_THAT(comm.recv(got, 0, options).error().message, testing::Not(HasSubstr("tag")));
+    ok(comm.barrier());
+  });
+}
+
 TEST(Messages, a_tag_is_found_behind_others) {
   with_ranks(2, [](Comm& comm) {
     if (comm.rank() == 0) {
