@@ -22,7 +22,7 @@ DOCUMENT = "docs/collectives.md"
 SUPPORT = "tests/fixtures/comm_support.tsv"
 MARK = re.compile(r"<!-- support -->.*?<!-- /support -->", re.DOTALL)
 # What shares the answers of a backend.
-COLUMNS = {"host": "`host`, `lazy`", "nccl": "`nccl`, `ncclx`", "p2p": "`p2p`"}
+COLUMNS = {"host": "`host`, `lazy`", "nccl": "`nccl`, `ncclx`", "oneccl": "`oneccl`", "p2p": "`p2p`"}
 TYPES = (
     "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int8 int16 int32 int64 "
     "uint8 uint16 uint32 uint64 bool complex64 complex128"

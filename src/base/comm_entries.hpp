@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entries of a table (comm_v1.h) that backends over GPUs answer alike, for a class of communicators.
+// The entries of a table (comm_v1.h) that backends answer alike, for a class of communicators.
 #pragma once
 
 #include "base/comm_border.hpp"
@@ -11,7 +11,7 @@
 namespace headrace::comm_border {
 
 /// `Communicator` has `Result<bool> issue(call, work)`, whether the work has ended already, and
-/// `bool progress()`.
+/// `bool progress()`, unless it has threads.
 template <class Communicator>
 struct Entries {
   static Communicator& of(void* comm) { return *static_cast<Communicator*>(comm); }
@@ -23,7 +23,7 @@ struct Entries {
     return {};
   }
 
-  /// A table with these entries; its backend adds the others.
+  /// A table of a backend over GPUs with these entries; it adds the others.
   static headrace_comm_backend_v1 table(const char* name, const char* version, void* context) {
     headrace_comm_backend_v1 table{};
     table.struct_size = sizeof table;
@@ -35,7 +35,7 @@ struct Entries {
     table.context = context;
     table.close = close;
     table.issue = issue;
-    table.progress = progress;
+    if constexpr (requires(Communicator& comm) { comm.progress(); }) table.progress = progress;
     return table;
   }
 

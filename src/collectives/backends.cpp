@@ -12,6 +12,7 @@
 #include "collectives/left_out.hpp"
 #include "collectives/table_comm.hpp"
 #include "nccl/backend.hpp"
+#include "oneccl/backend.hpp"
 #include "p2p/backend.hpp"
 #include "p2p/settings.hpp"
 
@@ -50,20 +51,32 @@ const LinkedIn* find_linked_in(std::string_view name) {
   return nullptr;
 }
 
-/// The linked-in backends that are C tables. All of them move memory of NVIDIA's GPUs.
-std::vector<std::string_view> gpu_backends() {
-  std::vector<std::string_view> names = nccl::backend_names();
-  names.emplace_back(p2p::backend_name);
-  return names;
+/// A linked-in backend that is a C table.
+struct LinkedTable {
+  std::string_view name;
+  std::uint32_t devices;  // headrace_comm_devices_v1
+};
+std::vector<LinkedTable> linked_tables() {
+  std::vector<LinkedTable> all;
+  for (const std::string_view name : nccl::backend_names())
+    all.push_back({name, HEADRACE_COMM_MOVES_CUDA_MEMORY});
+  all.push_back({p2p::backend_name, HEADRACE_COMM_MOVES_CUDA_MEMORY});
+  all.push_back({oneccl::backend_name, HEADRACE_COMM_MOVES_HOST_MEMORY});
+  std::erase_if(all, [](const LinkedTable& one) { return is_left_out(one.name); });
+  return all;
 }
-bool is_gpu_backend(std::string_view name) {
-  const auto names = gpu_backends();
-  return std::ranges::find(names, name) != names.end() && !is_left_out(name);
+std::optional<LinkedTable> find_linked_table(std::string_view name) {
+  const auto all = linked_tables();
+  const auto at = std::ranges::find(all, name, &LinkedTable::name);
+  return at == all.end() ? std::nullopt : std::optional(*at);
 }
-Result<headrace_comm_backend_v1> gpu_backend_table(std::string_view name) {
+Result<headrace_comm_backend_v1> load_linked_table(std::string_view name) {
   if (name == p2p::backend_name) return p2p::installed_table();
+  if (name == oneccl::backend_name) return oneccl::installed_backend().table();
   return nccl::table_of(name);
 }
+
+constexpr std::string_view torchcomms_oneccl = "xccl";  // its name there
 
 /// A candidate of `auto`.
 choice::Candidate nccl_candidate() {
@@ -120,7 +133,7 @@ class Registered {
 std::set<std::string> all_names() {
   std::set<std::string> names;
   for (const LinkedIn& one : linked_in) names.emplace(one.name);
-  for (const std::string_view name : gpu_backends()) names.emplace(name);
+  for (const LinkedTable& one : linked_tables()) names.emplace(one.name);
   std::erase_if(names, [](const std::string& name) { return is_left_out(name); });
   Registered::of_process().names(names);
   names.merge(comm_libraries());
@@ -155,8 +168,8 @@ Result<void> check_device(const CommOptions& options, std::uint32_t devices) {
   std::set<std::string> able;
   for (const LinkedIn& one : linked_in)
     if ((one.devices & needed) != 0) able.emplace(one.name);
-  if (gpu)
-    for (const std::string_view name : gpu_backends()) able.emplace(name);
+  for (const LinkedTable& one : linked_tables())
+    if ((one.devices & needed) != 0) able.emplace(one.name);
   std::erase_if(able, [](const std::string& name) { return is_left_out(name); });
   Registered::of_process().names(able, needed);
   return make_error(Code::not_supported,
@@ -184,13 +197,14 @@ choice::Source installed_choice() {
 Result<std::shared_ptr<Comm::Core>> open_backend(const CommOptions& given) {
   HEADRACE_TRY_VOID(check_options(given));
   HEADRACE_TRY(options, with_device_number(given));
+  if (options.backend == torchcomms_oneccl) options.backend = oneccl::backend_name;
   if (const LinkedIn* const found = find_linked_in(options.backend)) {
     HEADRACE_TRY_VOID(check_device(options, found->devices));
     return found->open(options);
   }
-  if (is_gpu_backend(options.backend)) {
-    HEADRACE_TRY_VOID(check_device(options, HEADRACE_COMM_MOVES_CUDA_MEMORY));
-    HEADRACE_TRY(table, gpu_backend_table(options.backend));
+  if (const auto linked = find_linked_table(options.backend)) {
+    HEADRACE_TRY_VOID(check_device(options, linked->devices));
+    HEADRACE_TRY(table, load_linked_table(options.backend));
     return TableComm::open(table, options);
   }
   if (const auto table = Registered::of_process().find(options.backend)) return open_table(*table, options);
@@ -267,6 +281,25 @@ CommBackendInfo look_at_p2p(CommBackendInfo info) {
   return info;
 }
 
+CommBackendInfo look_at_oneccl(CommBackendInfo info) {
+  info.devices = device_names(HEADRACE_COMM_MOVES_HOST_MEMORY);
+  const auto table = oneccl::installed_backend().table();
+  const auto library = oneccl::installed_backend().library();
+  if (!table || !library) {
+    info.refusal = table ? library.error().message : table.error().message;
+    return info;
+  }
+  info = with_table(std::move(info), *table);
+  info.from = library->path;
+  return info;
+}
+
+CommBackendInfo look_at_linked_table(CommBackendInfo info) {
+  if (info.name == p2p::backend_name) return look_at_p2p(std::move(info));
+  if (info.name == oneccl::backend_name) return look_at_oneccl(std::move(info));
+  return look_at_nccl(std::move(info));
+}
+
 }  // namespace
 
 CommBackendInfo look_at_backend(const std::string& name) {
@@ -279,8 +312,7 @@ CommBackendInfo look_at_backend(const std::string& name) {
     info.features = features_of(*found);
     return info;
   }
-  if (is_gpu_backend(name))
-    return name == p2p::backend_name ? look_at_p2p(std::move(info)) : look_at_nccl(std::move(info));
+  if (find_linked_table(name)) return look_at_linked_table(std::move(info));
   if (const auto table = Registered::of_process().find(name)) {
     info.from = "registered";
     return with_table(std::move(info), *table);
@@ -312,7 +344,7 @@ bool is_comm_backend_left_out(std::string_view name) { return collectives::is_le
 
 Result<void> register_comm_backend(const headrace_comm_backend_v1* table) {
   HEADRACE_TRY(checked, collectives::check_comm_table(table, {}));
-  if (collectives::find_linked_in(checked.name) == nullptr && !collectives::is_gpu_backend(checked.name) &&
+  if (collectives::find_linked_in(checked.name) == nullptr && !collectives::find_linked_table(checked.name) &&
       collectives::Registered::of_process().add(checked))
     return {};
   return make_error(Code::invalid_argument,

@@ -10,6 +10,7 @@
 #include "collectives/line_file.hpp"
 #include "collectives/trace_file.hpp"
 #include "nccl/backend.hpp"
+#include "oneccl/backend.hpp"
 #include "p2p/settings.hpp"
 
 #include <headrace/flight_recorder.hpp>
@@ -175,6 +176,8 @@ Result<std::vector<OptionInfo>> list_comm_options() {
     HEADRACE_TRY(of_backend, nccl::backend_options(backend));
     add(of_backend, backend);
   }
+  HEADRACE_TRY(of_oneccl, oneccl::backend_options());
+  add(of_oneccl, oneccl::backend_name);
   HEADRACE_TRY(of_p2p, p2p::default_options());
   add(of_p2p, "p2p");
   return all;

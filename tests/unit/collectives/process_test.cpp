@@ -154,6 +154,7 @@ constexpr std::array programs{Row{"work_through", work_through, "shm,tcp"},
 int run_rank(char** words) {
   if (is_faulty_program(words[0])) return run_faulty_rank(words);
   if (is_p2p_program(words[0])) return run_p2p_rank(words);
+  if (is_oneccl_program(words[0])) return run_oneccl_rank(words);
   CommOptions options;
   options.rank = std::stoi(words[1]);
   options.size = std::stoi(words[2]);

@@ -25,6 +25,9 @@ int run_faulty_rank(char** words);
 /// The same for p2p_test.cpp.
 bool is_p2p_program(const std::string& program);
 int run_p2p_rank(char** words);
+/// The same for oneccl_test.cpp.
+bool is_oneccl_program(const std::string& program);
+int run_oneccl_rank(char** words);
 
 template <class T>
 std::string text_of(const Result<T>& result) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operations, types and reductions each backend takes, asked of the code that refuses calls: `host` and
-// `p2p` by calls of two ranks, NCCL by its check of a call. tests/fixtures/comm_support.tsv has the answers,
-// of which tools/support_table.py makes the tables of docs/collectives.md.
+// `p2p` by calls of two ranks, NCCL and oneCCL by their check of a call. tests/fixtures/comm_support.tsv has
+// the answers, of which tools/support_table.py makes the tables of docs/collectives.md.
 #include "fake_p2p.hpp"
 #include "gpu_ranks.hpp"
 #include "ranks.hpp"
 
 #include "base/errors.hpp"
 #include "nccl/operation.hpp"
+#include "oneccl/operation.hpp"
 
 #include <headrace/comm_window.hpp>
 
@@ -225,11 +226,10 @@ std::string lines_of_p2p() {
   return lines[0];
 }
 
-/// With all that the newest version that is known has.
-std::string lines_of_nccl() {
-  nccl::Library library;
-  library.version = 23203;
-  return lines_of("nccl", [&](Op op, DType dtype, ReduceOp::Kind reduction) {
+/// By the check of a call.
+template <class Check>
+std::string lines_by_check(const std::string& backend, const Check& check) {
+  return lines_of(backend, [&](Op op, DType dtype, ReduceOp::Kind reduction) {
     const headrace_comm_elements_v1 elements{nullptr, 1, static_cast<std::int32_t>(dtype)};
     headrace_comm_call_v1 call{};
     call.struct_size = sizeof call;
@@ -238,15 +238,26 @@ std::string lines_of_nccl() {
     call.input_count = call.output_count = 1;
     call.reduction = reduction;
     call.factor = 1;
-    return nccl::check_call(library, call).ok();
+    return check(call).ok();
   });
+}
+
+/// With all that the newest version that is known has.
+std::string lines_of_nccl() {
+  nccl::Library library;
+  library.version = 23203;
+  return lines_by_check("nccl", [&](const auto& call) { return nccl::check_call(library, call); });
+}
+
+std::string lines_of_oneccl() {
+  return lines_by_check("oneccl", [](const auto& call) { return oneccl::check_call(call); });
 }
 
 const std::string file = HEADRACE_TEST_DIR "/fixtures/comm_support.tsv";
 
 TEST(CommSupport, the_table_of_operations_and_types_is_what_the_backends_take) {
-  const std::string taken =
-      "backend\toperation\ttypes\treductions\n" + lines_of_host() + lines_of_nccl() + lines_of_p2p();
+  const std::string taken = "backend\toperation\ttypes\treductions\n" + lines_of_host() + lines_of_nccl() +
+                            lines_of_oneccl() + lines_of_p2p();
   if (std::getenv("HEADRACE_WRITE_SUPPORT") != nullptr) std::ofstream(file) << taken;
   std::ifstream written(file);
   const std::string text{std::istreambuf_iterator<char>(written), {}};
