@@ -3,8 +3,6 @@
 
 #include "base/start_thread.hpp"
 
-#include <fmt/ranges.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -13,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 #include <vector>
 
 namespace headrace::oneccl {
@@ -22,11 +21,11 @@ using namespace std::chrono_literals;
 using comm_border::deadline_of;
 
 constexpr auto longest_leave = 100ms;  // until a closing communicator leaves a thread behind
+constexpr auto refusal_stays = 500ms;  // in the store, which ends with rank 0, for the others to read it
 constexpr char is_id = '+';            // before the answer of rank 0; else its error follows
 constexpr char is_error = '-';
 
 std::string process_key(int rank) { return fmt::format("process/{}", rank); }
-std::string heard_key(int rank) { return fmt::format("heard/{}", rank); }
 
 bool moves_message(std::int32_t operation) {
   return operation == HEADRACE_COMM_SEND || operation == HEADRACE_COMM_RECV;
@@ -158,7 +157,6 @@ Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
   HEADRACE_TRY_VOID(host_.set(process_key(place_.rank), parts_.process));
   if (place_.rank != 0) {
     HEADRACE_TRY(answer, host_.wait_for("unique_id", deadline, "rank 0 has not given the unique id"));
-    HEADRACE_TRY_VOID(host_.set(heard_key(place_.rank), "1"));
     return id_in(answer);
   }
   const auto id = make_id(deadline);
@@ -167,8 +165,7 @@ Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
     return id;
   }
   HEADRACE_TRY_VOID(host_.set("unique_id", is_error + id.error().message));
-  for (int rank = 1; rank < place_.size; ++rank)
-    HEADRACE_TRY_VOID(host_.wait_for(heard_key(rank), deadline, id.error().message));
+  std::this_thread::sleep_for(refusal_stays);
   return id;
 }
 

@@ -17,7 +17,7 @@ from ._python_backend import PythonComm, TorchCommBackend
 from ._types import CommOptions
 
 # Backends of torchcomms, and those of Headrace that serve them.
-SERVED_BY = {"gloo": "host", "fake": "fake"}
+SERVED_BY = {"gloo": "host", "fake": "fake", "xccl": "oneccl"}
 
 _python_backends: dict[str, type[TorchCommBackend]] = {}
 
