@@ -158,10 +158,10 @@ endfunction()
 # The versions of torch whose c10d::Backend the compiled process group has been built and tested with.
 set(headrace_group_torches 2.13)
 
-# headrace_add_torch_group(): bindings/torch/c10d/*.cpp -> the extension module headrace._torch._c10d_torch2_13. It is for this
+# headrace_add_torch_group(): bindings/torch/{c10d,comm}/*.cpp -> the extension module headrace._torch._c10d_torch2_13. It is for this
 # version of torch and of Python; with others a group written in Python serves (headrace._torch.compiled).
 function(headrace_add_torch_group)
-  headrace_glob(sources bindings/torch/c10d/*.cpp)
+  headrace_glob(sources bindings/torch/c10d/*.cpp bindings/torch/comm/*.cpp)
   if(NOT sources OR NOT TARGET headrace_torch OR HEADRACE_SANITIZE)
     return()
   endif()

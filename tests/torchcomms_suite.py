@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs torchcomms' own Python tests on headrace.compat.torchcomms.
+"""Runs torchcomms' own Python tests on Headrace: on headrace.compat.torchcomms, or on the backend that torchcomms
+loads.
 
     python tests/torchcomms_suite.py --tests CHECKOUT                       # all files, 2 ranks
     python tests/torchcomms_suite.py --tests CHECKOUT --ranks 4
     python tests/torchcomms_suite.py --tests CHECKOUT AllReduceTest         # files with this in their path
+    python tests/torchcomms_suite.py --tests CHECKOUT --installed           # torchcomms itself, our backend
+    python tests/torchcomms_suite.py --tests CHECKOUT --installed --backend gloo  # its own, to compare with
 
-CHECKOUT is a clone of torchcomms' repository: only its tests are taken, torchcomms itself is not built. Each
+CHECKOUT is a clone of torchcomms' repository: only its tests are taken. With --installed they run on the
+torchcomms that is installed, else torchcomms is not needed. Each
 file has ranks of its own, which are forked from this process. A test has passed if it passed on every rank.
 The program fails if a test fails that is not known to, or if fewer pass than are recorded here. Some marks of
 skipped tests let the tests pass: they are counted as passed, as for torchcomms' own backends.
@@ -32,6 +36,8 @@ from pathlib import Path
 
 # By the number of ranks: what has passed. 226 of them are those of tests/integration/py, as of gloo there.
 RECORDED = {2: 412}
+# The same with --installed, by the backend.
+RECORDED_INSTALLED = {2: {}}
 # Folders of tests, and the ranks of each; None: those of --ranks.
 FOLDERS = {
     "tests/integration/py": None,
@@ -55,6 +61,8 @@ KNOWN = {
     "NewGroupTest": "they want new_group to be refused, and it works",
     "ReduceScatterQuantizedTest": "they ask ncclx for it by private names",
 }
+# Those with --installed: they test what backends do.
+FOLDERS_INSTALLED = {"tests/integration/py": None}
 COMPILE = "TORCHCOMMS_PATCH_FOR_COMPILE"
 # A rank that takes longer for a file is stopped, and so are the others.
 LIMIT_SECONDS = 600
@@ -67,27 +75,37 @@ def parse() -> Options:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tests", type=Path, required=True, help="a clone of torchcomms' repository")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--backend", default="gloo", help="the backend that the tests open")
+    parser.add_argument("--installed", action="store_true", help="run on the torchcomms that is installed")
+    parser.add_argument("--backend", help="the backend that the tests open; headrace if --installed, else gloo")
+    parser.add_argument("--serve", action="store_true", help="with --installed: it is Headrace under that name")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds of a file")
     parser.add_argument("--verbose", action="store_true", help="print what the ranks of failed files print")
     parser.add_argument("names", nargs="*", help="parts of the paths of files; none: all")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.backend = options.backend or ("headrace" if options.installed else "gloo")
+    return options
 
 
-def test_files(root: Path, names: list[str]) -> list[tuple[Path, int | None]]:
+def test_files(root: Path, options: Options) -> list[tuple[Path, int | None]]:
+    names = options.names
     files = [
         (file, ranks)
-        for folder, ranks in FOLDERS.items()
+        for folder, ranks in (FOLDERS_INSTALLED if options.installed else FOLDERS).items()
         for file in sorted((root / folder).glob("*.py"))
         if "def test" in file.read_text() and re.search(r"^test_|Test\.py$", file.name)
     ]
     return [(file, ranks) for file, ranks in files if not names or any(name in str(file) for name in names)]
 
 
-def provide_packages(root: Path) -> None:
-    """Makes torchcomms our package, and the packages of tests below it those of the checkout."""
-    import headrace.compat.torchcomms.install  # noqa: F401
+def provide_packages(options: Options) -> None:
+    """Makes torchcomms our package or the installed one, and the packages of tests below it the checkout's."""
+    root = options.root
+    if not options.installed:
+        import headrace.compat.torchcomms.install  # noqa: F401
+    elif options.serve:
+        from headrace import torchcomms_backend
 
+        torchcomms_backend.serve(options.backend)
     for name in ("tests", "distwrap.tests"):
         package = types.ModuleType(f"torchcomms.{name}")
         package.__path__ = [str(root / name.replace(".", "/"))]
@@ -128,12 +146,12 @@ class Result(unittest.TextTestResult):
             self.keep(test, "failed", f"{subtest}\n{self._exc_info_to_string(error, test)}")
 
 
-def run_file(file: Path, root: Path, answer: Path) -> None:
+def run_file(file: Path, options: Options, answer: Path) -> None:
     """On a rank: runs the tests of a file and writes their outcomes."""
     if COMPILE in file.read_text():
         os.environ[COMPILE] = "1"  # the package reads it when it is imported, and the file sets it later
     try:
-        provide_packages(root)
+        provide_packages(options)
         spec = importlib.util.spec_from_file_location(file.stem, file)
         module = importlib.util.module_from_spec(spec)
         sys.modules[file.stem] = module
@@ -176,7 +194,7 @@ def fork_rank(file: Path, rank: int, size: int, port: int, folder: Path, options
     os.environ["USE_TORCHCOMMS"] = "1"
     os.chdir(folder)  # some tests write what torch.compile has made
     try:
-        run_file(file, options.root, folder / f"answer{rank}")
+        run_file(file, options, folder / f"answer{rank}")
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
@@ -246,10 +264,17 @@ def run_all(files: list[tuple[Path, int | None]], options: Options) -> Counter:
     return counts
 
 
+def recorded(options: Options) -> int:
+    """How many tests have to pass."""
+    if not options.installed:
+        return RECORDED.get(options.ranks, 0)
+    return RECORDED_INSTALLED.get(options.ranks, {}).get(options.backend, 0)
+
+
 def main() -> int:
     options = parse()
     root = options.tests / "comms" / "torchcomms"
-    files = test_files(root.resolve(), options.names)
+    files = test_files(root.resolve(), options)
     if not files:
         print(f"{root} has no tests{' of these names' if options.names else ': give a clone of torchcomms'}")
         return 2
@@ -258,7 +283,7 @@ def main() -> int:
 
     counts = run_all(files, options)
     print(f"{options.ranks} ranks: {', '.join(f'{counts[kind]} {kind}' for kind in KINDS)}")
-    least = 0 if options.names else RECORDED.get(options.ranks, 0)
+    least = 0 if options.names else recorded(options)
     if counts["passed"] < least:
         print(f"{counts['passed']} tests passed, and {least} were expected: look at the skips above")
         return 1

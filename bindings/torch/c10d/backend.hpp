@@ -5,7 +5,8 @@
 #include <headrace/comm.hpp>
 
 #include "bindings/torch/c10d/errors.hpp"
-#include "bindings/torch/c10d/tensors.hpp"
+#include "bindings/torch/c10d/arguments.hpp"
+#include "bindings/torch/comm/tensors.hpp"
 #include "bindings/torch/c10d/work.hpp"
 
 #include <torch/csrc/utils/pybind.h>

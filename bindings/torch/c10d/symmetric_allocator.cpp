@@ -2,7 +2,7 @@
 #include "bindings/torch/c10d/symmetric_allocator.hpp"
 
 #include "bindings/torch/c10d/backend.hpp"
-#include "bindings/torch/c10d/endings.hpp"
+#include "bindings/torch/comm/endings.hpp"
 #include "bindings/torch/c10d/errors.hpp"
 
 #include <c10/util/StringUtil.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/torch/c10d/work.hpp"
 
-#include "bindings/torch/c10d/endings.hpp"
+#include "bindings/torch/comm/endings.hpp"
+#include "bindings/torch/comm/kept.hpp"
 #include "bindings/torch/c10d/errors.hpp"
 
 #include <ATen/core/ivalue.h>
@@ -14,27 +15,6 @@ namespace headrace::torch_group {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Whether this thread may free tensors: it holds no lock of a communicator.
-thread_local bool frees_here = false;
-
-/// Tensors that are freed on a thread of torch's users, or on the thread for endings: some need the GIL to
-/// go.
-struct Kept {
-  explicit Kept(Tensors&& kept) : tensors(std::move(kept)) {}
-  Kept(const Kept&) = delete;
-  Kept& operator=(const Kept&) = delete;
-  ~Kept() {
-    if (!frees_here) at_endings([last = std::make_shared<Tensors>(std::move(tensors))] {});
-  }
-  Tensors tensors;
-};
-
-std::shared_ptr<Tensors> keep(Tensors&& tensors) {
-  auto kept = std::make_shared<Kept>(std::move(tensors));
-  Tensors* const inside = &kept->tensors;
-  return {std::move(kept), inside};
-}
 
 std::optional<TensorList> profiled(const char* title, const Tensors& tensors) {
   if (title == nullptr) return std::nullopt;
@@ -59,10 +39,9 @@ GroupWork::GroupWork(std::shared_ptr<Comm> comm, c10d::OpType type, const char* 
 }
 
 GroupWork::~GroupWork() {
-  const bool before = std::exchange(frees_here, true);
+  const FreesHere scope;
   works_.clear();
   tensors_.clear();
-  frees_here = before;
 }
 
 void GroupWork::add_all(const GroupWork& other) {

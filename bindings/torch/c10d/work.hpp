@@ -4,7 +4,7 @@
 
 #include <headrace/comm.hpp>
 
-#include "bindings/torch/c10d/tensors.hpp"
+#include "bindings/torch/comm/tensors.hpp"
 
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>

@@ -65,8 +65,8 @@ def _elements(memory: Tensor) -> Tensor:
 def _refuse(tensor: Tensor) -> NoReturn:
     if not tensor.is_cpu:
         raise RuntimeError(
-            f'the tensor is on {tensor.device}, and "headrace" takes tensors on the CPU: make a group for '
-            'others, as torch.distributed.new_group(backend="nccl")'
+            f'the tensor is on {tensor.device}, and "headrace" takes tensors on the CPU: use another backend '
+            'for others, as "nccl"'
         )
     raise RuntimeError(
         f"the tensor has the layout {tensor.layout}, which all_reduce alone takes: give tensor.to_dense()"

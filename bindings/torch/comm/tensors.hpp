@@ -6,7 +6,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <span>
 #include <vector>
@@ -52,12 +51,7 @@ class Tensors {
   c10::SmallVector<Used, 2> used_;
 };
 
-/// The tensor of a list of one: torch passes lists, which had an entry for each GPU of a process.
-const at::Tensor& only(const TensorList& tensors);
 /// Whether all have as many elements.
 bool of_one_length(std::span<const at::Tensor> tensors);
-
-/// errors: c10::ValueError (torch has it, and Headrace does not)
-ReduceOp reduction_of(const c10d::ReduceOp& op);
 
 }  // namespace headrace::torch_group

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bindings/torch/c10d/tensors.hpp"
+#include "bindings/torch/comm/tensors.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -12,8 +12,7 @@ namespace {
 
 void check(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_cpu(), "the tensor is on ", tensor.device(),
-              ", and \"headrace\" takes tensors on the CPU: make a group for others, as "
-              "torch.distributed.new_group(backend=\"nccl\")");
+              ", and \"headrace\" takes tensors on the CPU: use another backend for others, as \"nccl\"");
   TORCH_CHECK(tensor.layout() == at::kStrided, "the tensor has the layout ", tensor.layout(),
               ", which all_reduce alone takes: give tensor.to_dense()");
 }
@@ -69,12 +68,6 @@ DType dtype_of(const at::Tensor& tensor) {
   }
   TORCH_CHECK(false, "the tensor has the type ", tensor.scalar_type(),
               ", which \"headrace\" does not have: move its bytes, tensor.view(torch.uint8)");
-}
-
-double factor_of(const c10d::ReduceOp& op) {
-  const auto* premul = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(premul != nullptr, "PREMUL_SUM has no factor: torch.distributed._make_nccl_premul_sum");
-  return premul->tensor_factor.defined() ? premul->tensor_factor.item<double>() : premul->double_factor;
 }
 
 }  // namespace
@@ -138,43 +131,9 @@ TensorList Tensors::outputs() const {
   return outputs;
 }
 
-const at::Tensor& only(const TensorList& tensors) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, tensors.size(),
-                    " tensors were given: an operation takes one, or its _coalesced form");
-  return tensors.front();
-}
-
 bool of_one_length(std::span<const at::Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(),
                      [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
-}
-
-ReduceOp reduction_of(const c10d::ReduceOp& op) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return ReduceOp::sum;
-    case c10d::ReduceOp::AVG:
-      return ReduceOp::avg;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::product;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::min;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::max;
-    case c10d::ReduceOp::BAND:
-      return ReduceOp::band;
-    case c10d::ReduceOp::BOR:
-      return ReduceOp::bor;
-    case c10d::ReduceOp::BXOR:
-      return ReduceOp::bxor;
-    case c10d::ReduceOp::PREMUL_SUM:
-      return {ReduceOp::premul_sum, factor_of(op)};
-    case c10d::ReduceOp::UNUSED:
-      break;
-  }
-  TORCH_CHECK_VALUE(
-      false, "reduction ", static_cast<int>(op.op_),
-      " is none of Headrace: it has SUM, PRODUCT, MIN, MAX, AVG, BAND, BOR, BXOR and PREMUL_SUM");
 }
 
 }  // namespace headrace::torch_group

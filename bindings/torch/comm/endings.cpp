@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bindings/torch/c10d/endings.hpp"
+#include "bindings/torch/comm/endings.hpp"
 
 #include <pthread.h>
 
