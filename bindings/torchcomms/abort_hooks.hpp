@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 
 namespace headrace::torchcomms_backend {
@@ -19,10 +20,15 @@ class AbortHooks {
   void run();
   /// The communicator has other ranks now: the next run calls them again.
   void renew();
+  /// Forgets all: the communicator ends, and works that are under way call none.
+  void clear();
 
  private:
+  // Hooks of Python may neither be copied nor freed without the GIL, so pointers are copied, and a hook is
+  // freed by the thread that removes it.
+  using Hook = std::shared_ptr<const ::torch::comms::AbortHook>;
   std::mutex mutex_;
-  std::map<std::int64_t, ::torch::comms::AbortHook> hooks_;
+  std::map<std::int64_t, Hook> hooks_;
   bool has_run_ = false;
 };
 

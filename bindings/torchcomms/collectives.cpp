@@ -44,9 +44,8 @@ WorkPtr HeadraceTorchComm::all_reduce(at::Tensor& tensor, const tc::ReduceOp& op
   const ReduceOp reduction = reduction_of(op);
   Tensors used;
   const Elements memory = used.writes(tensor);
-  return start(std::move(used), async_op, options, [&](const OpOptions& with) {
-    return comm_->all_reduce(memory, reduction, with);
-  });
+  return start(std::move(used), async_op, options,
+               [&](const OpOptions& with) { return comm_->all_reduce(memory, reduction, with); });
 }
 
 WorkPtr HeadraceTorchComm::all_gather(const TensorList& tensor_list, const at::Tensor& tensor, bool async_op,
@@ -110,9 +109,8 @@ WorkPtr HeadraceTorchComm::reduce_scatter(at::Tensor& output, const TensorList& 
   Tensors used;
   const Elements to = used.writes(output);
   const std::vector<ConstElements> from = used.reads_each(input_list);
-  return start(std::move(used), async_op, options, [&](const OpOptions& with) {
-    return comm_->reduce_scatter(to, from, reduction, with);
-  });
+  return start(std::move(used), async_op, options,
+               [&](const OpOptions& with) { return comm_->reduce_scatter(to, from, reduction, with); });
 }
 
 WorkPtr HeadraceTorchComm::reduce_scatter_v(at::Tensor& output, const TensorList& input_list,
@@ -122,9 +120,8 @@ WorkPtr HeadraceTorchComm::reduce_scatter_v(at::Tensor& output, const TensorList
   Tensors used;
   const Elements to = used.writes(output);
   const std::vector<ConstElements> from = used.reads_each(input_list);
-  return start(std::move(used), async_op, options, [&](const OpOptions& with) {
-    return comm_->reduce_scatter_v(to, from, reduction, with);
-  });
+  return start(std::move(used), async_op, options,
+               [&](const OpOptions& with) { return comm_->reduce_scatter_v(to, from, reduction, with); });
 }
 
 WorkPtr HeadraceTorchComm::reduce_scatter_single(at::Tensor& output, const at::Tensor& input,
@@ -191,9 +188,8 @@ WorkPtr HeadraceTorchComm::reduce(const at::Tensor& tensor, int root, const tc::
   const ReduceOp reduction = reduction_of(op);
   Tensors used;
   const Elements memory = used.uses(tensor, root == getRank());
-  return start(std::move(used), async_op, options, [&](const OpOptions& with) {
-    return comm_->reduce(memory, root, reduction, with);
-  });
+  return start(std::move(used), async_op, options,
+               [&](const OpOptions& with) { return comm_->reduce(memory, root, reduction, with); });
 }
 
 WorkPtr HeadraceTorchComm::scatter(at::Tensor& output_tensor, const TensorList& input_tensor_list, int root,

@@ -32,6 +32,7 @@ using WorkPtr = c10::intrusive_ptr<tc::TorchWork>;
 class HeadraceTorchComm final : public tc::TorchCommBackend {
  public:
   HeadraceTorchComm() = default;
+  ~HeadraceTorchComm() override { hooks_->clear(); }
 
   // --- its life
   void init(at::Device device, const std::string& name, const tc::CommOptions& options) override;

@@ -29,8 +29,7 @@ WorkPtr HeadraceTorchComm::batch_op_issue(const std::vector<tc::BatchSendRecv::P
   for (const auto& op : ops)
     take(op.type == Kind::SEND ? batch.send(used.reads(op.tensor), op.peer)
                                : batch.recv(used.writes(op.tensor), op.peer));
-  return start(std::move(used), async_op, options,
-               [&](const OpOptions& with) { return batch.issue(with); });
+  return start(std::move(used), async_op, options, [&](const OpOptions& with) { return batch.issue(with); });
 }
 
 }  // namespace headrace::torchcomms_backend

@@ -37,13 +37,13 @@ def _announce() -> None:
                 "(docs/torchcomms.md)"
             )
         os.environ[VARIABLE] = str(LIBRARY)
-    atexit.register(_stop)
+    atexit.register(_stop, os.environ[VARIABLE])
 
 
-def _stop() -> None:
+def _stop(library: str) -> None:
     """Ends the library's thread before the interpreter goes: hooks and tensors may need it."""
     try:
-        loaded = ctypes.CDLL(os.environ[VARIABLE], os.RTLD_LAZY | os.RTLD_NOLOAD)
+        loaded = ctypes.CDLL(library, os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
         return  # no program has opened a communicator
     loaded.headrace_torchcomms_stop()

@@ -4,10 +4,10 @@
 
 #include <headrace/comm.hpp>
 
-#include "bindings/torch/c10d/errors.hpp"
 #include "bindings/torch/c10d/arguments.hpp"
-#include "bindings/torch/comm/tensors.hpp"
+#include "bindings/torch/c10d/errors.hpp"
 #include "bindings/torch/c10d/work.hpp"
+#include "bindings/torch/comm/tensors.hpp"
 
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>

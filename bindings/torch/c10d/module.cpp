@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The extension module headrace._torch._c10d_torch<version>: headrace._torch.compiled finds it.
 #include "bindings/torch/c10d/backend.hpp"
-#include "bindings/torch/comm/endings.hpp"
 #include "bindings/torch/c10d/errors.hpp"
 #include "bindings/torch/c10d/symmetric_allocator.hpp"
 #include "bindings/torch/c10d/work.hpp"
+#include "bindings/torch/comm/endings.hpp"
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>

@@ -2,8 +2,8 @@
 #include "bindings/torch/c10d/symmetric_allocator.hpp"
 
 #include "bindings/torch/c10d/backend.hpp"
-#include "bindings/torch/comm/endings.hpp"
 #include "bindings/torch/c10d/errors.hpp"
+#include "bindings/torch/comm/endings.hpp"
 
 #include <c10/util/StringUtil.h>
 

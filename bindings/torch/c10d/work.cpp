@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/torch/c10d/work.hpp"
 
+#include "bindings/torch/c10d/errors.hpp"
 #include "bindings/torch/comm/endings.hpp"
 #include "bindings/torch/comm/kept.hpp"
-#include "bindings/torch/c10d/errors.hpp"
 
 #include <ATen/core/ivalue.h>
 
