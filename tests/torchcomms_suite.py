@@ -9,8 +9,8 @@
     python tests/torchcomms_suite.py --tests CHECKOUT --installed --backend gloo  # its own, to compare with
 
 CHECKOUT is a clone of torchcomms' repository: only its tests are taken. With --installed they run on the
-torchcomms that is installed, else torchcomms is not needed. Each file has ranks of its own, which are forked from
-this process. A test has passed if it passed on every rank.
+torchcomms that is installed, else torchcomms is not needed. Each file has ranks of its own, which are forked
+from this process. A test has passed if it passed on every rank.
 The program fails if a test fails that is not known to, or if fewer pass than are recorded here. Some marks of
 skipped tests let the tests pass: they are counted as passed, as for torchcomms' own backends.
 """
@@ -62,7 +62,7 @@ KNOWN = {
 }
 # Those with --installed: they test what backends do.
 FOLDERS_INSTALLED = {"tests/integration/py": None}
-# What cannot pass there with headrace: these want what it has to be refused by backends that they do not name.
+# What cannot pass there.
 UNNAMED = "it wants a backend that it does not name to refuse what headrace does"
 KNOWN_INSTALLED = {
     "GetInitHandleTest.test_get_init_handle": UNNAMED,
@@ -109,7 +109,7 @@ def test_files(root: Path, options: Options) -> list[tuple[Path, int | None]]:
 
 
 def provide_packages(options: Options) -> None:
-    """Makes torchcomms our package or the installed one, and the packages of tests below it the checkout's."""
+    """Makes torchcomms our package, or the installed one, and the packages of its tests the checkout's."""
     root = options.root
     if not options.installed:
         import headrace.compat.torchcomms.install  # noqa: F401

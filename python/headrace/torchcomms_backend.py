@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import os
 from pathlib import Path
 
@@ -23,8 +24,7 @@ def serve(name: str) -> None:
     It is called before the process first opens a communicator of that name.
     Errors: ImportError (torchcomms is not installed), OSError (the library does not load: why).
     """
-    import torchcomms  # noqa: F401  # it loads the libraries that the backend stands on
-
+    importlib.import_module("torchcomms")  # it loads the libraries that the backend stands on
     ctypes.CDLL(os.environ[VARIABLE]).headrace_torchcomms_serve(name.encode())
 
 
@@ -32,9 +32,9 @@ def _announce() -> None:
     if VARIABLE not in os.environ:
         if not LIBRARY.is_file():
             raise ImportError(
-                "Headrace was built without its backend for torchcomms: install torchcomms, and build Headrace "
-                f"with HEADRACE_TORCHCOMMS_ROOT=<a clone of torchcomms>, or let {VARIABLE} name the library "
-                "(docs/torchcomms.md)"
+                "Headrace was built without its backend for torchcomms: install torchcomms, and build "
+                "Headrace with HEADRACE_TORCHCOMMS_ROOT=<a clone of torchcomms> (docs/torchcomms.md), or let "
+                f"{VARIABLE} name the library"
             )
         os.environ[VARIABLE] = str(LIBRARY)
     atexit.register(_stop, os.environ[VARIABLE])
