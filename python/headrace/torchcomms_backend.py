@@ -24,7 +24,9 @@ def serve(name: str) -> None:
     It is called before the process first opens a communicator of that name.
     Errors: ImportError (torchcomms is not installed), OSError (the library does not load: why).
     """
-    importlib.import_module("torchcomms")  # it loads the libraries that the backend stands on
+    # torch first: it looks for torchcomms while it is imported, and does not find one that is importing it.
+    for package in ("torch", "torchcomms"):
+        importlib.import_module(package)  # they load the libraries that this one stands on
     ctypes.CDLL(os.environ[VARIABLE]).headrace_torchcomms_serve(name.encode())
 
 
