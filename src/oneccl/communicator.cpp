@@ -3,6 +3,7 @@
 
 #include "base/start_thread.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -31,14 +33,16 @@ bool moves_message(std::int32_t operation) {
   return operation == HEADRACE_COMM_SEND || operation == HEADRACE_COMM_RECV;
 }
 
-Result<UniqueId> id_in(const std::string& answer) {
+Result<UniqueId> id_in(std::string_view answer) {
+  if (!answer.starts_with(is_id))
+    return make_error(Code::not_supported, "rank 0 says: {}",
+                      answer.substr(std::min<std::size_t>(1, answer.size())));
   UniqueId id{};
-  if (answer.empty() || answer.front() != is_id)
-    return make_error(Code::not_supported, "rank 0 says: {}", answer.substr(answer.empty() ? 0 : 1));
-  if (answer.size() != 1 + sizeof id)
-    return make_error(Code::corrupt, "rank 0 gave an id of {} bytes, and {} are expected", answer.size() - 1,
+  answer.remove_prefix(1);
+  if (answer.size() != sizeof id)
+    return make_error(Code::corrupt, "rank 0 gave an id of {} bytes, and {} are expected", answer.size(),
                       sizeof id);
-  std::memcpy(&id, answer.data() + 1, sizeof id);
+  std::memcpy(&id, answer.data(), sizeof id);
   return id;
 }
 
@@ -156,8 +160,9 @@ Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
   if (place_.size == 1) return make_id(deadline);
   HEADRACE_TRY_VOID(host_.set(process_key(place_.rank), parts_.process));
   if (place_.rank != 0) {
-    HEADRACE_TRY(answer, host_.wait_for("unique_id", deadline, "rank 0 has not given the unique id"));
-    return id_in(answer);
+    const auto answer = host_.wait_for("unique_id", deadline, "rank 0 has not given the unique id");
+    if (!answer) return answer.error();
+    return id_in(*answer);
   }
   const auto id = make_id(deadline);
   if (id) {

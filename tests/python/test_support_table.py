@@ -22,19 +22,22 @@ nccl\tall_reduce\tfloat32\tsum
 nccl\treduce\tfloat32\tsum
 nccl\tscatter\tall\t-
 nccl\tbarrier\t-\t-
+oneccl\tall_reduce\tint8\tmin,max
+oneccl\treduce\tint8\tmin,max
+oneccl\tscatter\tall\t-
 p2p\tall_reduce\tint8\tall
 p2p\treduce\tint8\tall
 p2p\tscatter\tall\t-
 """
 TABLES = """
-| operation | `host`, `lazy` | `nccl`, `ncclx` | `p2p` |
-| --- | --- | --- | --- |
-| `all_reduce`, `reduce` | as below | as below | as below |
-| `reduce_scatter_quantized` | float32: sum | no | no |
-| `scatter` | every type | every type | every type |
-| `put` | every type | no | no |
-| `atomic_add` | int32, int64 | no | no |
-| `barrier` | yes | yes | no |
+| operation | `host`, `lazy` | `nccl`, `ncclx` | `oneccl` | `p2p` |
+| --- | --- | --- | --- | --- |
+| `all_reduce`, `reduce` | as below | as below | as below | as below |
+| `reduce_scatter_quantized` | float32: sum | no | no | no |
+| `scatter` | every type | every type | every type | every type |
+| `put` | every type | no | no | no |
+| `atomic_add` | int32, int64 | no | no | no |
+| `barrier` | yes | yes | no | no |
 """
 
 
@@ -61,9 +64,9 @@ def test_the_tables_are_written_between_the_marks(tool, root):
     assert tool.main(["--write", "--root", str(root)]) == 0
     text = (root / "docs" / "collectives.md").read_text()
     assert TABLES in text and text.endswith("<!-- /support -->\n\nThe rest.\n")
-    assert "| float32 | sum, avg | sum | none |" in text
-    assert "| int8 | all | none | all |" in text
-    assert "| bool | all | none | none |" in text
+    assert "| float32 | sum, avg | sum | none | none |" in text
+    assert "| int8 | all | none | min, max | all |" in text
+    assert "| bool | all | none | none | none |" in text
     assert tool.main(["--root", str(root)]) == 0
 
 

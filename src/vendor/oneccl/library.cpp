@@ -13,8 +13,7 @@ namespace headrace::oneccl {
 namespace {
 
 // The second package has libccl.so.1 without SYCL, which takes the place of the first one's.
-constexpr const char* how_to_install =
-    "pip install --no-deps oneccl, then pip install --no-deps oneccl-cpu; conda and oneAPI have it too";
+constexpr const char* how_to_install = "pip install --no-deps oneccl, then pip install --no-deps oneccl-cpu";
 // In a virtual environment the package's files lie in its folder lib, which is above Headrace's.
 constexpr InstalledLibrary installed{"oneccl", "libccl.so.2", ".", how_to_install};
 

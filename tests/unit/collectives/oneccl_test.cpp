@@ -393,7 +393,7 @@ std::string why_not() {
 class OnecclProcesses : public testing::TestWithParam<int> {};
 
 TEST_P(OnecclProcesses, every_operation_gives_the_bytes_of_host) {
-  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << "no oneCCL: " << why;
+  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << why;
   RankProcesses ranks("oneccl_compare", GetParam());
   for (int rank = 0; rank < GetParam(); ++rank)
     EXPECT_EQ(ranks.line_of(static_cast<std::size_t>(rank)), "all right");
@@ -401,7 +401,7 @@ TEST_P(OnecclProcesses, every_operation_gives_the_bytes_of_host) {
 INSTANTIATE_TEST_SUITE_P(Sizes, OnecclProcesses, testing::Values(2, 3));
 
 TEST(OnecclSurvivors, a_rank_that_does_not_come_is_late_and_the_others_go_on_without_it) {
-  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << "no oneCCL: " << why;
+  if (const std::string why = why_not(); !why.empty()) GTEST_SKIP() << why;
   RankProcesses ranks("oneccl_dies", 3);
   for (const std::size_t rank : {0UL, 2UL}) {
     const std::string line = ranks.line_of(rank);
