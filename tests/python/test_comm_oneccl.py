@@ -26,6 +26,6 @@ def test_one_rank_adds_or_the_error_says_what_to_install():
         assert "pip install" in str(refused)
         pytest.skip(f"oneCCL cannot be used: {refused}")
     data = np.arange(5, dtype=np.float32)
-    comm.all_reduce(data, "sum")
+    comm.all_reduce(data, headrace.ReduceOp.SUM)
     assert data.tolist() == [0, 1, 2, 3, 4]
     comm.finalize()
