@@ -11,8 +11,10 @@
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <future>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -374,9 +376,16 @@ TEST(Oneccl, refuses_a_device_a_hint_and_a_library_that_is_not_there) {
   options.device = "cuda:0";
   EXPECT_THAT(text_of(Comm::open(options)), HasSubstr("backend oneccl does not move memory of cuda:0"));
   options.device = "cpu";
-  ::setenv("HEADRACE_ONECCL_LIBRARY", "/nowhere/libccl.so.2", 1);
+  constexpr const char* variable = "HEADRACE_ONECCL_LIBRARY";
+  const char* const given = std::getenv(variable);  // for the tests of the library itself
+  const std::optional<std::string> before =
+      given == nullptr ? std::nullopt : std::optional<std::string>(given);
+  ::setenv(variable, "/nowhere/libccl.so.2", 1);
   const auto found = oneccl::backend_options();
-  ::unsetenv("HEADRACE_ONECCL_LIBRARY");
+  if (before)
+    ::setenv(variable, before->c_str(), 1);
+  else
+    ::unsetenv(variable);
   ASSERT_TRUE(found);
   EXPECT_THAT(text_of(oneccl::load_library(must(found->text("library")))),
               HasSubstr("option oneccl.library names /nowhere/libccl.so.2"));
