@@ -1378,7 +1378,7 @@ STEPS: dict[str, Step] = {
     "racecheck": Step(racecheck, 60, 11),
     "soak": Step(soak, 120, 16, gpus=2),
     "nixl": Step(nixl, 150, 53),
-    "collectives": Step(collectives, 180, 75),
+    "collectives": Step(collectives, 180, 67),
     "paths": Step(paths, 60, 5),
     "native": Step(native, 60, 0, gpus=0),
     # A sitting of their own, or what a driver is asked once.

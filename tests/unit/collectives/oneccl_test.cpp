@@ -4,6 +4,7 @@
 #include "fake_oneccl.hpp"
 #include "rank_processes.hpp"
 
+#include "base/options.hpp"
 #include "oneccl/backend.hpp"
 
 #include <gmock/gmock.h>
