@@ -78,7 +78,7 @@ struct Communicator::Shared {
 /// A thread that runs tasks in their order. It ends when the lane goes and the library lets go of it.
 class Communicator::Lane {
  public:
-  static Result<std::unique_ptr<Lane>> start(std::shared_ptr<Shared> shared) {
+  static Result<std::unique_ptr<Lane>> start(const std::shared_ptr<Shared>& shared) {
     auto queue = std::make_shared<Queue>();
     {
       const std::scoped_lock lock(shared->mutex);
@@ -164,7 +164,7 @@ Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
     if (!answer) return answer.error();
     return id_in(*answer);
   }
-  const auto id = make_id(deadline);
+  auto id = make_id(deadline);
   if (id) {
     HEADRACE_TRY_VOID(host_.set("unique_id", is_id + std::string(id->bytes, sizeof id->bytes)));
     return id;

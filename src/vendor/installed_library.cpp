@@ -37,7 +37,8 @@ void* open_file(const char* path, int flags = 0) { return ::dlopen(path, RTLD_NO
 
 OpenedLibrary with_path(void* handle, const char* otherwise) {
   const link_map* map = nullptr;
-  if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && *map->l_name != '\0') return {handle, map->l_name};
+  if (::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && *map->l_name != '\0')
+    return {handle, map->l_name};
   return {handle, otherwise};
 }
 

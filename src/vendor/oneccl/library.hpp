@@ -12,7 +12,7 @@
 
 namespace headrace::oneccl {
 
-using Comm = struct CommObject*;
+using Comm = struct OnecclComm*;
 
 /// Brings the ranks of a communicator together. Passed by value.
 struct UniqueId {
