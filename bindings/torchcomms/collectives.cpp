@@ -13,12 +13,16 @@ namespace {
 /// Elements of each rank: splits count rows, and what lies behind them is not used.
 std::vector<std::size_t> elements_of_ranks(const at::Tensor& tensor, const std::vector<std::uint64_t>& rows) {
   const auto count = static_cast<std::uint64_t>(tensor.dim() == 0 ? 1 : tensor.size(0));
-  const std::uint64_t sum = std::accumulate(rows.begin(), rows.end(), std::uint64_t{0});
-  TORCH_CHECK(sum <= count, "the splits have ", sum, " rows, and the tensor has ", count);
   const std::uint64_t of_row = count == 0 ? 0 : static_cast<std::uint64_t>(tensor.numel()) / count;
   std::vector<std::size_t> elements;
   elements.reserve(rows.size());
-  for (const std::uint64_t part : rows) elements.push_back(static_cast<std::size_t>(part * of_row));
+  std::uint64_t left = count;
+  for (const std::uint64_t part : rows) {
+    TORCH_CHECK(part <= left, "a split has ", part, " rows, and ", left, " of the tensor's ", count,
+                " are left");
+    left -= part;
+    elements.push_back(static_cast<std::size_t>(part * of_row));
+  }
   return elements;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/operation.hpp"
 
+#include "base/comm_calls.hpp"
+
 #include <headrace/comm_call.hpp>
 
 #include <cstddef>
@@ -220,21 +222,6 @@ Outcome Queued::run() {
   }
 }
 
-bool reduces(std::int32_t operation) {
-  return operation == HEADRACE_COMM_ALL_REDUCE || operation == HEADRACE_COMM_REDUCE ||
-         (operation >= HEADRACE_COMM_REDUCE_SCATTER && operation <= HEADRACE_COMM_REDUCE_SCATTER_SINGLE);
-}
-
-Result<void> check_message(const headrace_comm_call_v1& call) {
-  if (call.tag != 0)
-    return make_error(Code::not_supported,
-                      "NCCL has no tags, and tag {} is given: messages of two ranks come in their order",
-                      call.tag);
-  if (call.operation == HEADRACE_COMM_RECV && call.peer < 0)
-    return make_error(Code::not_supported, "NCCL receives from a given rank alone: name the source");
-  return {};
-}
-
 }  // namespace
 
 Result<Reduction> check_call(const Library& library, const headrace_comm_call_v1& call) {
@@ -243,8 +230,9 @@ Result<Reduction> check_call(const Library& library, const headrace_comm_call_v1
                       comm_operation_name(static_cast<CommOperation>(call.operation)));
   if (call.hint_count != 0)
     return make_error(Code::invalid_argument, "its calls have no hints, and {} is given", call.hints[0].name);
-  if (is_message(static_cast<CommOperation>(call.operation))) HEADRACE_TRY_VOID(check_message(call));
-  if (!reduces(call.operation)) return Reduction{};
+  if (is_message(static_cast<CommOperation>(call.operation)))
+    HEADRACE_TRY_VOID(comm_border::check_message(call, "NCCL"));
+  if (!comm_border::reduces(call.operation)) return Reduction{};
   const Elements& elements = call.input_count != 0 ? call.inputs[0] : call.outputs[0];
   return reduction_of(library, elements.dtype, call.reduction);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/reduction.hpp"
 
+#include "base/comm_calls.hpp"
+
 #include "base/small_float.hpp"
 
 #include <headrace/comm_call.hpp>
@@ -66,22 +68,6 @@ std::optional<ReduceOp> plain_op(std::int32_t reduction) {
   }
 }
 
-/// Bytes of 0 and 1.
-std::optional<ReduceOp> op_of_booleans(std::int32_t reduction) {
-  switch (reduction) {
-    case HEADRACE_COMM_SUM:
-    case HEADRACE_COMM_MAX:
-    case HEADRACE_COMM_BOR:
-      return ReduceOp::max;
-    case HEADRACE_COMM_PRODUCT:
-    case HEADRACE_COMM_MIN:
-    case HEADRACE_COMM_BAND:
-      return ReduceOp::min;
-    default:
-      return std::nullopt;
-  }
-}
-
 /// Pairs of numbers, of which only sums are sums of complex numbers.
 Result<Reduction> of_complex(DType dtype, std::int32_t reduction) {
   const bool sums = reduction == HEADRACE_COMM_SUM || reduction == HEADRACE_COMM_AVG ||
@@ -107,7 +93,8 @@ Result<Reduction> reduction_of(const Library& library, std::int32_t dtype, std::
   const auto type = static_cast<DType>(dtype);
   if (type == DType::complex64 || type == DType::complex128) return of_complex(type, reduction);
   if (type == DType::boolean) {
-    if (const auto op = op_of_booleans(reduction)) return Reduction{DataType::uint8, 1, *op, false};
+    if (const auto op = comm_border::reduction_of_bytes(reduction))
+      return Reduction{DataType::uint8, 1, *plain_op(*op), false};
     return lacks(type, reduction);
   }
   const auto number = number_type(type);

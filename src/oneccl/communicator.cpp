@@ -75,7 +75,8 @@ struct Communicator::Shared {
   int threads = 0;                // that have not ended
 };
 
-/// A thread that runs tasks in their order. It ends when the lane goes and the library lets go of it.
+/// A thread that runs tasks in their order. The thread ends once the lane is destroyed and the task that it
+/// runs has returned.
 class Communicator::Lane {
  public:
   static Result<std::unique_ptr<Lane>> start(const std::shared_ptr<Shared>& shared) {

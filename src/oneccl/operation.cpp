@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "oneccl/operation.hpp"
 
+#include "base/comm_calls.hpp"
+
 #include <headrace/comm_call.hpp>
 
 #include <algorithm>
@@ -64,25 +66,12 @@ std::optional<ReduceOp> op_of_numbers(std::int32_t reduction) {
   }
 }
 
-/// Bytes of 0 and 1.
-std::optional<ReduceOp> op_of_booleans(std::int32_t reduction) {
-  switch (reduction) {
-    case HEADRACE_COMM_SUM:
-    case HEADRACE_COMM_MAX:
-    case HEADRACE_COMM_BOR:
-      return ReduceOp::max;
-    case HEADRACE_COMM_PRODUCT:
-    case HEADRACE_COMM_MIN:
-    case HEADRACE_COMM_BAND:
-      return ReduceOp::min;
-    default:
-      return std::nullopt;
-  }
-}
-
 /// Complex numbers are pairs of numbers, of which only sums are sums.
 std::optional<ReduceOp> op_of(DType dtype, std::int32_t reduction) {
-  if (dtype == DType::boolean) return op_of_booleans(reduction);
+  if (dtype == DType::boolean) {
+    const auto of_bytes = comm_border::reduction_of_bytes(reduction);
+    return of_bytes ? op_of_numbers(*of_bytes) : std::nullopt;
+  }
   const bool is_pair = dtype == DType::complex64 || dtype == DType::complex128;
   if (is_pair && reduction != HEADRACE_COMM_SUM) return std::nullopt;
   return op_of_numbers(reduction);
@@ -104,21 +93,6 @@ Result<Reduction> reduction_of(const Elements& elements, std::int32_t reduction)
   return Reduction{*type, is_pair ? 2U : 1U, *op};
 }
 
-bool reduces(std::int32_t operation) {
-  return operation == HEADRACE_COMM_ALL_REDUCE || operation == HEADRACE_COMM_REDUCE ||
-         (operation >= HEADRACE_COMM_REDUCE_SCATTER && operation <= HEADRACE_COMM_REDUCE_SCATTER_SINGLE);
-}
-
-Result<void> check_message(const headrace_comm_call_v1& call) {
-  if (call.tag != 0)
-    return make_error(Code::not_supported,
-                      "oneCCL has no tags, and tag {} is given: messages of two ranks come in their order",
-                      call.tag);
-  if (call.operation == HEADRACE_COMM_RECV && call.peer < 0)
-    return make_error(Code::not_supported, "oneCCL receives from a given rank alone: name the source");
-  return {};
-}
-
 bool all_same(std::span<const std::size_t> counts) {
   return std::ranges::adjacent_find(counts, std::not_equal_to{}) == counts.end();
 }
@@ -137,8 +111,9 @@ Result<Reduction> check_call(const headrace_comm_call_v1& call) {
                       comm_operation_name(static_cast<CommOperation>(call.operation)));
   if (call.hint_count != 0)
     return make_error(Code::invalid_argument, "its calls have no hints, and {} is given", call.hints[0].name);
-  if (is_message(static_cast<CommOperation>(call.operation))) HEADRACE_TRY_VOID(check_message(call));
-  if (!reduces(call.operation)) return Reduction{};
+  if (is_message(static_cast<CommOperation>(call.operation)))
+    HEADRACE_TRY_VOID(comm_border::check_message(call, "oneCCL"));
+  if (!comm_border::reduces(call.operation)) return Reduction{};
   return reduction_of(call.input_count != 0 ? call.inputs[0] : call.outputs[0], call.reduction);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "p2p/communicator.hpp"
 
+#include "base/comm_calls.hpp"
+
 #include <headrace/comm_call.hpp>
 
 #include <algorithm>
@@ -22,11 +24,6 @@ constexpr auto longest_farewell = 100ms;  // from the loss of a rank until what 
 constexpr auto longest_early_end = 10ms;  // from an abort until a kernel that runs has left
 constexpr auto longest_move = 20ms;       // until ranks that move elements of an early end are done
 constexpr std::int64_t after_host_ns = 5'000'000'000;  // a kernel's deadline, if the host does not end it
-
-bool reduces(std::int32_t operation) {
-  return operation == HEADRACE_COMM_ALL_REDUCE || operation == HEADRACE_COMM_REDUCE ||
-         (operation >= HEADRACE_COMM_REDUCE_SCATTER && operation <= HEADRACE_COMM_REDUCE_SCATTER_SINGLE);
-}
 
 Error why_ended() { return make_error(Code::canceled, "the communicator has ended"); }
 
@@ -268,7 +265,8 @@ bool Communicator::watch(std::uint64_t work, const Place& place, int status) {
 /// What is not the host's to check: whether there is such a reduction.
 Error Communicator::refusal(const Call& call, cuda::Outcome outcome) const {
   const auto operation = comm_operation_name(static_cast<CommOperation>(call.operation));
-  if (outcome != cuda::Outcome::invalid_value || !reduces(call.operation) || call.input_count == 0)
+  if (outcome != cuda::Outcome::invalid_value || !comm_border::reduces(call.operation) ||
+      call.input_count == 0)
     return cuda::driver_error(device_->driver(), outcome, "launch {} on GPU {}", operation,
                               device_->ordinal());
   return make_error(Code::invalid_argument,
