@@ -3,12 +3,13 @@
 """Collectives of the backend p2p and of its peers on GPUs of one host, in turn, each rank a process on a GPU
 of its own.
 
-The peers are NCCL, through the backend nccl, and torch's symmetric memory for all_reduce (one-shot and
-two-shot), where a torch with CUDA is installed. Each size is measured eagerly and in replays of CUDA graphs,
-by `headrace bench coll`, which compares all data. In each round every side has a turn; the median of the
-rounds counts, and the best peer is the one that is named. Rows go to bench/results, by the number of ranks:
-table coll-gpu2, coll-gpu4 and so on. With --backend auto the peer is NCCL alone, and cases end in /auto. With
---registered the communicators register all memory, and cases end in /registered.
+The peers are NCCL, through the backend nccl, and, where a torch with CUDA is installed and in graphs alone,
+its symmetric memory for all_reduce (one-shot and two-shot) and NCCL's symmetric kernels for all but
+all_to_all. Each size is measured eagerly and in replays of CUDA graphs, by `headrace bench coll`, which
+compares all data. In each round every side has a turn; the median of the rounds counts, and the best peer is
+the one that is named. Rows go to bench/results, by the number of ranks: table coll-gpu2, coll-gpu4 and so on.
+With --backend auto the peer is NCCL alone, and cases end in /auto. With --registered the communicators
+register all memory, and cases end in /registered.
 
     cmake --preset release && cmake --build --preset release
     python3 bench/compare_coll_gpu.py --ranks 2 --types float32,bfloat16
@@ -62,28 +63,41 @@ def of_command(backend: str, graph: bool, options: argparse.Namespace) -> Iterat
             yield (op, dtype, int(size_bytes), graph), row["value"], row["checked"]
 
 
-def of_torch(options: argparse.Namespace) -> Iterator[tuple[str, Case, float, bool]]:
-    """Torch's symmetric memory, in graphs alone."""
+def of_workers(script: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What rank 0 of a program in bench/torch prints, in graphs alone."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     plan = {
         "size": options.ranks,
         "port": port,
+        "ops": options.ops.split(","),
         "types": options.types.split(","),
         "bytes": [bytes_of(each) for each in options.bytes.split(",")],
         "seconds": options.seconds,
     }
-    script = str(Path(__file__).parent / "torch" / "symmetric_worker.py")
-    commands = [[sys.executable, script, json.dumps({**plan, "rank": rank})] for rank in range(options.ranks)]
+    program = str(Path(__file__).parent / "torch" / script)
+    commands = [
+        [sys.executable, program, json.dumps({**plan, "rank": rank})] for rank in range(options.ranks)
+    ]
     others = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands[1:]]
-    for row in printed(commands[0], options.patience):
-        yield SYMMETRIC[row["way"]], ("all_reduce", row["type"], row["bytes"], True), row["us"], row["right"]
+    rows = printed(commands[0], options.patience)
     for other in others:
         try:
             other.wait(10)
         except subprocess.TimeoutExpired:
             other.kill()
+    return rows
+
+
+def of_torch(options: argparse.Namespace) -> Iterator[tuple[str, Case, float, bool]]:
+    """Torch's symmetric memory, and NCCL's symmetric kernels."""
+    if "all_reduce" in options.ops.split(","):
+        for row in of_workers("symmetric_worker.py", options):
+            case = "all_reduce", row["type"], row["bytes"], True
+            yield SYMMETRIC[row["way"]], case, row["us"], row["right"]
+    for row in of_workers("nccl_symmetric_worker.py", options):
+        yield "nccl_symmetric", (row["op"], row["type"], row["bytes"], True), row["us"], row["right"]
 
 
 def one_round(options: argparse.Namespace, samples: Samples) -> None:
@@ -91,7 +105,7 @@ def one_round(options: argparse.Namespace, samples: Samples) -> None:
         for backend in (options.backend, "nccl"):
             for case, value, right in of_command(backend, graph, options):
                 samples[case][backend].take([value], right)
-    if options.symmetric and "all_reduce" in options.ops.split(","):
+    if options.symmetric:
         for way, case, value, right in of_torch(options):
             samples[case][way].take([value], right)
 

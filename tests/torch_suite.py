@@ -6,6 +6,8 @@
     python tests/torch_suite.py --ranks 3 --binding python  # the group in Python, not the compiled one
     python tests/torch_suite.py --ranks 3 --own-name        # as "headrace": torch skips tests of gloo's name
     python tests/torch_suite.py --ranks 2 --gloo            # torch's gloo, to compare with
+    python tests/torch_suite.py --gpu                       # Headrace where torch would take NCCL
+    python tests/torch_suite.py --nccl --part 1/4           # torch's NCCL, to compare with; a quarter of them
     python tests/torch_suite.py test_all_reduce_sum         # some of them
     python tests/torch_suite.py --shared pytorch/test/distributed  # suites that backends share, torch 2.15
 
@@ -50,9 +52,15 @@ def parse() -> argparse.Namespace:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--own-name", action="store_true")
     kind.add_argument("--gloo", action="store_true")
+    kind.add_argument("--gpu", action="store_true", help="the group in Python in the place of NCCL")
+    kind.add_argument("--nccl", action="store_true")
     kind.add_argument("--shared", metavar="DIR", help="the folder test/distributed of a checkout of PyTorch")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="each N-th test, from the I-th on")
     parser.add_argument("names", nargs="*", help="of tests; none: all")
     options = parser.parse_args()
+    if options.gpu or options.nccl:
+        options.binding = "python"
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else no child of a fork may use a GPU
     options.binding = options.binding or binding_that_serves()
     return options
 
@@ -106,6 +114,24 @@ def python_stand_in() -> type:
     return StandIn
 
 
+def stand_for_nccl() -> None:
+    """Makes torch build our group where it would build NCCL's."""
+    import torch.distributed.distributed_c10d as c10d
+
+    from headrace._torch.group import HeadraceProcessGroup
+
+    class StandIn(HeadraceProcessGroup):
+        Options = c10d.ProcessGroupNCCL.Options
+
+        def __init__(self, store, rank, size, options=None, **keywords) -> None:
+            super().__init__(store, rank, size, options._timeout if options else None, **keywords)
+
+        def getBackendName(self) -> str:
+            return "nccl"
+
+    c10d.ProcessGroupNCCL = StandIn  # type: ignore[misc,assignment]
+
+
 def take_own_name(binding: str) -> None:
     """Lets torch's tests run with a backend that they do not know."""
     from torch.testing._internal.common_distributed import DistTestCases
@@ -117,7 +143,9 @@ def take_own_name(binding: str) -> None:
         DistTestCases.backend_feature[feature].add("headrace")
 
 
-def tests_of(names: list[str], left_out: set[str], *, compiled: bool) -> unittest.TestSuite:
+def tests_of(
+    names: list[str], left_out: set[str], part: tuple[int, int], *, compiled: bool
+) -> unittest.TestSuite:
     suite = importlib.import_module("torch.testing._internal.distributed.distributed_test")
 
     # torch's lists of backends whose profiler ranges have shapes: a group in Python cannot give them any.
@@ -130,7 +158,7 @@ def tests_of(names: list[str], left_out: set[str], *, compiled: bool) -> unittes
             self._start_processes(multiprocessing.get_context("fork").Process)
 
     loader = unittest.defaultTestLoader
-    chosen = names or loader.getTestCaseNames(DistributedTests)
+    chosen = names or loader.getTestCaseNames(DistributedTests)[part[0] - 1 :: part[1]]
     return unittest.TestSuite(DistributedTests(name) for name in chosen if name not in left_out)
 
 
@@ -192,11 +220,12 @@ def chosen_tests(options: argparse.Namespace) -> unittest.TestSuite:
         return shared_tests_of(options.shared, options.names)
     left_out = NOT_BY_OWN_NAME[options.binding] if options.own_name else set()
     compiled = options.gloo or options.binding == "compiled"
-    return tests_of(options.names, left_out, compiled=compiled)
+    first, of = map(int, options.part.split("/"))
+    return tests_of(options.names, left_out, (first, of), compiled=compiled)
 
 
 def least_passes(options: argparse.Namespace) -> int:
-    if options.names:
+    if options.names or options.part != "1/1" or options.gpu or options.nccl:
         return 0
     if options.shared:
         return SHARED_PASSES
@@ -206,11 +235,15 @@ def least_passes(options: argparse.Namespace) -> int:
 def main() -> int:
     options = parse()
     folder = tempfile.mkdtemp(prefix="headrace-torch-suite-")
-    os.environ["BACKEND"] = "headrace" if options.own_name or options.shared else "gloo"
+    gpu = options.gpu or options.nccl
+    own = options.own_name or options.shared
+    os.environ["BACKEND"] = "headrace" if own else "nccl" if gpu else "gloo"
     os.environ["WORLD_SIZE"], os.environ["TEMP_DIR"] = str(options.ranks), folder
-    if options.own_name or options.shared:
+    if own:
         take_own_name(options.binding)
-    elif not options.gloo:
+    elif options.gpu:
+        stand_for_nccl()
+    elif not (options.gloo or options.nccl):
         stand_for_gloo(options.binding)
     begin = time.monotonic()
     try:

@@ -371,7 +371,8 @@ def extension(sitting: Sitting) -> bool:
         if not compile_extension(sitting, bindings, sources, made):
             return False
     shutil.rmtree(SITE, ignore_errors=True)
-    shutil.copytree(ROOT / "python" / "headrace", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("headrace", "headrace_torch"):
+        shutil.copytree(ROOT / "python" / name, SITE / name, ignore=shutil.ignore_patterns("__pycache__"))
     for made, folder in modules.values():
         shutil.copy2(made, folder / made.name)
     (package / "lib").symlink_to(sitting.carried / "lib")

@@ -23,13 +23,15 @@ def register(binding: str | None = None) -> None:
     Errors: ValueError (another binding).
     """
     global _binding
+    import torch
     import torch.distributed as dist
 
     if binding not in (None, *BINDINGS):
         raise ValueError(f"there is no binding {binding!r}: give one of {', '.join(BINDINGS)}, or None")
     _binding = binding
     if dist.is_available():
-        dist.Backend.register_backend(NAME, _make_group, extended_api=True, devices=["cpu"])
+        devices = ["cpu", "cuda"] if torch.version.cuda else ["cpu"]
+        dist.Backend.register_backend(NAME, _make_group, extended_api=True, devices=devices)
 
 
 def _make_group(options: Any, group_options: Any) -> Any:

@@ -2,7 +2,7 @@
 """One rank of tests/python/test_gpu_comm.py: opens a communicator on a GPU and compares what its operations
 give with torch's own on the CPU. Prints a line for each check, and ends with code 1 at the first difference.
 
-    gpu_comm_rank.py BACKEND GPU RANK SIZE FOLDER
+    gpu_comm_rank.py BACKEND GPU RANK SIZE FOLDER [CHECK]      CHECK: one of them; none: all
 """
 
 import sys
@@ -142,6 +142,28 @@ def check_split(r):
     r.comm.barrier()
 
 
+def check_registered(r):
+    """Tensors of torch's allocator, whole and in part."""
+    count = (4 << 20) + 64
+    tensor = torch.empty(count, device=r.device)
+    whole = torch.empty(r.size * count, device=r.device)
+    r.comm.tensor_register(tensor)
+    r.comm.tensor_register(whole)
+    for part in (slice(0, count), slice(64, 64 + (1 << 20))):
+        inputs = r.inputs(count, torch.float32)
+        tensor.copy_(inputs[r.rank])
+        r.comm.all_reduce(tensor[part], SUM)
+        expected = inputs[r.rank].clone()
+        expected[part] = torch.stack(inputs).sum(0)[part]
+        r.same(tensor, expected, "sum of a registered tensor")
+    inputs = r.inputs(count, torch.float32)
+    tensor.copy_(inputs[r.rank])
+    r.comm.all_gather_single(whole, tensor)
+    r.same(whole, torch.cat(inputs), "registered tensors, gathered")
+    r.comm.tensor_deregister(tensor)
+    r.comm.tensor_deregister(whole)
+
+
 def check_errors(r):
     """What does not fit is refused on this rank, and the communicator goes on."""
     for tensor, what in (
@@ -158,16 +180,25 @@ def check_errors(r):
     r.same(tensor, torch.full((4,), float(r.size)), "sum after errors")
 
 
-CHECKS = [check_all_reduce, check_parts, check_roots, check_streams, check_graph, check_split, check_errors]
+CHECKS = [
+    check_all_reduce,
+    check_parts,
+    check_roots,
+    check_streams,
+    check_graph,
+    check_split,
+    check_registered,
+    check_errors,
+]
 
 
-def main(backend, gpu, rank, size, folder):
+def main(backend, gpu, rank, size, folder, only=None):
     device = f"cuda:{gpu}"
     torch.cuda.set_device(int(gpu))
     options = {"meeting": f"file://{folder}", "timeout": TIMEOUT, "meeting_timeout": TIMEOUT}
     with headrace.new_comm(backend, device, rank=int(rank), size=int(size), **options) as comm:
         for check in CHECKS:
-            if check is check_split and int(size) < 2:
+            if (check is check_split and int(size) < 2) or only not in (None, check.__name__):
                 continue
             check(Rank(comm, device))
             sys.stdout.write(f"{check.__name__}: right\n")

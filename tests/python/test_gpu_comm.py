@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators on GPUs, each rank a process with torch: p2p, nccl and auto."""
+"""Communicators on GPUs, each rank a process with torch: p2p, nccl and auto, and torch's groups on them."""
 
 import os
 import subprocess
@@ -12,7 +12,8 @@ from gpus import count_gpus, torch_on_gpus
 
 GPUS = count_gpus()
 pytestmark = torch_on_gpus(GPUS)
-PROGRAM = os.path.join(os.path.dirname(__file__), "gpu_comm_rank.py")
+HERE = os.path.dirname(__file__)
+PROGRAM, TORCH_PROGRAM = os.path.join(HERE, "gpu_comm_rank.py"), os.path.join(HERE, "gpu_torch_rank.py")
 SECONDS = 200
 
 
@@ -34,17 +35,20 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("backend", "gpus"), PLACES)
-def test_ranks_on_gpus_get_what_torch_computes_on_the_cpu(backend, gpus, tmp_path):
-    assert backend in headrace.list_comm_backends()
+# Of a torch group. NCCL has the messages of `auto`.
+TORCH_PLACES = [
+    pytest.param((0, 0), 0, marks=needs(1), id="two_on_one_gpu"),
+    *(pytest.param(tuple(range(count)), 1, marks=needs(count), id=f"{count}_gpus") for count in (2, 4)),
+]
+
+
+def run_ranks(commands):
+    """Each must end with code 0."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, PROGRAM, backend, str(gpu), str(rank), str(len(gpus)), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        for rank, gpu in enumerate(gpus)
+        for command in commands
     ]
     try:
         said = [process.communicate(timeout=SECONDS)[0] for process in ranks]
@@ -52,4 +56,30 @@ def test_ranks_on_gpus_get_what_torch_computes_on_the_cpu(backend, gpus, tmp_pat
         for process in ranks:
             process.kill()
     for rank, (process, text) in enumerate(zip(ranks, said, strict=True)):
-        assert process.returncode == 0, f"rank {rank} of {len(gpus)} over {backend}:\n{text}"
+        assert process.returncode == 0, f"rank {rank} of {len(ranks)}:\n{text}"
+
+
+@pytest.mark.parametrize(("backend", "gpus"), PLACES)
+def test_ranks_on_gpus_get_what_torch_computes_on_the_cpu(backend, gpus, tmp_path):
+    assert backend in headrace.list_comm_backends()
+    run_ranks(
+        [PROGRAM, backend, str(gpu), str(rank), str(len(gpus)), str(tmp_path)]
+        for rank, gpu in enumerate(gpus)
+    )
+
+
+@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
+def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
+    run_ranks(
+        [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store"), str(messages)]
+        for rank, gpu in enumerate(gpus)
+    )
+
+
+@pytest.mark.parametrize("gpus", [pytest.param((0, 1), marks=needs(2))])
+def test_torchs_expandable_segments_are_registered(gpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    run_ranks(
+        [PROGRAM, "p2p", str(gpu), str(rank), "2", str(tmp_path), "check_registered"]
+        for rank, gpu in enumerate(gpus)
+    )

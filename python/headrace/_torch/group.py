@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +15,11 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
 import headrace
 
 from .backend import HeadraceBackend, new_options, torch_takes_it
-from .opening import open_comm
+from .opening import open_comm, open_on_gpu
 from .operations import Operations
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)  # as torch's
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @dataclass
@@ -34,8 +35,8 @@ class GroupOptions:
 class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # torch has overloads
     """A torch.distributed.ProcessGroup whose operations are those of a communicator.
 
-    It takes tensors on the CPU. Where torch takes a Backend in Python, it has one of the same communicator,
-    for functions of torch that want one.
+    It takes tensors on the CPU, and on one GPU by a communicator of its own. Where torch takes a Backend in
+    Python, it has one of the CPU's communicator, for functions of torch that want one.
     """
 
     supports_splitting = True
@@ -66,7 +67,8 @@ class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # t
         self._store = store
         self._description = ""
         timeout = timeout or DEFAULT_TIMEOUT
-        self._begin_on(comm or open_comm(store, rank, size, timeout, name, hints))
+        on_gpu = partial(open_on_gpu, store=store, rank=rank, size=size, timeout=timeout, name=name)
+        self._begin_on(comm or open_comm(store, rank, size, timeout, name, hints), on_gpu)
         self._backend: HeadraceBackend | None = None
         if torch_takes_it():
             self.options = new_options(timeout, name, list(range(size)), self.getBackendName())
@@ -99,13 +101,15 @@ class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # t
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [CPU]
+        return [CPU, GPU] if torch.version.cuda else [CPU]
 
     def _get_backend(self, device: torch.device) -> Any:
         """Itself, where torch takes no Backend in Python."""
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f'"headrace" has no backend for {device}: it takes tensors on the CPU')
-        return self._backend or self
+        kind = torch.device(device).type
+        if torch.device(kind) not in self._device_types:
+            served = "the CPU and on a GPU" if GPU in self._device_types else "the CPU"
+            raise RuntimeError(f'"headrace" has no backend for {device}: it takes tensors on {served}')
+        return (self._backend if kind == "cpu" else None) or self
 
     def __repr__(self) -> str:
         return f"HeadraceProcessGroup({self.options.group_name!r}, rank={self.rank()}, size={self.size()})"

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Store, _resolve_process_group
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store, _resolve_process_group
 from torch.distributed import GroupMember
 
 import headrace
@@ -35,10 +35,35 @@ def open_comm(
         )
 
 
-def comm_of(group: ProcessGroup | None = None) -> headrace.Comm | None:
+def open_on_gpu(
+    device: torch.device, store: Store, rank: int, size: int, timeout: timedelta, name: str
+) -> headrace.Comm:
+    """The same for tensors on a GPU: `auto` takes p2p or NCCL for each operation."""
+    with as_torch_errors():
+        return headrace.new_comm(
+            "auto",
+            str(device),
+            rank=rank,
+            size=size,
+            store=PrefixStore("gpu/", store),
+            name=f"{name or 'world'}:gpu",
+            timeout=timeout,
+            meeting_timeout=timeout,
+        )
+
+
+def comm_of(
+    group: ProcessGroup | None = None, device: torch.device | str | None = None
+) -> headrace.Comm | None:
     """The communicator behind a group, by default the default one; None: it is of another backend, or there
-    is none."""
+    is none.
+
+    device: a GPU: the group's communicator there, which the first such call of all ranks opens.
+    """
     group = GroupMember.WORLD if group is None else group
+    if device is not None and torch.device(device).type != "cpu":
+        comm_on = getattr(group, "comm_on", None)
+        return comm_on(torch.device(device)) if comm_on else None
     found = getattr(group, "comm", None)
     if found is None and type(group) is ProcessGroup:
         found = _comm_of_backend(group)

@@ -18,6 +18,7 @@ import headrace
 
 from .errors import as_torch_error
 from .monitored_barrier import monitored_barrier
+from .on_gpu import OnGpu
 from .opening import as_torch_errors
 from .profiling import ProfiledWork
 from .profiling import is_enabled as is_profiled
@@ -48,8 +49,9 @@ class Operations:
     """What a group, or a backend of a group, does with its communicator.
 
     A class with these operations is a c10d class as well, whose rank() and size() it has, and has `options`.
-    Tensors lie on the CPU. A tensor with gaps is copied before the operation, and an output with gaps after
-    it. torch's names of methods and options are those of c10d::ProcessGroup and c10d::Backend.
+    Tensors lie on the CPU, or on one GPU if the group can open a communicator there. A tensor with gaps is
+    copied before the operation, and an output with gaps after it. torch's names of methods and options are
+    those of c10d::ProcessGroup and c10d::Backend.
     Errors: each is a RuntimeError, and the headrace.Error of the communicator: errors.py.
     Threads: any, as for headrace.Comm.
     """
@@ -61,8 +63,14 @@ class Operations:
         def rank(self) -> int: ...
         def size(self) -> int: ...
 
-    def _begin_on(self, comm: headrace.Comm) -> None:
+    def _begin_on(
+        self, comm: headrace.Comm, open_on_gpu: Callable[[torch.device], headrace.Comm] | None = None
+    ) -> None:
+        """open_on_gpu: opens the communicator on a GPU, when its first tensor comes; None: there is none."""
         self._comm = comm
+        self._open_on_gpu = open_on_gpu
+        self._on_gpu: OnGpu | None = None
+        self._block: headrace.Coalescing | None = None  # of operations on the GPU
         self._number = 0  # of operations
         self._barriers = 0  # monitored ones
         self._coalesced: list[GroupWork] | None = None
@@ -72,6 +80,27 @@ class Operations:
     def comm(self) -> headrace.Comm:
         """The communicator, for what torch has no name for."""
         return self._comm
+
+    def comm_on(self, device: torch.device) -> headrace.Comm:
+        """The communicator whose tensors are on a device. The first call for a GPU opens it: a collective."""
+        return self._comm if device.type == "cpu" else self._serving(device).comm
+
+    def _on(self, tensor: Tensor) -> Any:
+        """What has the operations for a tensor."""
+        return self._comm if tensor.is_cpu else self._serving(tensor.device)
+
+    def _serving(self, device: torch.device) -> OnGpu:
+        if device.type != "cuda" or self._open_on_gpu is None:
+            raise RuntimeError(
+                f'the tensor is on {device}, and "headrace" takes tensors on the CPU: use another backend '
+                'for others, as "nccl"'
+            )
+        if self._on_gpu is None:
+            self._on_gpu = OnGpu(self._open_on_gpu(device), device)
+        return self._on_gpu
+
+    def _comms(self) -> list[headrace.Comm]:
+        return [self._comm, *([self._on_gpu.comm] if self._on_gpu else [])]
 
     def getBackendName(self) -> str:
         return "headrace"
@@ -83,7 +112,8 @@ class Operations:
         return self._number
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._comm.set_timeout(timeout)
+        for comm in self._comms():
+            comm.set_timeout(timeout)
         self.options._timeout = timeout
 
     _set_default_timeout = set_timeout
@@ -92,24 +122,33 @@ class Operations:
 
     def abort(self) -> None:
         """Ends every operation on all ranks, with an error."""
-        self._comm.abort()
+        for comm in self._comms():
+            comm.abort()
 
     def shutdown(self) -> None:
         """Waits for operations that are queued, and leaves. After a failed operation: leaves."""
-        if self._comm.is_aborted():
-            return
-        try:
-            self._comm.finalize()
-        except headrace.Error:
-            pass  # that of an operation, whose work has it
+        for comm in self._comms():
+            if comm.is_aborted():
+                continue
+            try:
+                comm.finalize()
+            except headrace.Error:
+                pass  # that of an operation, whose work has it
 
     # --- several operations as one
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
         self._coalesced = []
+        if device is not None and device.type == "cuda":  # NCCL needs them as one, where some are receives
+            on_gpu = self._serving(device)
+            block = on_gpu.comm.coalescing(True, on_gpu.current_stream())
+            self._block = self._call(block.__enter__)
 
     def _end_coalescing(self, device: torch.device | None = None) -> Work:
         works, self._coalesced = self._coalesced or [], None
+        block, self._block = self._block, None
+        if block is not None:
+            self._call(lambda: block.__exit__(None, None, None))
         return GroupWork.of_all(works)
 
     # what c10d calls by these names in classes written in Python
@@ -125,11 +164,13 @@ class Operations:
             return self._all_reduce_sparse(tensor, opts)
         staged: list[Staged] = []
         memory = as_output(tensor, staged)
-        return self._start("all_reduce", (self._comm.all_reduce, (memory, op)), opts, tensors, staged)
+        return self._start("all_reduce", (self._on(tensor).all_reduce, (memory, op)), opts, tensors, staged)
 
     def _all_reduce_sparse(self, tensor: Tensor, opts: Any) -> Work:
         if reduction_of(opts.reduceOp) != headrace.ReduceOp.SUM:
             raise RuntimeError("a sparse tensor takes ReduceOp.SUM: give tensor.to_dense() for others")
+        if not tensor.is_cpu:
+            raise RuntimeError("a sparse tensor is reduced on the CPU alone: give tensor.to_dense()")
         self._number += 1
         self._call(lambda: all_reduce_sparse(self._comm, tensor, _timeout_of(opts)))
         return GroupWork((), [tensor])
@@ -137,7 +178,7 @@ class Operations:
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:
         op = reduction_of(opts.reduceOp, *tensors)
         staged: list[Staged] = []
-        calls = [(self._comm.all_reduce, (as_output(tensor, staged), op)) for tensor in tensors]
+        calls = [(self._on(tensor).all_reduce, (as_output(tensor, staged), op)) for tensor in tensors]
         return self._start_each("all_reduce", calls, opts, tensors, staged)
 
     def allgather(
@@ -160,12 +201,13 @@ class Operations:
         return self._start_each("all_gather", calls, opts, _flat(output_lists), staged)
 
     def _gather_call(self, outputs: Sequence[Tensor], tensor: Tensor, staged: list[Staged]) -> Call:
-        gather = self._comm.all_gather if _of_one_length(outputs) else self._comm.all_gather_v
+        comm = self._on(tensor)
+        gather = comm.all_gather if _of_one_length(outputs) else comm.all_gather_v
         return gather, (as_outputs(outputs, staged), as_input(tensor))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         staged: list[Staged] = []
-        call = self._comm.all_gather_single, (as_output(output, staged), as_input(input))
+        call = self._on(input).all_gather_single, (as_output(output, staged), as_input(input))
         return self._start("all_gather", call, opts, [output], staged)
 
     def all_gather_single_coalesced(
@@ -173,7 +215,7 @@ class Operations:
     ) -> Work:
         staged: list[Staged] = []
         calls = [
-            (self._comm.all_gather_single, (as_output(output, staged), as_input(tensor)))
+            (self._on(tensor).all_gather_single, (as_output(output, staged), as_input(tensor)))
             for output, tensor in zip(outputs, inputs)
         ]
         return self._start_each("all_gather", calls, opts, outputs, staged)
@@ -184,7 +226,8 @@ class Operations:
         (inputs,) = input_tensors
         staged: list[Staged] = []
         output = as_output(only(output_tensors), staged)
-        scatter = self._comm.reduce_scatter if _of_one_length(inputs) else self._comm.reduce_scatter_v
+        comm = self._on(output)
+        scatter = comm.reduce_scatter if _of_one_length(inputs) else comm.reduce_scatter_v
         op = reduction_of(opts.reduceOp, *output_tensors)
         call = scatter, (output, [as_input(tensor) for tensor in inputs], op)
         return self._start("reduce_scatter", call, opts, output_tensors, staged)
@@ -192,7 +235,7 @@ class Operations:
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         staged: list[Staged] = []
         arguments = as_output(output, staged), as_input(input), reduction_of(opts.reduceOp, input)
-        call = self._comm.reduce_scatter_single, arguments
+        call = self._on(input).reduce_scatter_single, arguments
         return self._start("reduce_scatter", call, opts, [output], staged)
 
     def reduce_scatter_single_coalesced(
@@ -201,7 +244,7 @@ class Operations:
         op = reduction_of(opts.reduceOp, *inputs)
         staged: list[Staged] = []
         calls = [
-            (self._comm.reduce_scatter_single, (as_output(output, staged), as_input(tensor), op))
+            (self._on(tensor).reduce_scatter_single, (as_output(output, staged), as_input(tensor), op))
             for output, tensor in zip(outputs, inputs)
         ]
         return self._start_each("reduce_scatter", calls, opts, outputs, staged)
@@ -211,7 +254,7 @@ class Operations:
     ) -> Work:
         staged: list[Staged] = []
         arguments = [as_output(t, staged) for t in output_tensors], [as_input(t) for t in input_tensors]
-        call = self._comm.all_to_all, arguments
+        call = self._on(input_tensors[0]).all_to_all, arguments
         return self._start("all_to_all", call, opts, output_tensors, staged)
 
     def all_to_all_single(
@@ -230,10 +273,13 @@ class Operations:
             split_elements(output, output_split_sizes, size),
             split_elements(input, input_split_sizes, size),
         )
-        call = self._comm.all_to_all_v_single, (*memory, *splits)
+        call = self._on(input).all_to_all_v_single, (*memory, *splits)
         return self._start("all_to_all", call, opts, [output], staged)
 
     def barrier(self, opts: Any = DEFAULTS) -> Work:
+        """The ranks meet on the host, once the current stream of the group's GPU has come so far."""
+        if self._on_gpu is not None:
+            torch.cuda.current_stream(self._on_gpu.device).synchronize()
         return self._start("barrier", (self._comm.barrier, ()), opts, [])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
@@ -253,13 +299,13 @@ class Operations:
         tensor, root = only(tensors), opts.rootRank
         staged: list[Staged] = []
         memory = as_input(tensor) if root == self.rank() else as_output(tensor, staged)
-        return self._start("broadcast", (self._comm.broadcast, (memory, root)), opts, tensors, staged)
+        return self._start("broadcast", (self._on(tensor).broadcast, (memory, root)), opts, tensors, staged)
 
     def reduce(self, tensors: list[Tensor], opts: Any = DEFAULTS) -> Work:
         staged: list[Staged] = []
         op = reduction_of(opts.reduceOp, *tensors)
         arguments = as_output(only(tensors), staged), opts.rootRank, op
-        return self._start("reduce", (self._comm.reduce, arguments), opts, tensors, staged)
+        return self._start("reduce", (self._on(tensors[0]).reduce, arguments), opts, tensors, staged)
 
     def gather(
         self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = DEFAULTS
@@ -268,13 +314,13 @@ class Operations:
         outputs = _flat(output_tensors)
         memory = [as_output(tensor, staged) for tensor in outputs]
         arguments = memory, as_input(only(input_tensors)), opts.rootRank
-        return self._start("gather", (self._comm.gather, arguments), opts, outputs, staged)
+        return self._start("gather", (self._on(input_tensors[0]).gather, arguments), opts, outputs, staged)
 
     def gather_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         """The output of the root gets the inputs of all ranks in a row. That of another rank is not used."""
         staged: list[Staged] = []
         memory = as_output(output, staged) if opts.rootRank == self.rank() else None
-        call = self._comm.gather_single, (memory, as_input(input), opts.rootRank)
+        call = self._on(input).gather_single, (memory, as_input(input), opts.rootRank)
         return self._start("gather", call, opts, [output], staged)
 
     def scatter(
@@ -283,13 +329,15 @@ class Operations:
         staged: list[Staged] = []
         inputs = [as_input(tensor) for tensor in _flat(input_tensors)]
         arguments = as_output(only(output_tensors), staged), inputs, opts.rootRank
-        return self._start("scatter", (self._comm.scatter, arguments), opts, output_tensors, staged)
+        return self._start(
+            "scatter", (self._on(output_tensors[0]).scatter, arguments), opts, output_tensors, staged
+        )
 
     # --- from rank to rank
 
     def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work:
         memory = as_input(only(tensors))
-        work = self._call(lambda: self._comm.send(memory, dst, True, tag=tag))
+        work = self._call(lambda: self._on(memory).send(memory, dst, True, tag=tag))
         return self._work_of("send", [work], tensors)
 
     def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work:
@@ -304,7 +352,7 @@ class Operations:
     def _receive(self, name: str, tensors: list[Tensor], src: int, tag: int) -> Work:
         staged: list[Staged] = []
         memory = as_output(only(tensors), staged)
-        work = self._call(lambda: self._comm.recv(memory, src, True, tag=tag))
+        work = self._call(lambda: self._on(memory).recv(memory, src, True, tag=tag))
         return self._work_of(name, [work], tensors, staged)
 
     # --- how operations begin

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as a communicator takes them: on the CPU, dense, contiguous."""
+"""Tensors as a communicator takes them: dense, contiguous."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def only(tensors: Sequence[Tensor]) -> Tensor:
 def as_input(tensor: Tensor, staged: list[Staged] | None = None) -> Tensor:
     """The tensor, or a copy that is contiguous memory, which `staged` then has beside it.
 
-    Errors: RuntimeError (not on the CPU, not dense: what to do instead).
+    Errors: RuntimeError (not dense: what to do instead).
     """
-    if not tensor.is_cpu or tensor.layout is not DENSE:
+    if tensor.layout is not DENSE:
         _refuse(tensor)
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return _elements(tensor)
@@ -63,11 +63,6 @@ def _elements(memory: Tensor) -> Tensor:
 
 
 def _refuse(tensor: Tensor) -> NoReturn:
-    if not tensor.is_cpu:
-        raise RuntimeError(
-            f'the tensor is on {tensor.device}, and "headrace" takes tensors on the CPU: use another backend '
-            'for others, as "nccl"'
-        )
     raise RuntimeError(
         f"the tensor has the layout {tensor.layout}, which all_reduce alone takes: give tensor.to_dense()"
     )

@@ -25,6 +25,7 @@ class GroupWork(Work):
     """Operations that belong to one call: all of them, until they have ended."""
 
     __slots__ = (
+        "_copied",
         "_copying",
         "_number",
         "_registered",
@@ -50,6 +51,7 @@ class GroupWork(Work):
         self._result = result
         self._staged = staged
         self._copying = threading.Lock() if staged else None
+        self._copied: tuple[torch.cuda.Event, torch.device] | None = None  # the event after copies on a GPU
         self._number = number
         self._registered = False
 
@@ -79,7 +81,7 @@ class GroupWork(Work):
                     work.wait()
         except headrace.Error as error:
             raise as_torch_error(error) from None
-        if self._staged:
+        if self._copying is not None:
             self._copy_staged()
         if self._registered:
             self._unregister()
@@ -134,15 +136,21 @@ class GroupWork(Work):
         return self._result
 
     def synchronize(self) -> None:
-        """The host has no stream: the same as wait."""
+        """The same as wait, which holds up the current stream where tensors are on a GPU."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """The host has no stream: the same as wait."""
+        """The same as wait."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future with the result, or the error. Its callbacks run on Headrace's thread for futures."""
+        """A future with the result, or the error. Its callbacks run on Headrace's thread for futures.
+
+        On a GPU it is there at once, and waiting for it holds up the current stream.
+        """
+        device = next((tensor.device for tensor in self._result if tensor.is_cuda), None)
+        if device is not None:
+            return self._future_on_gpu(device)
         future: torch.futures.Future[Any] = torch.futures.Future()
 
         def end() -> None:
@@ -156,6 +164,16 @@ class GroupWork(Work):
                 future.set_result(self._result)
 
         self.on_end(end)
+        return future
+
+    def _future_on_gpu(self, device: torch.device) -> torch.futures.Future[Any]:
+        future: torch.futures.Future[Any] = torch.futures.Future(devices=[device])
+        try:
+            with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+                self.wait()
+                future.set_result(self._result)
+        except Exception as failed:
+            future.set_exception(failed)
         return future
 
     def get_future_result(self) -> torch.futures.Future[Any]:
@@ -188,9 +206,24 @@ class GroupWork(Work):
         if self._copying is None:
             return
         with self._copying, torch.no_grad():
+            if self._copied is not None:
+                event, device = self._copied
+                torch.cuda.current_stream(device).wait_event(event)
             for tensor, memory in self._staged:
                 tensor.detach().copy_(memory)
+            on_gpu = [memory for _, memory in self._staged if memory.is_cuda]
+            if on_gpu:
+                self._copied = _event_after(on_gpu)
             self._staged = ()
+
+
+def _event_after(memories: list[torch.Tensor]) -> tuple[torch.cuda.Event, torch.device]:
+    """After what the current stream has read."""
+    device = memories[0].device
+    stream = torch.cuda.current_stream(device)
+    for memory in memories:
+        memory.record_stream(stream)
+    return stream.record_event(), device
 
 
 def _result_of(error: headrace.Error | None) -> Any:

@@ -36,15 +36,17 @@ blocks: dict[tuple[int, int], Block] = {}
 
 def comm_for(tensor: object, group: ProcessGroup | None) -> headrace.Comm | None:
     """The communicator that serves the call; None: torch's own function does, which also words the errors of
-    wrong types, and shows its ranges to a profiler that runs."""
-    if type(tensor) not in _PLAIN or profiling.is_enabled():
+    wrong types, shows its ranges to a profiler that runs, and knows the streams of GPUs."""
+    if type(tensor) not in _PLAIN or profiling.is_enabled() or not tensor.is_cpu:  # type: ignore[attr-defined]
         return None
     return comm_of(group)
 
 
 def comm_for_all(tensors: object, group: ProcessGroup | None) -> headrace.Comm | None:
     """The same for a list of tensors."""
-    if not isinstance(tensors, list) or any(type(tensor) not in _PLAIN for tensor in tensors):
+    if not isinstance(tensors, list):
+        return None
+    if any(type(tensor) not in _PLAIN or not tensor.is_cpu for tensor in tensors):
         return None
     return None if profiling.is_enabled() else comm_of(group)
 
