@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's profilers and torch's debug server see of communicators, and symmetric tensors. torch is not
-imported here: the program has done so."""
+"""What torch's profilers and torch's debug server see of communicators, symmetric tensors, and memory for
+torch's pools. torch is not imported here: the program has done so."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ._headrace import Comm, CommCall, CommCallId, CommHook, FlightRecorder
 from .errors import Error, InvalidArgument, NotSupported
 
-__all__ = ["add_profiler_ranges", "register_debug_handlers", "register_symmetric_memory"]
+__all__ = ["add_profiler_ranges", "mem_allocator", "register_debug_handlers", "register_symmetric_memory"]
+
+_LIBRARY = Path(__file__).parent / "lib" / "libheadrace.so.0"
 
 _End = Callable[[], None]
 
@@ -129,3 +133,32 @@ def register_symmetric_memory() -> None:
     from ._torch.compiled import load
 
     load()
+
+
+def mem_allocator() -> Any:
+    """The allocator of a torch.cuda.MemPool whose memory the GPUs of all ranks can map: of the driver's
+    virtual memory API, with a descriptor. Tensors of torch's own pools can be registered, too, where the
+    driver exports them.
+
+        pool = torch.cuda.MemPool(headrace.torch_tools.mem_allocator())
+        with torch.cuda.use_mem_pool(pool):
+            gradients = torch.empty(1 << 20, device="cuda")
+        comm.tensor_register(gradients)
+
+    It takes segments of at least 2 MiB from the driver, and fills them with zeros. Where there is no memory,
+    torch raises torch.OutOfMemoryError, and the log of Headrace says why.
+    Errors: InvalidArgument (torch is not imported), NotSupported (torch is built without CUDA).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise InvalidArgument("torch is not imported: this is memory for its pools, so import it before")
+    if not torch.version.cuda:
+        raise NotSupported(
+            f"torch {torch.__version__} is built without CUDA, so it has no pools of GPU memory"
+        )
+    return _pluggable(torch).allocator()
+
+
+@cache
+def _pluggable(torch: Any) -> Any:
+    return torch.cuda.memory.CUDAPluggableAllocator(str(_LIBRARY), "headrace_gpu_alloc", "headrace_gpu_free")

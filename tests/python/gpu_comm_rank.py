@@ -10,6 +10,7 @@ import sys
 import torch
 
 import headrace
+import headrace.torch_tools
 
 SUM, AVG, MAX = headrace.ReduceOp.SUM, headrace.ReduceOp.AVG, headrace.ReduceOp.MAX
 TIMEOUT = 60  # seconds
@@ -164,6 +165,29 @@ def check_registered(r):
     r.comm.tensor_deregister(whole)
 
 
+def check_pool(r):
+    """Tensors of a pool of torch with Headrace's allocator."""
+    pool = torch.cuda.MemPool(headrace.torch_tools.mem_allocator())
+    with torch.cuda.use_mem_pool(pool):
+        tensors = [torch.empty(count, device=r.device) for count in (1 << 20, 40_000, (3 << 20) + 5)]
+    for tensor in tensors:
+        r.comm.tensor_register(tensor)
+        inputs = r.inputs(tensor.numel(), torch.float32)
+        tensor.copy_(inputs[r.rank])
+        r.comm.all_reduce(tensor, SUM)
+        r.same(tensor, torch.stack(inputs).sum(0), f"sum of {tensor.numel()} elements of a pool")
+    for tensor in tensors:
+        r.comm.tensor_deregister(tensor)
+    del tensor, tensors
+    r.comm.barrier()
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    del pool
+    torch.cuda.empty_cache()
+    if torch.cuda.mem_get_info()[0] < before + (16 << 20):
+        sys.exit(f"rank {r.rank}: the pool's memory was not given back")
+
+
 def check_errors(r):
     """What does not fit is refused on this rank, and the communicator goes on."""
     for tensor, what in (
@@ -188,6 +212,7 @@ CHECKS = [
     check_graph,
     check_split,
     check_registered,
+    check_pool,
     check_errors,
 ]
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # backends: shm
-"""Ranges for torch's profilers, and handlers of torch's debug server."""
+"""Ranges for torch's profilers, handlers of torch's debug server, and memory for torch's pools."""
 
+import ctypes
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 
 import headrace
 from headrace import ReduceOp
-from headrace.torch_tools import add_profiler_ranges
+from headrace.torch_tools import add_profiler_ranges, mem_allocator
 
 torch = pytest.importorskip("torch")
 
@@ -107,3 +108,38 @@ def test_torch_is_not_imported_by_them():
     )
     assert said.count("torch is not imported") == 2
     assert "True" not in said
+
+
+def test_a_torch_without_cuda_has_no_pools():
+    if torch.version.cuda:
+        pytest.skip("this torch has CUDA")
+    with pytest.raises(headrace.NotSupported, match="without CUDA"):
+        mem_allocator()
+
+
+def test_pools_of_torch_get_the_functions_of_the_library(monkeypatch):
+    """A torch with CUDA is given the library and two functions of it. Without a driver there is no memory."""
+    made = []
+
+    class Pluggable:
+        def __init__(self, *arguments):
+            made.append(arguments)
+
+        def allocator(self):
+            return self
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", Pluggable)
+    assert mem_allocator() is mem_allocator()  # torch's pools use it as long as they live
+    ((path, alloc, free),) = made
+    library = ctypes.CDLL(path)
+    assert hasattr(library, alloc) and hasattr(library, free)
+    program = (
+        f"import ctypes; library = ctypes.CDLL({path!r}); alloc = getattr(library, {alloc!r})\n"
+        "alloc.restype = ctypes.c_void_p\n"
+        "assert alloc(ctypes.c_ssize_t(-1), 0, None) is None\n"
+        f"getattr(library, {free!r})(ctypes.c_void_p(64), ctypes.c_ssize_t(1), 0, None)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "GPU memory of -1 bytes was asked for" in done.stderr
+    assert "no GPU memory was allocated at 0x40" in done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup, Store
+from torch.distributed.distributed_c10d import _world
 
 import headrace
 
@@ -67,8 +68,8 @@ class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # t
         self._store = store
         self._description = ""
         timeout = timeout or DEFAULT_TIMEOUT
-        on_gpu = partial(open_on_gpu, store=store, rank=rank, size=size, timeout=timeout, name=name)
-        self._begin_on(comm or open_comm(store, rank, size, timeout, name, hints), on_gpu)
+        self._on_gpu_at = partial(open_on_gpu, store=store, rank=rank, size=size, timeout=timeout, name=name)
+        self._begin_on(comm or open_comm(store, rank, size, timeout, name, hints), self._open_for_gpu)
         self._backend: HeadraceBackend | None = None
         if torch_takes_it():
             self.options = new_options(timeout, name, list(range(size)), self.getBackendName())
@@ -81,6 +82,17 @@ class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # t
         kind = ProcessGroup.BackendType.CUSTOM
         self._register_backend(CPU, kind, self._backend)
         self._set_default_backend(kind)
+
+    def _open_for_gpu(self, device: torch.device) -> headrace.Comm:
+        """Errors: RuntimeError (the group was made with another backend for GPUs)."""
+        asked = _world.pg_backend_config.get(self, "")
+        for_gpu = dict(pair.split(":", 1) for pair in asked.split(",") if ":" in pair).get(GPU.type)
+        if for_gpu not in (None, self.getBackendName(), "headrace"):
+            raise RuntimeError(
+                f'the group was made as "{asked}", and before torch 2.15 a group in Python is one for all '
+                'devices: make it as "headrace", or a second group for GPUs'
+            )
+        return self._on_gpu_at(device)
 
     # --- what it is
 

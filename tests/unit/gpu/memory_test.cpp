@@ -3,6 +3,7 @@
 #include "gpu/device_memory.hpp"
 #include "gpu/peer_memory.hpp"
 #include "gpu/pinned_memory.hpp"
+#include "gpu/shareable_allocations.hpp"
 #include "gpu/shareable_memory.hpp"
 #include "gpu_test.hpp"
 #include "support/child_ending.hpp"
@@ -42,6 +43,28 @@ TEST_F(MemoryTest, an_allocation_that_does_not_fit_is_refused_with_its_size) {
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.code(), Code::exhausted);
   EXPECT_THAT(memory.error().message, HasSubstr("allocate 1099511627776 bytes on GPU 0"));
+}
+
+TEST_F(MemoryTest, shareable_allocations_are_freed_by_their_addresses) {
+  int opened = 0;
+  {
+    ShareableAllocations all([&](int ordinal) -> Result<std::shared_ptr<const Device>> {
+      ++opened;
+      return Device::open(driver, ordinal);
+    });
+    const auto first = all.allocate(0, 1000), second = all.allocate(0, 70000), other = all.allocate(1, 1);
+    ASSERT_TRUE(first && second && other);
+    EXPECT_EQ(opened, 2);  // one GPU each
+    EXPECT_TRUE(fake.reachable(*second, 70000));
+    EXPECT_TRUE(share_memory(*open(0), *second, 70000));
+    EXPECT_TRUE(all.free(*first));
+    EXPECT_FALSE(fake.reachable(*first, 1));
+    EXPECT_TRUE(fake.reachable(*second, 70000));
+    EXPECT_EQ(all.free(*first).code(), Code::not_found);
+    EXPECT_EQ(all.allocate(0, 0).code(), Code::invalid_argument);
+    EXPECT_EQ(all.allocate(7, 1).code(), Code::invalid_argument);
+  }
+  EXPECT_EQ(fake.live(), cuda::FakeCuda::Live{});
 }
 
 TEST_F(MemoryTest, shareable_memory_stays_for_those_who_have_mapped_it) {
