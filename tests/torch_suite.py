@@ -12,8 +12,9 @@
     python tests/torch_suite.py --shared pytorch/test/distributed  # suites that backends share, torch 2.15
 
 The tests are those of torch.testing._internal.distributed.distributed_test. Their ranks are forked from this
-process, which is faster than to start them. What tests say of profiler ranges is left out for the group in
-Python, which gives them no shapes. The program fails if a test fails, or if fewer pass than gloo passes.
+process, which is faster than to start them; with GPUs from one that has torch alone, because this one has
+used CUDA. What tests say of profiler ranges is left out for the group in Python, which gives them no shapes.
+The program fails if a test fails, or if fewer pass than gloo passes.
 
 The shared suites are test_c10d_collectives, _p2p and _process_group of a checkout of PyTorch, with a row for
 Headrace in their table of backends that claims what a backend without GPUs can claim.
@@ -39,6 +40,8 @@ OWN_NAME_PASSES = 66
 # wants its name.
 NOT_BY_OWN_NAME = {"compiled": {"test_ddp_logging_data_cpu"}, "python": set()}
 
+BACKEND_OF_RANKS = "HEADRACE_TORCH_SUITE_ON_GPUS"  # "headrace" or "nccl", for the ranks of this program
+
 SHARED = ("test_c10d_collectives", "test_c10d_p2p", "test_c10d_process_group")
 SHARED_PASSES = 31
 # It wants an error of an operation that Headrace does: tensors with gaps are copied.
@@ -60,7 +63,6 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.gpu or options.nccl:
         options.binding = "python"
-        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else no child of a fork may use a GPU
     options.binding = options.binding or binding_that_serves()
     return options
 
@@ -143,9 +145,7 @@ def take_own_name(binding: str) -> None:
         DistTestCases.backend_feature[feature].add("headrace")
 
 
-def tests_of(
-    names: list[str], left_out: set[str], part: tuple[int, int], *, compiled: bool
-) -> unittest.TestSuite:
+def class_of_tests(*, compiled: bool) -> type:
     suite = importlib.import_module("torch.testing._internal.distributed.distributed_test")
 
     # torch's lists of backends whose profiler ranges have shapes: a group in Python cannot give them any.
@@ -153,13 +153,38 @@ def tests_of(
         backends[:] = [backend for backend in backends if backend != "gloo" or compiled]
 
     class DistributedTests(suite.TestDistBackend, suite.DistributedTest._DistTestBase):  # type: ignore
+        start_rank = multiprocessing.get_context("fork").Process
+
         def setUp(self) -> None:
             super().setUp()
-            self._start_processes(multiprocessing.get_context("fork").Process)
+            self._start_processes(self.start_rank)
 
-    loader = unittest.defaultTestLoader
-    chosen = names or loader.getTestCaseNames(DistributedTests)[part[0] - 1 :: part[1]]
-    return unittest.TestSuite(DistributedTests(name) for name in chosen if name not in left_out)
+    return DistributedTests
+
+
+def tests_of(
+    names: list[str], left_out: set[str], part: tuple[int, int], *, compiled: bool
+) -> unittest.TestSuite:
+    tests = class_of_tests(compiled=compiled)
+    if BACKEND_OF_RANKS in os.environ:
+        tests.start_rank = staticmethod(start_rank_on_gpu)  # type: ignore[attr-defined]
+    chosen = names or unittest.defaultTestLoader.getTestCaseNames(tests)[part[0] - 1 :: part[1]]
+    return unittest.TestSuite(tests(name) for name in chosen if name not in left_out)
+
+
+def start_rank_on_gpu(target, name, args, kwargs):
+    """target: the method of the tests' class, which the new process makes anew."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "headrace"])
+    arguments = dict(os.environ), *args  # each test has folders of its own
+    return context.Process(target=run_rank_on_gpu, name=name, args=arguments, kwargs=kwargs)
+
+
+def run_rank_on_gpu(environment, *arguments, **keywords) -> None:
+    os.environ.update(environment)
+    if os.environ[BACKEND_OF_RANKS] == "headrace":
+        stand_for_nccl()
+    class_of_tests(compiled=False)._run(*arguments, **keywords)  # type: ignore[attr-defined]
 
 
 def shared_tests_of(folder: str, names: list[str]) -> unittest.TestSuite:
@@ -242,8 +267,10 @@ def main() -> int:
     if own:
         take_own_name(options.binding)
     elif options.gpu:
-        stand_for_nccl()
-    elif not (options.gloo or options.nccl):
+        os.environ[BACKEND_OF_RANKS] = "headrace"
+    elif options.nccl:
+        os.environ[BACKEND_OF_RANKS] = "nccl"
+    elif not options.gloo:
         stand_for_gloo(options.binding)
     begin = time.monotonic()
     try:

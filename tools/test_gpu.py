@@ -1379,7 +1379,7 @@ STEPS: dict[str, Step] = {
     "racecheck": Step(racecheck, 60, 11),
     "soak": Step(soak, 120, 16, gpus=2),
     "nixl": Step(nixl, 150, 53),
-    "collectives": Step(collectives, 180, 67),
+    "collectives": Step(collectives, 300, 67),
     "paths": Step(paths, 60, 5),
     "native": Step(native, 60, 0, gpus=0),
     # A sitting of their own, or what a driver is asked once.
@@ -1388,7 +1388,7 @@ STEPS: dict[str, Step] = {
     "ceilings": Step(ceilings, 400, 185),
     "tcp_host": Step(tcp_host, 420, 215, gpus=0),
     "exchange": Step(exchange, 240, 26),
-    "comm": Step(comm, 200, 60),
+    "comm": Step(comm, 400, 190),
     "courier": Step(courier, 150, 90),
     "runner": Step(runner, 340, 210),
     "assumptions": Step(assumptions, 90, 30),
