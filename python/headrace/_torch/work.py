@@ -169,7 +169,7 @@ class GroupWork(Work):
     def _future_on_gpu(self, device: torch.device) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[device])
         try:
-            with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(torch.cuda.Stream(device)):
                 self.wait()
                 future.set_result(self._result)
         except Exception as failed:
