@@ -136,7 +136,8 @@ class Provider {
 
   // Posts. `ended` comes once for each that answered ok, and for no other:
   //   ok              write: the bytes are in the peer's memory, and its mark or message is, or will be,
-  //                   reported. "Sent" is not enough. Read: the bytes can be read here
+  //                   reported; "sent" is not enough. Read: the bytes can be read here.
+  //                   No byte of the post is placed after this end, nor after its mark
   //   not_found       the peer refuses the range or has no such memory. Repeating it is of no use
   //   canceled        by `cancel`; what moved is unknown
   //   any other       the rail has failed; what moved is unknown
