@@ -65,6 +65,7 @@ struct RailHello {
   std::uint64_t link = 0;    ///< drawn by it for each link
   std::uint32_t rail = 0;
   std::uint32_t rails = 0;
+  std::uint32_t nics = 0;   ///< of the engine that connects
   std::uint32_t epoch = 0;  ///< from 1: how often this rail was connected
   friend bool operator==(const RailHello&, const RailHello&) = default;
 };

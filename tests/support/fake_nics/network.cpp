@@ -138,7 +138,9 @@ void FakeNics::kill(const std::string& name, Told told) {
   for (const auto& [number, connection] : nic.peers) connection->silent = true;
   if (told == Told::never) return;
   const auto late = static_cast<std::uint64_t>(state_->faults.late.count());
-  state_->at(state_->now_ns + late, [state = state_.get(), &nic] { state->tell_death(nic); });
+  state_->at(state_->now_ns + late, [state = state_.get(), &nic] {
+    if (nic.dead) state->tell_death(nic);
+  });
 }
 
 void FakeNics::revive(const std::string& name) {

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rail/engine.hpp"
+
+#include "base/random.hpp"
+#include "rail/nic_list.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace headrace::rail {
+
+Result<std::unique_ptr<Engine>> Engine::open(std::vector<std::unique_ptr<Provider>> providers,
+                                             EngineEvents& events, const Clock& clock,
+                                             const LinkOptions& options) {
+  if (providers.empty() || providers.size() > max_rails)
+    return make_error(Code::invalid_argument, "an engine has 1 to {} NICs, not {}", max_rails,
+                      providers.size());
+  std::vector<std::unique_ptr<Nic>> nics;
+  for (auto& provider : providers) {
+    HEADRACE_TRY(nic, Nic::open(std::move(provider)));
+    nics.push_back(std::move(nic));
+  }
+  return std::unique_ptr<Engine>(new Engine(std::move(nics), events, clock, options));
+}
+
+Engine::Engine(std::vector<std::unique_ptr<Nic>> nics, EngineEvents& events, const Clock& clock,
+               const LinkOptions& options)
+    : nics_(std::move(nics)), events_(events), clock_(clock), options_(options), id_(random_u64()) {}
+
+std::string Engine::encode_keys(const std::vector<std::string>& keys) { return encode_nic_list(keys); }
+
+std::string Engine::address() const {
+  std::vector<std::string> addresses;
+  for (const auto& nic : nics_) addresses.push_back(nic->provider().address());
+  return encode_nic_list(addresses);
+}
+
+// ------------------------------------------------------------------ links
+
+Result<Link*> Engine::connect(std::string_view address) {
+  HEADRACE_TRY(addresses, read_nic_list(address, "an address"));
+  const auto rails = static_cast<std::uint32_t>(std::max(addresses.size(), nics_.size()));
+  const auto peer_nics = static_cast<std::uint32_t>(addresses.size());
+  Link::Setup setup{id_, random_u64(), rails, peer_nics, std::move(addresses)};
+  links_.push_back(std::make_unique<Link>(std::move(setup), nics_, events_, options_));
+  links_.back()->connect(clock_.now_ns());
+  return links_.back().get();
+}
+
+void Engine::forget(Link& link) {
+  std::erase_if(links_, [&link](const auto& each) { return each.get() == &link; });
+}
+
+Link& Engine::link_of(const RailHello& hello) {
+  const auto at =
+      std::find_if(links_.begin(), links_.end(), [&](const auto& link) { return link->id() == hello.link; });
+  if (at != links_.end()) return **at;
+  // No rail is connected from here.
+  links_.push_back(std::make_unique<Link>(Link::Setup{hello.engine, hello.link, hello.rails, hello.nics, {}},
+                                          nics_, events_, options_));
+  events_.linked(*links_.back());
+  return *links_.back();
+}
+
+void Engine::joined(std::uint32_t nic, const Event& event, std::uint64_t now_ns) {
+  const auto hello = read_rail_hello(event.text);
+  const bool taken =
+      hello && hello->rail % nics_.size() == nic && link_of(*hello).joined(*hello, nic, event.peer, now_ns);
+  if (!taken) nics_[nic]->provider().drop_peer(event.peer);
+}
+
+// ------------------------------------------------------------------ memory
+
+Result<LocalRegion> Engine::register_memory(const Memory& memory) {
+  LocalRegion region{memory, {}, {}};
+  for (const auto& nic : nics_) {
+    auto registered = nic->provider().register_memory(memory);
+    if (!registered) {
+      deregister(region);
+      return std::move(registered.error())
+          .within(fmt::format("register {} bytes on {}", memory.bytes, nic->provider().info().name));
+    }
+    region.ids.push_back(registered->id);
+    region.keys.push_back(std::move(registered->key));
+  }
+  return region;
+}
+
+void Engine::deregister(const LocalRegion& region) {
+  for (std::size_t nic = 0; nic < region.ids.size(); ++nic)
+    nics_[nic]->provider().deregister(region.ids[nic]);
+}
+
+Result<RemoteRegion> Engine::load(std::string_view descriptor) {
+  HEADRACE_TRY(keys, read_nic_list(descriptor, "a descriptor"));
+  return RemoteRegion{std::move(keys), {}};
+}
+
+// ------------------------------------------------------------------ progress
+
+std::size_t Engine::poll() {
+  const std::uint64_t now_ns = clock_.now_ns();
+  std::size_t all = 0;
+  std::array<Event, 32> events;
+  for (std::uint32_t nic = 0; nic < nics_.size(); ++nic) {
+    for (std::size_t count = events.size(); count == events.size(); all += count) {
+      count = nics_[nic]->provider().poll(events);
+      for (std::size_t i = 0; i < count; ++i) take(nic, events[i], now_ns);
+    }
+  }
+  for (std::size_t i = 0; i < links_.size(); ++i) links_[i]->pump(now_ns);  // its callbacks may connect
+  return all;
+}
+
+void Engine::take(std::uint32_t nic, const Event& event, std::uint64_t now_ns) {
+  if (event.kind == Event::Kind::joined) return joined(nic, event, now_ns);
+  if (event.kind == Event::Kind::down) {
+    for (const auto& link : links_) link->nic_is_down(nic, event.text, now_ns);
+    return;
+  }
+  std::string message;
+  const bool received = event.kind == Event::Kind::received && event.status.ok();
+  if (received) message = nics_[nic]->received(event.token, event.bytes);
+  for (const auto& link : links_) {
+    Rail* const rail = link->rail_of(nic, event.peer);
+    if (rail == nullptr) continue;
+    if (received) return link->message(*rail, message, now_ns);
+    return link->take(*rail, event, now_ns);
+  }
+}
+
+}  // namespace headrace::rail

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a request on a link: a number, chunks, ends, one end.
+#include "rail/link.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::rail {
+
+Link::Link(Setup setup, Nics& nics, LinkEvents& events, const LinkOptions& options)
+    : setup_(std::move(setup)), nics_(nics), events_(events), options_(options), rails_(setup_.rails) {
+  for (std::uint32_t index = 0; index < setup_.rails; ++index) {
+    rails_[index].index = index;
+    rails_[index].nic = index % static_cast<std::uint32_t>(nics_.size());
+    rails_[index].peer_nic = index % setup_.peer_nics;
+  }
+}
+
+Status Link::post(Request& request, const PostPlan& plan) {
+  if (request.posted_ || (plan.counted && !request.is_write())) return {Code::invalid_argument};
+  if (lost_) return {Code::peer_lost};
+  request.plan_ = plan;
+  request.posted_ = true;
+  request.cut_all_ = request.settled_ = false;
+  request.next_ = transport::skip_empty_pages(request.args, {0, 0});
+  request.chunks_ = 0;
+  request.unended_ = 0;
+  request.number_ = 0;
+  request.status_ = {};
+  posted_.insert(&request);
+  if (plan.counted) {
+    without_number_.push_back(&request);
+    give_numbers();
+  } else {
+    begin_cutting(request);
+  }
+  return {};
+}
+
+void Link::give_numbers() {
+  while (!without_number_.empty() && numbers_.has_room()) {
+    Request& request = *without_number_.front();
+    without_number_.pop_front();
+    const CountedAt& counted = *request.plan_.counted;
+    request.number_ = numbers_.add(counted.scope, counted.immediate, counted.amount);
+    begin_cutting(request);
+  }
+}
+
+void Link::begin_cutting(Request& request) {
+  if (request.next_.page < request.args.count && request.args.bytes > 0) {
+    uncut_.push_back(&request);
+    return;
+  }
+  cut_all(request);
+  finish_if_done(request);
+}
+
+/// The next chunk of the request, over that rail. False: the NIC takes none now.
+bool Link::cut(Request& request, Rail& rail, std::uint64_t now_ns) {
+  const ProviderInfo& info = nics_[rail.nic]->provider().info();
+  Piece piece{&request,
+              transport::cut_chunk(request.args, request.next_, {options_.chunk_bytes, info.max_moves})};
+  piece.chunk.number = request.chunks_;
+  const bool marked = request.number_ != 0 && request.number_ >= settle_below_ && !request.settled_ &&
+                      request.chunks_ < most_marked_chunks;
+  std::optional<std::uint32_t> mark;
+  if (marked) mark = mark_of(request.number_, request.chunks_);
+  const Status posted = post_piece(rail, piece, mark, now_ns);
+  if (posted.code == Code::would_block || posted.code == Code::peer_lost) return false;
+  if (!marked) request.settled_ = true;
+  after_cut(request, piece.chunk);
+  if (!posted.ok()) piece_ended(request, posted);
+  return true;
+}
+
+void Link::after_cut(Request& request, const transport::Chunk& chunk) {
+  ++request.chunks_;
+  ++request.unended_;
+  request.next_ = transport::skip_empty_pages(request.args, chunk.to);
+  std::erase(uncut_, &request);
+  if (request.next_.page < request.args.count) {
+    uncut_.push_back(&request);  // others have their turn
+  } else {
+    cut_all(request);
+  }
+}
+
+void Link::cut_all(Request& request) {
+  request.cut_all_ = true;
+  if (request.number_ == 0 || request.settled_ || request.number_ < settle_below_ || request.chunks_ == 0 ||
+      request.chunks_ > most_marked_chunks)
+    return;
+  Announcement announcement = numbers_.announcement(request.number_);
+  announcement.chunks = request.chunks_;
+  say(announcement);
+}
+
+void Link::cancel(Request& request) {
+  if (!posted_.contains(&request)) return;
+  std::erase(without_number_, &request);
+  stop_cutting(request, {Code::canceled});
+  finish_if_done(request);
+}
+
+void Link::stop_cutting(Request& request, Status status) {
+  if (request.status_.ok()) request.status_ = status;
+  request.cut_all_ = true;
+  std::erase(uncut_, &request);
+}
+
+/// A piece of the request has ended: with ok, or with what no other rail could mend.
+void Link::piece_ended(Request& request, Status status) {
+  --request.unended_;
+  if (!status.ok()) stop_cutting(request, status);
+  finish_if_done(request);
+}
+
+void Link::finish_if_done(Request& request) {
+  if (!request.cut_all_ || request.unended_ > 0) return;
+  if (request.number_ != 0) use_up_number(request);
+  posted_.erase(&request);
+  request.posted_ = false;
+  events_.ended(*this, request, request.status_);
+}
+
+/// All pieces have ended. If marks do not tell the peer, an announcement without marks does.
+void Link::use_up_number(Request& request) {
+  const bool by_marks =
+      request.status_.ok() && !request.settled_ && request.number_ >= settle_below_ && request.chunks_ > 0;
+  if (request.status_.ok()) {
+    numbers_.placed(request.number_);
+  } else {
+    numbers_.failed(request.number_);
+  }
+  if (!by_marks && !numbers_.counted(request.number_)) say(numbers_.announcement(request.number_));
+}
+
+std::size_t Link::held() const {
+  std::size_t count = posted_.size() + repeats_.size() + outgoing_.size() + arrivals_.open();
+  for (const Rail& rail : rails_) count += rail.flights.size() + rail.unfinished.size();
+  return count;
+}
+
+}  // namespace headrace::rail

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// One peer over several NICs: requests are cut into chunks that the rails carry, immediates are counted, and
+// what a dead rail has not done the others do. docs/decisions/0016 has the protocol and its reasons.
+#pragma once
+
+#include "base/errors.hpp"
+#include "rail/arrivals.hpp"
+#include "rail/link_message.hpp"
+#include "rail/nic.hpp"
+#include "rail/open_numbers.hpp"
+#include "rail/rail_state.hpp"
+#include "rail/region.hpp"
+#include "rail/request.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace headrace::rail {
+
+struct LinkOptions {
+  std::uint64_t chunk_bytes = 1 << 20;
+  std::uint64_t rail_bytes = 8 << 20;  ///< on their way over one rail at most
+  std::chrono::nanoseconds rail_timeout = std::chrono::seconds(2);
+  std::chrono::nanoseconds retry_after = std::chrono::seconds(1);  ///< a dead rail is connected again
+};
+
+class Link;
+
+/// What a link tells. It calls from inside its own calls: post from here, destroy nothing.
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+  virtual void ended(Link& link, Request& request, Status status) = 0;
+  virtual void counted(Link& link, const CountedAt& counted) = 0;
+  /// No rail is left and all requests have ended.
+  virtual void lost(Link& link, const std::string& why) = 0;
+};
+
+/// Not thread-safe: the worker of its engine calls it.
+class Link {
+ public:
+  using Nics = std::vector<std::unique_ptr<Nic>>;
+  struct Setup {
+    std::uint64_t engine = 0;  ///< of the side that connects
+    std::uint64_t id = 0;
+    std::uint32_t rails = 0;
+    std::uint32_t peer_nics = 0;
+    std::vector<std::string> addresses;  ///< of the peer's NICs; empty: the peer connects
+  };
+  /// `nics` and `events` outlive the link.
+  Link(Setup setup, Nics& nics, LinkEvents& events, const LinkOptions& options);
+
+  // For users of the engine.
+  /// Begins a post. Its end comes by `ended`, perhaps before this returns.
+  ///   errors  invalid_argument (it is posted, or a read that is to be counted), peer_lost
+  Status post(Request& request, const PostPlan& plan);
+  /// No more chunks of it are cut; it ends when those on their way have ended.
+  void cancel(Request& request);
+  [[nodiscard]] bool lost() const { return lost_; }
+  [[nodiscard]] std::size_t live_rails() const;
+  [[nodiscard]] std::uint64_t id() const { return setup_.id; }
+  /// Numbers, slots, pieces and messages that it holds: to see that nothing stays behind.
+  [[nodiscard]] std::size_t held() const;
+
+  // For the engine.
+  void connect(std::uint64_t now_ns);
+  /// The peer has connected a rail. False: it is not taken, and the engine drops the peer.
+  bool joined(const RailHello& hello, std::uint32_t nic, PeerId peer, std::uint64_t now_ns);
+  /// The rail of a provider's peer; null: none.
+  [[nodiscard]] Rail* rail_of(std::uint32_t nic, PeerId peer);
+  void take(Rail& rail, const Event& event, std::uint64_t now_ns);
+  void message(Rail& rail, std::string_view bytes, std::uint64_t now_ns);
+  void nic_is_down(std::uint32_t nic, const std::string& why, std::uint64_t now_ns);
+  /// Posts what there is to post, and looks at the time.
+  void pump(std::uint64_t now_ns);
+
+ private:
+  // Requests (link.cpp).
+  void give_numbers();
+  void begin_cutting(Request& request);
+  bool cut(Request& request, Rail& rail, std::uint64_t now_ns);
+  void after_cut(Request& request, const transport::Chunk& chunk);
+  void cut_all(Request& request);
+  void piece_ended(Request& request, Status status);
+  void stop_cutting(Request& request, Status status);
+  void finish_if_done(Request& request);
+  void use_up_number(Request& request);
+
+  // What is posted (link_posts.cpp).
+  void send_pieces(std::uint64_t now_ns);
+  void send_messages(std::uint64_t now_ns);
+  void repeat(std::uint64_t now_ns);
+  Status post_piece(Rail& rail, const Piece& piece, std::optional<std::uint32_t> mark, std::uint64_t now_ns);
+  Result<void> fill_moves(Rail& rail, const Piece& piece);
+  bool post_message(Rail& rail, const std::string& bytes, std::uint64_t now_ns);
+  Rail* pick(const Request& request);
+  Rail* freest();
+  Rail* next_in_turn();
+  [[nodiscard]] bool has_room(const Rail& rail) const;
+  void say(const LinkMessage& message) { outgoing_.push_back(encode(message)); }
+  void ended(Rail& rail, const Event& event, std::uint64_t now_ns);
+
+  // Rails (link_rails.cpp).
+  void add_peer(Rail& rail, std::uint64_t now_ns);
+  void dies(Rail& rail, const std::string& why, std::uint64_t now_ns);
+  void dropped(Rail& rail, std::uint64_t now_ns);
+  void tell_down(const Rail& rail);
+  void settle();
+  void heard_down(const RailDown& down, std::uint64_t now_ns);
+  void fence(Rail& rail, std::uint64_t now_ns);
+  void look_at_time(std::uint64_t now_ns);
+  void look_for_rails(std::uint64_t now_ns);
+  void lose(const std::string& why);
+  void check(const Result<void>& result, std::uint64_t now_ns);
+  void count_arrivals();
+
+  Setup setup_;
+  Nics& nics_;
+  LinkEvents& events_;
+  const LinkOptions options_;
+  std::vector<Rail> rails_;
+  std::uint64_t born_ns_ = 0;
+  bool lost_ = false;
+
+  std::unordered_set<Request*> posted_;
+  std::deque<Request*> without_number_;  // wait for one
+  std::deque<Request*> uncut_;           // have bytes left to be cut, the next one first
+  std::deque<Piece> repeats_;
+  std::deque<std::string> outgoing_;  // messages
+  std::uint64_t next_token_ = 1;
+  std::uint32_t turn_ = 0;
+  std::vector<Move> moves_;  // of the piece that is posted
+
+  OpenNumbers numbers_;
+  std::uint64_t settle_below_ = 0;  // these numbers are announced without marks
+  Arrivals arrivals_;
+  std::uint64_t told_below_ = 1;  // of the arrivals, what the peer knows
+};
+
+}  // namespace headrace::rail

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a link posts: pieces of requests, spread over its rails, and its own messages.
+#include "rail/link.hpp"
+
+#include <algorithm>
+
+namespace headrace::rail {
+
+void Link::pump(std::uint64_t now_ns) {
+  if (lost_) return;
+  look_at_time(now_ns);
+  for (Rail& rail : rails_) rail.full = false;
+  send_messages(now_ns);
+  repeat(now_ns);
+  send_pieces(now_ns);
+  send_messages(now_ns);
+}
+
+// ------------------------------------------------------------------ which rail
+
+bool Link::has_room(const Rail& rail) const {
+  return rail.life == Rail::Life::live && !rail.full && rail.bytes < options_.rail_bytes;
+}
+
+Rail* Link::freest() {
+  Rail* best = nullptr;
+  double least = 0;
+  for (Rail& rail : rails_) {
+    if (!has_room(rail)) continue;
+    const auto speed = std::max<std::uint64_t>(nics_[rail.nic]->provider().info().bits_per_second, 1);
+    const double busy = static_cast<double>(rail.bytes + options_.chunk_bytes) / static_cast<double>(speed);
+    if (best != nullptr && busy >= least) continue;
+    best = &rail;
+    least = busy;
+  }
+  return best;
+}
+
+/// Waits for the next living rail if it is full.
+Rail* Link::next_in_turn() {
+  for (std::size_t i = 0; i < rails_.size(); ++i) {
+    Rail& rail = rails_[(turn_ + i) % rails_.size()];
+    if (rail.life != Rail::Life::live) continue;
+    if (!has_room(rail)) return nullptr;
+    turn_ = (rail.index + 1) % static_cast<std::uint32_t>(rails_.size());
+    return &rail;
+  }
+  return nullptr;
+}
+
+Rail* Link::pick(const Request& request) {
+  if (request.plan_.spread == Spread::in_turn) return next_in_turn();
+  if (request.plan_.spread == Spread::pinned) {
+    for (Rail& rail : rails_)
+      if (rail.nic == request.plan_.pinned_nic && rail.life == Rail::Life::live)
+        return has_room(rail) ? &rail : nullptr;
+  }
+  return freest();
+}
+
+// ------------------------------------------------------------------ pieces
+
+void Link::send_pieces(std::uint64_t now_ns) {
+  // Ends when no request finds a rail: each takes one chunk at a time, so that none waits for all of another.
+  for (std::size_t refused = 0; refused < uncut_.size();) {
+    Request& request = *uncut_.front();
+    Rail* const rail = pick(request);
+    if (rail != nullptr && cut(request, *rail, now_ns)) {
+      refused = 0;
+      continue;
+    }
+    if (rail != nullptr) rail->full = true;
+    uncut_.pop_front();
+    uncut_.push_back(&request);
+    ++refused;
+  }
+}
+
+void Link::repeat(std::uint64_t now_ns) {
+  while (!repeats_.empty()) {
+    Rail* const rail = freest();
+    if (rail == nullptr) return;
+    const Piece piece = repeats_.front();
+    const Status posted = post_piece(*rail, piece, std::nullopt, now_ns);
+    if (posted.code == Code::would_block || posted.code == Code::peer_lost) {
+      rail->full = true;
+      continue;
+    }
+    repeats_.pop_front();
+    if (!posted.ok()) piece_ended(*piece.request, posted);
+  }
+}
+
+Result<void> Link::fill_moves(Rail& rail, const Piece& piece) {
+  moves_.clear();
+  PageCursor cursor(piece.request->args, piece.chunk.from, piece.chunk.to);
+  for (PageRun run; cursor.next(run);) {
+    const auto& local = *static_cast<const LocalRegion*>(run.local_region);
+    auto& remote = *static_cast<RemoteRegion*>(run.remote_region);
+    if (rail.peer_nic >= remote.keys.size())
+      return make_error(Code::invalid_argument, "a descriptor lists {} NICs, and the peer has {}",
+                        remote.keys.size(), setup_.peer_nics);
+    remote.loaded.resize(rails_.size());
+    auto& loaded = remote.loaded[rail.index];
+    if (loaded.epoch != rail.epoch) {
+      HEADRACE_TRY(id, nics_[rail.nic]->provider().load_memory(rail.peer, remote.keys[rail.peer_nic]));
+      loaded = {rail.epoch, id};
+    }
+    moves_.push_back({local.ids[rail.nic], loaded.id, run.local_offset, run.remote_offset, run.bytes});
+  }
+  return {};
+}
+
+Status Link::post_piece(Rail& rail, const Piece& piece, std::optional<std::uint32_t> mark,
+                        std::uint64_t now_ns) {
+  if (const auto filled = fill_moves(rail, piece); !filled)
+    return {filled.code() == Code::not_found ? Code::peer_lost : filled.code()};
+  Provider& provider = nics_[rail.nic]->provider();
+  const std::uint64_t token = next_token_++;
+  const Status posted = piece.request->is_write() ? provider.post_write({rail.peer, moves_, mark, token})
+                                                  : provider.post_read({rail.peer, moves_, token});
+  if (!posted.ok()) return posted;
+  rail.flights.emplace(token, Flight{piece, {}, 0, now_ns});
+  rail.bytes += piece.chunk.bytes;
+  return {};
+}
+
+// ------------------------------------------------------------------ messages
+
+void Link::send_messages(std::uint64_t now_ns) {
+  for (Rail& rail : rails_)
+    while (rail.life == Rail::Life::live && !outgoing_.empty() &&
+           post_message(rail, outgoing_.front(), now_ns))
+      outgoing_.pop_front();
+}
+
+bool Link::post_message(Rail& rail, const std::string& bytes, std::uint64_t now_ns) {
+  Nic& nic = *nics_[rail.nic];
+  const auto slot = nic.take_slot();
+  if (!slot) return false;
+  const std::uint64_t token = next_token_++;
+  if (!nic.provider().post_message(rail.peer, nic.put(*slot, bytes), token).ok()) {
+    nic.give_back(*slot);
+    return false;
+  }
+  rail.flights.emplace(token, Flight{{}, bytes, *slot, now_ns});
+  return true;
+}
+
+// ------------------------------------------------------------------ ends
+
+void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
+  auto flight = rail.flights.extract(event.token);
+  if (flight.empty()) return;
+  const Piece& piece = flight.mapped().piece;
+  rail.bytes -= piece.chunk.bytes;
+  const bool rail_failed = !event.status.ok() && event.status.code != Code::not_found;
+  if (piece.request == nullptr) {
+    nics_[rail.nic]->give_back(flight.mapped().slot);
+    if (!event.status.ok()) outgoing_.push_front(std::move(flight.mapped().message));
+  } else if (rail_failed) {
+    rail.unfinished.push_back(piece);
+  } else {
+    piece_ended(*piece.request, event.status);
+  }
+  if (rail_failed) dies(rail, "a post has failed", now_ns);
+}
+
+}  // namespace headrace::rail

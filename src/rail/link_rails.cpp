@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a link's rails, and what becomes of their pieces: docs/decisions/0016, section 4.
+#include "rail/link.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace::rail {
+
+using Life = Rail::Life;
+
+// ------------------------------------------------------------------ connecting
+
+void Link::connect(std::uint64_t now_ns) {
+  born_ns_ = now_ns;
+  for (Rail& rail : rails_) add_peer(rail, now_ns);
+  look_for_rails(now_ns);
+}
+
+void Link::add_peer(Rail& rail, std::uint64_t now_ns) {
+  const RailHello hello{
+      setup_.engine, setup_.id, rail.index, setup_.rails, static_cast<std::uint32_t>(nics_.size()),
+      rail.epoch + 1};
+  const auto added = nics_[rail.nic]->provider().add_peer(setup_.addresses[rail.peer_nic], encode(hello));
+  rail.since_ns = now_ns;
+  if (!added) {
+    rail.why = added.error().message;
+    return;
+  }
+  ++rail.epoch;
+  rail.peer = *added;
+  rail.peers_number.reset();
+  rail.life = Life::connecting;
+}
+
+bool Link::joined(const RailHello& hello, std::uint32_t nic, PeerId peer, std::uint64_t now_ns) {
+  Rail& rail = rails_[hello.rail];
+  const bool free = rail.life == Life::unused || rail.life == Life::fenced;
+  if (lost_ || hello.rails != setup_.rails || rail.nic != nic || !free || hello.epoch <= rail.epoch)
+    return false;
+  if (born_ns_ == 0) born_ns_ = now_ns;
+  rail.epoch = hello.epoch;
+  rail.peer = peer;
+  rail.peers_number.reset();
+  rail.life = Life::live;
+  rail.since_ns = now_ns;
+  return true;
+}
+
+Rail* Link::rail_of(std::uint32_t nic, PeerId peer) {
+  const auto at = std::find_if(rails_.begin(), rails_.end(), [&](const Rail& rail) {
+    return rail.nic == nic && rail.peer == peer && rail.life != Life::unused && !rail.down();
+  });
+  return at == rails_.end() ? nullptr : &*at;
+}
+
+std::size_t Link::live_rails() const {
+  return static_cast<std::size_t>(
+      std::count_if(rails_.begin(), rails_.end(), [](const Rail& rail) { return rail.life == Life::live; }));
+}
+
+// ------------------------------------------------------------------ events
+
+void Link::take(Rail& rail, const Event& event, std::uint64_t now_ns) {
+  switch (event.kind) {
+    case Event::Kind::ready:
+      if (rail.life == Life::connecting) rail.life = Life::live;
+      break;
+    case Event::Kind::ended:
+      ended(rail, event, now_ns);
+      break;
+    case Event::Kind::marked:
+      check(arrivals_.marked(event.mark), now_ns);
+      count_arrivals();
+      break;
+    case Event::Kind::lost:
+      dies(rail, event.text, now_ns);
+      break;
+    case Event::Kind::dropped:
+      dropped(rail, now_ns);
+      break;
+    default:
+      break;
+  }
+}
+
+void Link::message(Rail& rail, std::string_view bytes, std::uint64_t now_ns) {
+  const auto message = read_link_message(bytes);
+  if (!message) {
+    dies(rail, message.error().message, now_ns);
+    return;
+  }
+  if (const auto* announced = std::get_if<Announcement>(&*message)) {
+    check(arrivals_.announced(*announced), now_ns);
+    count_arrivals();
+  } else if (const auto* counted = std::get_if<CountedBelow>(&*message)) {
+    numbers_.counted_below(counted->below);
+    give_numbers();
+  } else {
+    heard_down(std::get<RailDown>(*message), now_ns);
+  }
+}
+
+/// A peer that lies loses the link: all rails.
+void Link::check(const Result<void>& result, std::uint64_t now_ns) {
+  if (result) return;
+  for (Rail& rail : rails_) dies(rail, result.error().message, now_ns);
+}
+
+void Link::count_arrivals() {
+  while (const auto next = arrivals_.next())
+    if (next->amount > 0) events_.counted(*this, {next->scope, next->immediate, next->amount});
+  if (arrivals_.counted_below() - told_below_ < number_window / 4) return;
+  told_below_ = arrivals_.counted_below();
+  say(CountedBelow{told_below_});
+}
+
+void Link::nic_is_down(std::uint32_t nic, const std::string& why, std::uint64_t now_ns) {
+  for (Rail& rail : rails_)
+    if (rail.nic == nic) dies(rail, why, now_ns);
+}
+
+// ------------------------------------------------------------------ a rail dies
+
+void Link::dies(Rail& rail, const std::string& why, std::uint64_t now_ns) {
+  if (!rail.usable()) return;
+  rail.life = Life::dropping;
+  rail.since_ns = now_ns;
+  rail.why = why;
+  rail.next_number = numbers_.next();
+  nics_[rail.nic]->provider().drop_peer(rail.peer);
+}
+
+void Link::dropped(Rail& rail, std::uint64_t now_ns) {
+  if (rail.life != Life::dropping) return;
+  rail.life = Life::dropped;
+  rail.since_ns = now_ns;
+  settle_below_ = std::max(settle_below_, rail.next_number);
+  if (rail.peers_number) {
+    arrivals_.settle_below(*rail.peers_number);
+  } else {
+    arrivals_.hold();
+  }
+  // What was told over this rail may be lost with it.
+  for (const Rail& each : rails_)
+    if (each.down()) tell_down(each);
+  settle();
+  if (rail.peers_number) fence(rail, now_ns);
+  look_for_rails(now_ns);
+}
+
+void Link::tell_down(const Rail& rail) {
+  if (rail.epoch == 0) return;
+  outgoing_.push_front(encode(RailDown{rail.index, rail.epoch, rail.next_number, arrivals_.counted()}));
+}
+
+void Link::settle() {
+  for (const Announcement& announcement : numbers_.to_settle(settle_below_)) say(announcement);
+}
+
+void Link::heard_down(const RailDown& down, std::uint64_t now_ns) {
+  if (down.rail >= rails_.size()) return;
+  numbers_.take(down.counted);
+  give_numbers();
+  Rail& rail = rails_[down.rail];
+  if (down.epoch < rail.epoch || (down.epoch == rail.epoch && rail.peers_number)) return;
+  const bool unheard = !rail.peers_number;
+  rail.peers_number = down.next;
+  if (rail.usable()) dies(rail, "the peer has dropped the rail", now_ns);
+  if (unheard && rail.life == Life::dropped) {
+    arrivals_.release();
+    arrivals_.settle_below(down.next);
+    arrivals_.look_again();
+    count_arrivals();
+    fence(rail, now_ns);
+  }
+  // The peer tried to connect, and we have not heard of it: we have never used this epoch.
+  if (down.epoch > rail.epoch && (rail.life == Life::fenced || rail.life == Life::unused)) {
+    rail.epoch = down.epoch;
+    rail.next_number = numbers_.next();
+    arrivals_.settle_below(down.next);
+    rail.life = Life::fenced;
+    tell_down(rail);
+  }
+}
+
+/// No late byte comes over the rail any more, to either side: others do what it has not done.
+void Link::fence(Rail& rail, std::uint64_t now_ns) {
+  rail.life = Life::fenced;
+  rail.since_ns = now_ns;
+  const auto unfinished = std::exchange(rail.unfinished, {});
+  for (const Piece& piece : unfinished) {
+    const bool counted = piece.request->number_ != 0 && numbers_.counted(piece.request->number_);
+    if (counted || !piece.request->status_.ok()) {
+      piece_ended(*piece.request, {});
+    } else {
+      repeats_.push_back(piece);
+    }
+  }
+}
+
+// ------------------------------------------------------------------ time, and the end
+
+void Link::look_at_time(std::uint64_t now_ns) {
+  const auto timeout = static_cast<std::uint64_t>(options_.rail_timeout.count());
+  for (Rail& rail : rails_) {
+    if (!rail.usable()) continue;
+    std::uint64_t since = now_ns;
+    if (!rail.flights.empty()) since = rail.flights.begin()->second.posted_ns;
+    if (rail.life == Life::connecting) since = rail.since_ns;
+    if (now_ns - since > timeout)
+      dies(rail, fmt::format("nothing ended on it for {} ms", timeout / 1'000'000), now_ns);
+  }
+  const auto retry = static_cast<std::uint64_t>(options_.retry_after.count());
+  for (Rail& rail : rails_) {
+    const bool due = rail.life == Life::fenced && now_ns - rail.since_ns >= retry;
+    if (due && !setup_.addresses.empty() && nics_[rail.nic]->provider().health().up) add_peer(rail, now_ns);
+  }
+  look_for_rails(now_ns);
+}
+
+/// A link without a rail is lost. Rails that the peer is to connect may take their time.
+void Link::look_for_rails(std::uint64_t now_ns) {
+  const Rail* last = nullptr;
+  const bool young = now_ns - born_ns_ <= static_cast<std::uint64_t>(options_.rail_timeout.count());
+  for (const Rail& rail : rails_) {
+    if (rail.usable() || rail.life == Life::dropping) return;
+    if (rail.life == Life::unused && setup_.addresses.empty() && young) return;
+    if (!rail.why.empty()) last = &rail;
+  }
+  lose(last == nullptr ? "no rail could be connected" : last->why);
+}
+
+void Link::lose(const std::string& why) {
+  if (std::exchange(lost_, true)) return;
+  uncut_.clear();
+  without_number_.clear();
+  repeats_.clear();
+  outgoing_.clear();
+  for (Rail& rail : rails_) rail.unfinished.clear();
+  const auto requests = std::exchange(posted_, {});
+  for (Request* const request : requests) {
+    request->posted_ = false;
+    const Status status = request->status_.ok() ? Status{Code::peer_lost} : request->status_;
+    events_.ended(*this, *request, status);
+  }
+  events_.lost(*this, why);
+}
+
+}  // namespace headrace::rail

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rail/nic.hpp"
+
+#include <algorithm>
+
+namespace headrace::rail {
+
+Result<std::unique_ptr<Nic>> Nic::open(std::unique_ptr<Provider> provider) {
+  std::unique_ptr<Nic> nic(new Nic(std::move(provider)));
+  HEADRACE_TRY(
+      registered,
+      nic->provider_->register_memory(
+          {reinterpret_cast<std::uintptr_t>(nic->memory_.data()), nic->memory_.size(), {}, Access::local}));
+  nic->memory_id_ = registered.id;
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    nic->free_.push_back(slot);
+    const Status posted = nic->provider_->post_receive(nic->range(slots + slot), slots + slot);
+    if (!posted.ok())
+      return make_error(posted.code, "{} took {} of {} receives", nic->provider_->info().name, slot, slots);
+  }
+  return nic;
+}
+
+std::optional<std::uint32_t> Nic::take_slot() {
+  if (free_.empty()) return std::nullopt;
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+LocalRange Nic::put(std::uint32_t slot, std::string_view message) {
+  LocalRange at = range(slot);
+  at.bytes = message.size();
+  std::copy(message.begin(), message.end(), memory_.data() + at.offset);
+  return at;
+}
+
+std::string Nic::received(std::uint64_t token, std::uint64_t bytes) {
+  const LocalRange at = range(token);
+  std::string message(memory_.data() + at.offset, std::min(bytes, at.bytes));
+  // A NIC that refuses its own receive again is down, and its peers are lost.
+  static_cast<void>(provider_->post_receive(at, token));
+  return message;
+}
+
+}  // namespace headrace::rail

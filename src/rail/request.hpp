@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request of a link and its present post.
+#pragma once
+
+#include "memory/page_cursor.hpp"
+#include "transport/chunk.hpp"
+
+#include <headrace/plugin/backend_v1.h>
+#include <headrace/result.hpp>
+
+#include <cstdint>
+#include <optional>
+
+namespace headrace::rail {
+
+/// Which rails carry the chunks of a request.
+enum class Spread : std::uint8_t {
+  free,     ///< the rail that would be done first: an idle NIC takes work, and unequal ones fill up
+  in_turn,  ///< one rail after the other
+  pinned,   ///< one NIC, as long as it lives
+};
+
+struct CountedAt {
+  std::uint32_t scope = 0;
+  std::uint32_t immediate = 0;
+  std::uint32_t amount = 1;
+};
+
+struct PostPlan {
+  Spread spread = Spread::free;
+  std::uint32_t pinned_nic = 0;
+  std::optional<CountedAt> counted;  ///< of a write: counted at the peer after all bytes
+};
+
+/// Its owner keeps it, its page lists and their memory until its post has ended.
+class Request {
+ public:
+  /// The regions of the local side are LocalRegion, those of the remote side RemoteRegion.
+  explicit Request(const headrace_prepare_v1& prepared) : args(prepared) {}
+
+  [[nodiscard]] bool is_write() const { return args.op == HEADRACE_WRITE; }
+  [[nodiscard]] bool posted() const { return posted_; }
+
+  const headrace_prepare_v1 args;
+
+ private:
+  friend class Link;
+
+  PostPlan plan_;
+  bool posted_ = false;
+  bool cut_all_ = false;
+  bool settled_ = false;  // its chunks have no marks
+  PagePosition next_;
+  std::uint32_t chunks_ = 0;  // cut so far
+  std::uint64_t unended_ = 0;
+  std::uint64_t number_ = 0;  // 0: not counted
+  Status status_;             // the first error
+};
+
+}  // namespace headrace::rail

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two engines over fake NICs, and writes whose bytes, counts and quiet memory are checked all the time.
+//
+// The receiver overwrites the target of a request when it is counted, and the sender its source when it has
+// ended: a byte that is read or written later shows.
+#pragma once
+
+#include "rail/engine.hpp"
+#include "support/fake_nics.hpp"
+#include "support/page_side.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace headrace::rail::test_engines {
+
+using headrace::test::FakeFaults;
+using headrace::test::FakeNics;
+using headrace::test::PageSide;
+using headrace::test::Told;
+using headrace::test::uniform_side;
+
+class NetClock final : public Clock {
+ public:
+  explicit NetClock(const FakeNics& net) : net_(net) {}
+  [[nodiscard]] std::uint64_t now_ns() const noexcept override { return net_.now_ns(); }
+
+ private:
+  const FakeNics& net_;
+};
+
+struct Side final : EngineEvents {
+  void ended(Link&, Request& request, Status status) override {
+    EXPECT_TRUE(ends.emplace(&request, status).second) << "ended twice";
+    if (on_end) on_end(request, status);
+  }
+  void counted(Link&, const CountedAt& at) override {
+    counts[at.immediate] += at.amount;
+    if (on_count) on_count(at);
+  }
+  void lost(Link&, const std::string& text) override { why_lost = text; }
+  void linked(Link& made) override { link = &made; }
+
+  std::map<Request*, Status> ends;
+  std::map<std::uint32_t, std::uint64_t> counts;
+  std::function<void(Request&, Status)> on_end;
+  std::function<void(const CountedAt&)> on_count;
+  std::string why_lost;
+  Link* link = nullptr;
+  std::unique_ptr<Engine> engine;
+};
+
+class TwoEngines {
+ public:
+  TwoEngines(unsigned nics, unsigned peer_nics, std::uint64_t seed = 1, const LinkOptions& options = {})
+      : net(seed), clock_(net) {
+    const unsigned counts[] = {nics, peer_nics};
+    for (int side = 0; side < 2; ++side) {
+      std::vector<std::unique_ptr<Provider>> providers;
+      for (unsigned i = 0; i < counts[side]; ++i) providers.push_back(net.open(name(side, i), speed_of(i)));
+      auto opened = Engine::open(std::move(providers), sides[side], clock_, options);
+      EXPECT_TRUE(opened);
+      sides[side].engine = std::move(*opened);
+    }
+  }
+  /// The engines go before the network.
+  ~TwoEngines() {
+    for (Side& side : sides) side.engine.reset();
+  }
+
+  static std::string name(int side, unsigned nic) { return (side == 0 ? "a" : "b") + std::to_string(nic); }
+  static std::uint64_t speed_of(unsigned nic) { return (nic + 1) * 100'000'000'000ULL; }
+
+  void connect() {
+    auto link = sides[0].engine->connect(sides[1].engine->address());
+    ASSERT_TRUE(link);
+    sides[0].link = *link;
+    ASSERT_TRUE(until([&] {
+      return sides[1].link != nullptr && sides[0].link->live_rails() == sides[1].link->live_rails() &&
+             sides[0].link->live_rails() > 0;
+    }));
+  }
+  void step() {
+    for (Side& side : sides) side.engine->poll();
+    if (!net.run_next()) net.advance(std::chrono::milliseconds(20));
+  }
+  template <class Holds>
+  bool until(const Holds& holds, int steps = 400'000) {
+    for (int i = 0; i < steps; ++i) {
+      if (holds()) return true;
+      step();
+    }
+    return holds();
+  }
+
+  FakeNics net;
+  Side sides[2];
+
+ private:
+  NetClock clock_;
+};
+
+/// Requests from side 0 to side 1, each with its own memory.
+class Writes {
+ public:
+  Writes(TwoEngines& engines, std::uint64_t bytes) : engines_(engines) {
+    for (int side = 0; side < 2; ++side) {
+      memory_[side].resize(bytes);
+      auto registered = engines.sides[side].engine->register_memory(
+          {reinterpret_cast<std::uintptr_t>(memory_[side].data()), bytes, {}, Access::peers_read_and_write});
+      EXPECT_TRUE(registered);
+      local_[side] = std::move(*registered);
+    }
+    auto loaded = Engine::load(Engine::descriptor(local_[1]));
+    EXPECT_TRUE(loaded);
+    remote_ = std::move(*loaded);
+    engines.sides[1].on_count = [this](const CountedAt& at) { check_and_reuse(at); };
+    engines.sides[0].on_end = [this](Request& request, Status status) { reuse_source(request, status); };
+  }
+
+  struct Write {
+    std::uint64_t offset = 0, page_bytes = 0, pages = 0;
+    PageSide local, remote;
+    headrace_side_v1 local_view{}, remote_view{};
+    std::unique_ptr<Request> request;
+    bool counted = false;
+  };
+
+  /// Pages in reverse order at the target. Its immediate is its index.
+  Status post(std::uint64_t pages, std::uint64_t page_bytes, PostPlan plan, std::uint32_t amount = 1) {
+    auto made = std::make_unique<Write>();
+    Write& write = *made;
+    write.offset = used_;
+    write.pages = pages;
+    write.page_bytes = page_bytes;
+    used_ += pages * page_bytes;
+    EXPECT_LE(used_, memory_[0].size());
+    write.local = uniform_side(&local_[0], write.offset, page_bytes, page_bytes);
+    write.remote = uniform_side(&remote_, write.offset, page_bytes, page_bytes);
+    for (std::uint64_t page = pages; page-- > 0;)
+      write.remote.indices.push_back(static_cast<std::uint32_t>(page));
+    write.local_view = write.local.view();
+    write.remote_view = write.remote.view();
+    headrace_prepare_v1 prepared{};
+    prepared.struct_size = sizeof prepared;
+    prepared.op = HEADRACE_WRITE;
+    prepared.count = pages;
+    prepared.bytes = pages * page_bytes;
+    prepared.local = &write.local_view;
+    prepared.remote = &write.remote_view;
+    write.request = std::make_unique<Request>(prepared);
+    const auto index = static_cast<std::uint32_t>(writes.size());
+    std::memcpy(memory_[0].data() + write.offset, pattern(index), pages * page_bytes);
+    if (plan.counted) plan.counted->immediate = index, plan.counted->amount = amount;
+    by_request_[write.request.get()] = index;
+    writes.push_back(std::move(made));
+    return engines_.sides[0].link->post(*write.request, plan);
+  }
+  [[nodiscard]] bool all_ended() const { return engines_.sides[0].ends.size() == writes.size(); }
+  [[nodiscard]] bool all_counted() const { return engines_.sides[1].counts.size() == writes.size(); }
+  [[nodiscard]] bool arrived(std::uint32_t index) const {
+    const Write& write = *writes[index];
+    const std::uint8_t* const target = memory_[1].data() + write.offset;
+    for (std::uint64_t page = 0; page < write.pages; ++page)
+      if (std::memcmp(target + (write.pages - 1 - page) * write.page_bytes,
+                      pattern(index) + page * write.page_bytes, write.page_bytes) != 0)
+        return false;
+    return true;
+  }
+  /// Nothing was written over what was counted.
+  void check_quiet() const {
+    for (const auto& write : writes) {
+      if (!write->counted) continue;
+      const std::uint8_t* const begin = memory_[1].data() + write->offset;
+      const std::uint64_t bytes = write->pages * write->page_bytes;
+      if (bytes == 0) continue;
+      EXPECT_TRUE(*begin == reused && std::memcmp(begin, begin + 1, bytes - 1) == 0)
+          << "bytes came after the count";
+    }
+  }
+
+  std::vector<std::unique_ptr<Write>> writes;
+
+ private:
+  static constexpr std::uint8_t reused = 0xEE;
+  /// The bytes of a request: other ones than those of the requests before it.
+  static const std::uint8_t* pattern(std::uint32_t index) {
+    static const auto bytes = [] {
+      std::mt19937 random(1);
+      std::vector<std::uint8_t> made(3 << 20);
+      for (auto& byte : made) byte = static_cast<std::uint8_t>(random() % 200);
+      return made;
+    }();
+    return bytes.data() + index * 977 % (1 << 20);
+  }
+  void check_and_reuse(const CountedAt& at) {
+    ASSERT_LT(at.immediate, writes.size());
+    Write& write = *writes[at.immediate];
+    EXPECT_FALSE(write.counted) << "counted twice";
+    EXPECT_TRUE(arrived(at.immediate)) << "counted before its bytes: " << at.immediate;
+    write.counted = true;
+    std::memset(memory_[1].data() + write.offset, reused, write.pages * write.page_bytes);
+  }
+  void reuse_source(Request& request, Status status) {
+    const Write& write = *writes[by_request_.at(&request)];
+    if (status.ok() && !write.counted)
+      EXPECT_TRUE(arrived(by_request_.at(&request))) << "ended before its bytes were there";
+    std::memset(memory_[0].data() + write.offset, 0xDD, write.pages * write.page_bytes);
+  }
+
+  TwoEngines& engines_;
+  std::vector<std::uint8_t> memory_[2];
+  LocalRegion local_[2];
+  RemoteRegion remote_;
+  std::map<Request*, std::uint32_t> by_request_;
+  std::uint64_t used_ = 0;
+};
+
+}  // namespace headrace::rail::test_engines
