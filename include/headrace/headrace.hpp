@@ -17,3 +17,4 @@
 #include <headrace/result.hpp>
 #include <headrace/telemetry.hpp>
 #include <headrace/tensor.hpp>
+#include <headrace/topology.hpp>

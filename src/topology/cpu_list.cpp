@@ -37,4 +37,16 @@ Result<std::vector<unsigned>> parse_cpu_list(std::string_view text) {
   return numbers;
 }
 
+std::string cpu_list_text(std::span<const unsigned> numbers) {
+  std::string text;
+  for (std::size_t first = 0, last = 0; first < numbers.size(); first = last + 1) {
+    last = first;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    if (first != 0) text += ',';
+    text += std::to_string(numbers[first]);
+    if (last != first) text += '-' + std::to_string(numbers[last]);
+  }
+  return text;
+}
+
 }  // namespace headrace
