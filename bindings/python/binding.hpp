@@ -21,6 +21,7 @@ void bind_window(nb::module_& module);
 void bind_completion_queue(nb::module_& module);
 void bind_counter(nb::module_& module);
 void bind_telemetry(nb::module_& module);
+void bind_topology(nb::module_& module);
 void bind_agent(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_model(nb::module_& module);

@@ -23,6 +23,7 @@ NB_MODULE(_headrace, module) {
   bind_window(module);
   bind_counter(module);
   bind_telemetry(module);
+  bind_topology(module);
   bind_agent(module);
   bind_log(module);
   bind_model(module);

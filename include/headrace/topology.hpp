@@ -29,14 +29,14 @@ HEADRACE_API std::string_view nearness_name(Nearness nearness) noexcept;
 struct TopologyNic {
   std::string name;                     ///< of the RDMA device ("mlx5_0"), else of the interface ("eth0")
   std::vector<std::string> interfaces;  ///< network interfaces on it; empty: none, or none that is shown here
-  bool rdma = false;                    ///< an RDMA device that this process can open
-  std::string link_layer;               ///< "Ethernet", "InfiniBand"; empty: unknown
-  std::uint64_t speed_mbit = 0;         ///< of all its ports that are up; 0: unknown
-  std::optional<bool> up;               ///< whether a port has a link; nullopt: unknown
-  std::string pci;                      ///< "0000:1a:00.0"; empty: no PCI device
-  std::string model;                    ///< vendor and device, "15b3:1021"; empty: unknown
-  std::string driver;                   ///< "mlx5_core"; empty: unknown
-  std::optional<unsigned> numa_node;    ///< nullopt: unknown
+  bool rdma = false;             ///< an RDMA device; only one that is left out may be closed to this process
+  std::string link_layer;        ///< "Ethernet", "InfiniBand"; empty: unknown
+  std::uint64_t speed_mbit = 0;  ///< of all its ports that are up; 0: unknown
+  std::optional<bool> up;        ///< whether a port has a link; nullopt: unknown
+  std::string pci;               ///< "0000:1a:00.0"; empty: no PCI device
+  std::string model;             ///< vendor and device, "15b3:1021"; empty: unknown
+  std::string driver;            ///< "mlx5_core"; empty: unknown
+  std::optional<unsigned> numa_node;      ///< nullopt: unknown
   Nearness nearness = Nearness::unknown;  ///< to the GPU of its group, or to the group's NUMA node
 
   friend bool operator==(const TopologyNic&, const TopologyNic&) = default;

@@ -1638,6 +1638,160 @@ class TelemetrySnapshot:
     def json(self) -> str:
         """The whole snapshot as one JSON object."""
 
+class TopologyNic:
+    """
+    A network card: an RDMA device with its interfaces, or an interface alone.
+    """
+
+    @property
+    def name(self) -> str:
+        """Of the RDMA device ("mlx5_0"), else of the interface ("eth0")."""
+
+    @property
+    def interfaces(self) -> list[str]:
+        """The network interfaces on it."""
+
+    @property
+    def rdma(self) -> bool:
+        """Whether it is an RDMA device."""
+
+    @property
+    def link_layer(self) -> str:
+        """"Ethernet", "InfiniBand"; empty: unknown."""
+
+    @property
+    def speed_mbit(self) -> int:
+        """Mbit/s of all its ports that are up; 0: unknown."""
+
+    @property
+    def up(self) -> bool | None:
+        """Whether a port has a link; None: unknown."""
+
+    @property
+    def pci(self) -> str:
+        """"0000:1a:00.0"; empty: no PCI device."""
+
+    @property
+    def model(self) -> str:
+        """PCI vendor and device, "15b3:1021"; empty: unknown."""
+
+    @property
+    def driver(self) -> str:
+        """"mlx5_core"; empty: unknown."""
+
+    @property
+    def numa_node(self) -> int | None:
+        """Its NUMA node; None: unknown."""
+
+    @property
+    def nearness(self) -> str:
+        """
+        The nearest thing that it has in common with its group's GPU or NUMA node: "pci_switch",
+        "host_bridge", "numa_node", "machine" or "unknown".
+        """
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class TopologyGpu:
+    """A GPU of a group."""
+
+    @property
+    def pci(self) -> str:
+        """"0000:1b:00.0"."""
+
+    @property
+    def index(self) -> int | None:
+        """
+        That of CUDA and torch in this process; None: the driver was not asked.
+        """
+
+    @property
+    def name(self) -> str:
+        """"NVIDIA H200"; empty: the driver was not asked."""
+
+    def __repr__(self) -> str: ...
+
+class TopologyGroup:
+    """
+    A GPU and what is near it; or, without a GPU, a NUMA node and what is near that.
+    """
+
+    @property
+    def gpu(self) -> TopologyGpu | None:
+        """The GPU; None: the group is a NUMA node."""
+
+    @property
+    def numa_node(self) -> int | None:
+        """The NUMA node; None: unknown."""
+
+    @property
+    def cpus(self) -> list[int]:
+        """
+        The CPUs of the node that this process may use; all that it may use if none.
+        """
+
+    @property
+    def own_cpus(self) -> list[int]:
+        """
+        The part of `cpus` that no other GPU of the node has, for threads of this group: whole cores.
+        Where there are fewer cores than GPUs it is `cpus`.
+        """
+
+    @property
+    def nics(self) -> list[TopologyNic]:
+        """
+        By kind (RDMA devices first), nearness and PCI address. Several groups may have the same one.
+        """
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class LeftOutNic:
+    """A network card that no group has."""
+
+    @property
+    def nic(self) -> TopologyNic:
+        """The card."""
+
+    @property
+    def reason(self) -> str:
+        """
+        A sentence: its link is down, it is of another model than the others, ...
+        """
+
+    def __repr__(self) -> str: ...
+
+class DetectedTopology:
+    """The groups of a machine, and the network cards that no group has."""
+
+    @property
+    def groups(self) -> list[TopologyGroup]:
+        """GPUs by index (else by PCI address), then nodes without a GPU."""
+
+    @property
+    def left_out(self) -> list[LeftOutNic]:
+        """By name."""
+
+    def __str__(self) -> str:
+        """A line for each group, and one for each card that is left out."""
+
+def detect_topology(*, root: str = "", ask_driver: bool = True) -> DetectedTopology:
+    """
+    Reads which network cards and CPUs are near each GPU, and near each NUMA node without one.
+
+    The network cards of a PCI switch are dealt to its GPUs in turn. More GPUs than cards share them. A GPU
+    without a card in its switch or on its root complex takes those of its NUMA node; without one there,
+    those of the machine. RDMA devices and plain interfaces are dealt by themselves. Cards of another model
+    than most of their kind, and those without a link, are left out.
+    root: the folder of a recorded machine, in which its sys/, proc/ and dev/ lie; empty: this machine.
+    ask_driver: asks the CUDA driver which GPUs this process sees, and for their indices. That starts the
+    driver: a child that is forked later cannot use CUDA.
+    Errors: none; what cannot be read is unknown.
+    """
+
 class ImportReport:
     """The result of an import of metadata."""
 
