@@ -5,12 +5,14 @@
 #include "cli/common/table.hpp"
 #include "cli/common/text.hpp"
 #include "cli/doctor/collectives_doctor.hpp"
+#include "cli/doctor/fabric_report.hpp"
 #include "cli/doctor/machine_probe.hpp"
 #include "cli/doctor/model_doctor.hpp"
 #include "cli/doctor/path_survey.hpp"
 
 #include <headrace/comm.hpp>
 #include <headrace/model.hpp>
+#include <headrace/topology.hpp>
 #include <headrace/version.hpp>
 
 #include <sys/stat.h>
@@ -19,6 +21,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 namespace headrace::cli {
@@ -115,6 +118,9 @@ Finding look_at_secret(const std::vector<OptionInfo>& options) {
 
 Result<void> examine(const Invocation& invocation, bool json) {
   std::vector<Finding> findings = probe_machine();
+  const DetectedTopology topology = detect_topology();
+  const std::vector<InterfaceAddress> addresses = read_addresses();
+  std::ranges::move(show_fabric(topology, addresses), std::back_inserter(findings));
   HEADRACE_CLI_TRY(options, list_options(invocation.options));
   findings.push_back(look_at_secret(options));
   HEADRACE_CLI_TRY(model_options, list_model_options());
@@ -139,6 +145,7 @@ Result<void> examine(const Invocation& invocation, bool json) {
                                     {"state", state_name(finding.state)},
                                     {"value", finding.value},
                                     {"advice", finding.advice}});
+    report["fabric"] = fabric_json(topology, addresses);
     report["backends"] = Json::array();
     for (const BackendInfo& backend : backends) report["backends"].push_back(backend_json(backend));
     report["options"] = Json::array();

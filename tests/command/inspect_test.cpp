@@ -127,7 +127,8 @@ TEST(CliDoctor, TheReportSaysThatTheCoreWorksAndDescribesTheMachine) {
   const PlainJson& findings = report.at("findings");
   for (const char* name :
        {"kernel", "CPUs", "NUMA", "GPUs", "cross-memory attach", "shared memory", "huge pages",
-        "locked memory", "runtime folder", "libcurl", "etcd", "backend shm", "backend tcp", "an agent"})
+        "locked memory", "runtime folder", "topology", "interfaces", "RDMA devices", "fabric", "libcurl",
+        "etcd", "backend shm", "backend tcp", "an agent"})
     EXPECT_NE(find(findings, name).value("value", ""), "") << name;
   EXPECT_EQ(find(findings, "an agent").at("state"), "ok");
   for (const PlainJson& finding : findings) {
@@ -138,6 +139,10 @@ TEST(CliDoctor, TheReportSaysThatTheCoreWorksAndDescribesTheMachine) {
     }
   }
   EXPECT_EQ(find(report.at("options"), "tcp.sockets").at("source"), "caller");
+  const PlainJson& fabric = report.at("fabric");
+  ASSERT_FALSE(fabric.at("groups").empty());
+  for (const PlainJson& group : fabric.at("groups")) EXPECT_FALSE(group.at("cpus").empty()) << group.dump();
+  EXPECT_EQ(find(fabric.at("providers"), "ucx").at("usable"), false);
 }
 
 TEST(CliDoctor, AMissingSecretIsSaidAndARequiredOneIsAskedFor) {
