@@ -763,7 +763,7 @@ def exchange(sitting: Sitting) -> bool:
 
 def comm(sitting: Sitting) -> bool:
     """Communicators in Python, each rank a process with torch."""
-    return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_comm.py")
+    return pytest(sitting, f"({ANY_LABEL}) and not slow", *sitting.options.pytest, file="test_gpu_comm.py")
 
 
 def courier(sitting: Sitting) -> bool:
@@ -1346,9 +1346,11 @@ def collectives(sitting: Sitting) -> bool:
 
 
 def collectives_long(sitting: Sitting) -> bool:
-    """All answers of the kernels of collectives: operations, types, reductions, sizes; and racecheck."""
+    """All answers of the kernels of collectives: operations, types, reductions, billions of elements; and
+    racecheck."""
     program = str(sitting.carried / "bench" / "bench_gpu_collectives")
     right = sitting.run([program, "check"], tail=8)
+    right = pytest(sitting, "slow", file="test_gpu_comm.py", report="test_gpu_billions") and right
     return sanitized(sitting, [*sanitizer_command("racecheck"), program, "quick"], {}) and right
 
 
@@ -1392,7 +1394,7 @@ STEPS: dict[str, Step] = {
     "ceilings": Step(ceilings, 400, 185),
     "tcp_host": Step(tcp_host, 420, 215, gpus=0),
     "exchange": Step(exchange, 240, 26),
-    "collectives_long": Step(collectives_long, 300, 150),
+    "collectives_long": Step(collectives_long, 420, 200),
     "comm": Step(comm, 400, 190),
     "courier": Step(courier, 150, 90),
     "runner": Step(runner, 340, 210),

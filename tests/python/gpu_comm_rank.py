@@ -2,7 +2,9 @@
 """One rank of tests/python/test_gpu_comm.py: opens a communicator on a GPU and compares what its operations
 give with torch's own on the CPU. Prints a line for each check, and ends with code 1 at the first difference.
 
-    gpu_comm_rank.py BACKEND GPU RANK SIZE FOLDER [CHECK]      CHECK: one of them; none: all
+    gpu_comm_rank.py BACKEND GPU RANK SIZE FOLDER [CHECK]
+
+CHECK: one of them; none: all but check_billions, which needs 25 GB of GPU memory for each rank.
 """
 
 import sys
@@ -188,6 +190,34 @@ def check_pool(r):
         sys.exit(f"rank {r.rank}: the pool's memory was not given back")
 
 
+def check_billions(r):
+    """More elements than 32 bits count, also in each part. Sums of bytes wrap around."""
+    count = 5_000_000_000 + 1018 * r.size
+    tensor = torch.empty(count, dtype=torch.uint8, device=r.device)
+    step = 1 << 28
+
+    def pieces():
+        for first in range(0, count, step):
+            yield first, torch.arange(first, min(first + step, count), device=r.device)
+
+    for first, index in pieces():
+        tensor[first : first + step] = (index * 7 + r.rank) % 251
+    r.comm.all_reduce(tensor, SUM)
+    for first, index in pieces():
+        expected = sum(((index * 7 + rank) % 251).to(torch.uint8) for rank in range(r.size))
+        if not torch.equal(tensor[first : first + step], expected):
+            sys.exit(f"rank {r.rank}: a sum of {count} elements is wrong from {first} on")
+        tensor[first : first + step] = (index * 7 + r.rank) % 251
+    exchanged = torch.empty_like(tensor)
+    r.comm.all_to_all_single(exchanged, tensor)
+    part = count // r.size
+    for first, index in pieces():
+        source = index // part
+        expected = ((r.rank * part + index % part) * 7 + source) % 251
+        if not torch.equal(exchanged[first : first + step], expected.to(torch.uint8)):
+            sys.exit(f"rank {r.rank}: an exchange of {count} elements is wrong from {first} on")
+
+
 def check_errors(r):
     """What does not fit is refused on this rank, and the communicator goes on."""
     for tensor, what in (
@@ -214,6 +244,7 @@ CHECKS = [
     check_registered,
     check_pool,
     check_errors,
+    check_billions,
 ]
 
 
@@ -223,7 +254,8 @@ def main(backend, gpu, rank, size, folder, only=None):
     options = {"meeting": f"file://{folder}", "timeout": TIMEOUT, "meeting_timeout": TIMEOUT}
     with headrace.new_comm(backend, device, rank=int(rank), size=int(size), **options) as comm:
         for check in CHECKS:
-            if (check is check_split and int(size) < 2) or only not in (None, check.__name__):
+            is_wanted = check.__name__ == only if only else check is not check_billions
+            if not is_wanted or (check is check_split and int(size) < 2):
                 continue
             check(Rank(comm, device))
             sys.stdout.write(f"{check.__name__}: right\n")

@@ -68,6 +68,15 @@ def test_ranks_on_gpus_get_what_torch_computes_on_the_cpu(backend, gpus, tmp_pat
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "gpus"), PLACES)
+def test_billions_of_elements(backend, gpus, tmp_path):
+    run_ranks(
+        [PROGRAM, backend, str(gpu), str(rank), str(len(gpus)), str(tmp_path), "check_billions"]
+        for rank, gpu in enumerate(gpus)
+    )
+
+
 @pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
 def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
     run_ranks(
