@@ -168,6 +168,7 @@ Result<CommTuningEntry> common_entry(const TunePlan& plan) {
   common.gpu = devices.front().name;
   common.ranks = plan.ranks;
   common.sharing = static_cast<std::size_t>(plan.ranks) > devices.size();
+  common.registered = false;
   return common;
 }
 

@@ -90,7 +90,7 @@ std::vector<CommTuningEntry> merged(std::vector<CommTuningEntry> fresh,
     const bool replaced =
         std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), [&](const auto& one) {
           return one.gpu == entry.gpu && one.ranks == entry.ranks && one.sharing == entry.sharing &&
-                 one.operation == entry.operation;
+                 one.operation == entry.operation && !entry.registered.value_or(false);
         });
     if (!replaced) all.push_back(entry);
   }

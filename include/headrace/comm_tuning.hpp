@@ -20,6 +20,7 @@ struct CommTuningEntry {
   std::optional<CommOperation> operation = {};
   std::optional<int> dtype_bytes = {};            ///< of one element
   std::optional<std::uint64_t> up_to_bytes = {};  ///< of what one rank gives to or gets from another
+  std::optional<bool> registered = {};            ///< whether the communicator has registered tensors
   std::string backend = {};                       ///< "p2p" or "nccl"
 
   friend bool operator==(const CommTuningEntry&, const CommTuningEntry&) = default;

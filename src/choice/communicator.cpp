@@ -210,7 +210,9 @@ std::vector<Part*> Communicator::order_for(const Call& call) const {
   if (group_) {
     first = group_->part;  // calls of a group do not wait for one another there
   } else if (!is_message(static_cast<CommOperation>(call.operation))) {
-    if (const auto choice = choices_.pick(size_of(call, size_))) first = open_[*choice].get();
+    CallSize size = size_of(call, size_);
+    size.registered = !registered_.empty();
+    if (const auto choice = choices_.pick(size)) first = open_[*choice].get();
   }
   std::vector<Part*> order;
   if (first != nullptr) order.push_back(first);

@@ -19,8 +19,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr int version = 1;
 constexpr const char* remedy = "correct it, or write a new file by `headrace tune`";
-constexpr std::array<std::string_view, 7> entry_keys{"gpu",         "ranks",       "sharing", "operation",
-                                                     "dtype_bytes", "up_to_bytes", "backend"};
+constexpr std::array<std::string_view, 8> entry_keys{"gpu",         "ranks",       "sharing",    "operation",
+                                                     "dtype_bytes", "up_to_bytes", "registered", "backend"};
 
 template <class Names>
 std::vector<std::string_view> views(const Names& names) {
@@ -57,6 +57,8 @@ class EntryReader {
     entry.up_to_bytes = up_to_bytes;
     HEADRACE_TRY(sharing, boolean("sharing"));
     entry.sharing = sharing;
+    HEADRACE_TRY(registered, boolean("registered"));
+    entry.registered = registered;
     HEADRACE_TRY(operation, operation_named());
     entry.operation = operation;
     HEADRACE_TRY(backend, backend_named());
@@ -149,6 +151,7 @@ OrderedJson json_of(const CommTuningEntry& entry) {
   if (entry.operation) json["operation"] = comm_operation_name(*entry.operation);
   if (entry.dtype_bytes) json["dtype_bytes"] = *entry.dtype_bytes;
   if (entry.up_to_bytes) json["up_to_bytes"] = *entry.up_to_bytes;
+  if (entry.registered) json["registered"] = *entry.registered;
   json["backend"] = entry.backend;
   return json;
 }
@@ -205,7 +208,7 @@ Choices::Choices(const CommTuning& tuning, const Topology& topology, const std::
       const auto at = std::ranges::find(open, entry.backend);
       if (at == open.end() || !holds(entry, topology)) continue;
       const Row row{entry.dtype_bytes, entry.up_to_bytes.value_or(std::numeric_limits<std::uint64_t>::max()),
-                    static_cast<std::size_t>(at - open.begin())};
+                    entry.registered, static_cast<std::size_t>(at - open.begin())};
       for (std::size_t i = 0; i < rows_.size(); ++i)
         if (entry.operation.value_or(operations()[i].second) == operations()[i].second)
           rows_[i].push_back(row);
@@ -217,7 +220,8 @@ std::optional<std::size_t> Choices::pick(const CallSize& call) const {
       static_cast<std::size_t>(call.operation) - static_cast<std::size_t>(CommOperation::all_reduce);
   if (at >= rows_.size()) return std::nullopt;
   for (const Row& row : rows_[at])
-    if (row.dtype_bytes.value_or(call.dtype_bytes) == call.dtype_bytes && call.bytes <= row.up_to_bytes)
+    if (row.dtype_bytes.value_or(call.dtype_bytes) == call.dtype_bytes && call.bytes <= row.up_to_bytes &&
+        row.registered.value_or(call.registered) == call.registered)
       return row.backend;
   return std::nullopt;
 }
@@ -227,16 +231,18 @@ std::optional<std::size_t> Choices::pick(const CallSize& call) const {
 namespace headrace {
 
 /// Two and four ranks on H200, beside NCCL 2.28 in graphs (bench/notes/collectives.md). Larger sizes were not
-/// measured.
+/// measured, or, with registered tensors, take as long over either.
 CommTuning built_in_comm_tuning() {
   constexpr std::uint64_t kib = 1 << 10, mib = 1 << 20;
   const CommOperation sums = CommOperation::all_reduce;
   return {"built in",
-          {{.ranks = 2, .operation = sums, .up_to_bytes = 16 * mib, .backend = "p2p"},
+          {{.operation = sums, .up_to_bytes = 16 * mib, .registered = true, .backend = "p2p"},
+           {.ranks = 2, .operation = sums, .up_to_bytes = 16 * mib, .backend = "p2p"},
            {.operation = sums, .up_to_bytes = 512 * kib, .backend = "p2p"},
            {.operation = sums, .up_to_bytes = 1 * mib, .backend = "nccl"},
            {.operation = sums, .up_to_bytes = 4 * mib, .backend = "p2p"},
            {.operation = sums, .backend = "nccl"},
+           {.up_to_bytes = 8 * mib, .registered = true, .backend = "p2p"},
            {.up_to_bytes = 1 * mib, .backend = "p2p"},
            {.backend = "nccl"}}};
 }

@@ -39,6 +39,7 @@ struct CallSize {
   CommOperation operation = CommOperation::barrier;
   int dtype_bytes = 0;      ///< 0: it has no elements
   std::uint64_t bytes = 0;  ///< of what one rank gives to or gets from another
+  bool registered = false;  ///< its communicator has registered tensors
 };
 
 /// The entries of a table that hold for one communicator.
@@ -55,6 +56,7 @@ class Choices {
   struct Row {
     std::optional<int> dtype_bytes;
     std::uint64_t up_to_bytes;
+    std::optional<bool> registered;
     std::size_t backend;
   };
   std::vector<std::vector<Row>> rows_;  // by operation

@@ -14,6 +14,7 @@ GPUS = count_gpus()
 pytestmark = torch_on_gpus(GPUS)
 HERE = os.path.dirname(__file__)
 PROGRAM, TORCH_PROGRAM = os.path.join(HERE, "gpu_comm_rank.py"), os.path.join(HERE, "gpu_torch_rank.py")
+TORCHCOMMS_PROGRAM = os.path.join(HERE, "gpu_torchcomms_rank.py")
 SECONDS = 200
 
 
@@ -81,6 +82,20 @@ def test_billions_of_elements(backend, gpus, tmp_path):
 def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
     run_ranks(
         [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store"), str(messages)]
+        for rank, gpu in enumerate(gpus)
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "gpus"),
+    [
+        pytest.param("p2p", (0, 0), marks=needs(1), id="p2p-two_on_one_gpu"),
+        *(pytest.param(backend, (0, 1), marks=needs(2), id=backend) for backend in ("p2p", "nccl", "auto")),
+    ],
+)
+def test_a_program_of_torchcomms_takes_tensors_of_gpus(backend, gpus, tmp_path):
+    run_ranks(
+        [TORCHCOMMS_PROGRAM, backend, str(gpu), str(rank), "2", str(tmp_path / "store")]
         for rank, gpu in enumerate(gpus)
     )
 

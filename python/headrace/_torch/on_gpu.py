@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communicator of a process group on a GPU, called as that of the CPU is."""
+"""A communicator on a GPU, called as one on the CPU is: in the order of torch's current stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from typing import Any
 import torch
 
 import headrace
+
+_ON_A_STREAM = {
+    *("all_reduce", "all_gather", "all_gather_v", "all_gather_single", "all_gather_p_exec"),
+    *("reduce_scatter", "reduce_scatter_v", "reduce_scatter_single", "reduce_scatter_quantized"),
+    *("all_to_all", "all_to_all_single", "all_to_all_v_single", "device_all_to_all_v_single"),
+    *("broadcast", "reduce", "gather", "gather_single", "scatter", "barrier", "send", "recv"),
+}
 
 
 class GpuWork:
@@ -31,8 +38,20 @@ class GpuWork:
         return getattr(self._work, name)
 
 
+class GpuBatch:
+    """A batch of messages that is issued on the current stream."""
+
+    def __init__(self, batch: headrace.BatchSendRecv, on_gpu: OnGpu) -> None:
+        self._batch, self._on_gpu = batch, on_gpu
+        self.send, self.recv = batch.send, batch.recv
+
+    def issue(self, async_op: bool = False, hints: Any = None, timeout: Any = None) -> GpuWork:
+        work = self._batch.issue(async_op, hints, timeout, self._on_gpu.current_stream())
+        return GpuWork(work, self._on_gpu.device)
+
+
 class OnGpu:
-    """A communicator on a GPU. Its operations run on the current stream of the GPU and return a GpuWork."""
+    """A headrace.Comm on a GPU. Its operations run on the current stream of the GPU and return a GpuWork."""
 
     def __init__(self, comm: headrace.Comm, device: torch.device) -> None:
         self.comm, self.device = comm, device
@@ -40,8 +59,14 @@ class OnGpu:
     def current_stream(self) -> int:
         return int(torch.cuda.current_stream(self.device).cuda_stream)
 
-    def __getattr__(self, name: str) -> Callable[..., GpuWork]:
-        operation = getattr(self.comm, name)
+    def batch_op_create(self) -> GpuBatch:
+        return GpuBatch(self.comm.batch_op_create(), self)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.comm, name)
+        if name not in _ON_A_STREAM:
+            return found
+        operation: Callable[..., headrace.Work] = found
 
         def call(*arguments: Any, **more: Any) -> GpuWork:
             return GpuWork(operation(*arguments, stream=self.current_stream(), **more), self.device)

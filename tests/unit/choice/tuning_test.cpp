@@ -25,6 +25,7 @@ TEST(CommTuningText, comes_back_as_it_was) {
                             .operation = CommOperation::all_reduce,
                             .dtype_bytes = 4,
                             .up_to_bytes = 65'536,
+                            .registered = false,
                             .backend = "p2p"},
                            {.backend = "nccl"}}};
   const auto read = parse_tuning(tuning_text(tuning), "a");
@@ -113,6 +114,18 @@ TEST(Choices, built_in_entries_part_small_calls_from_large_ones) {
     EXPECT_EQ(of_ranks(2).pick({CommOperation::all_reduce, 4, bytes}), 0);
     EXPECT_EQ(of_ranks(4).pick({CommOperation::all_reduce, 4, bytes}), 1);
   }
+}
+
+TEST(Choices, registered_tensors_have_entries_of_their_own) {
+  constexpr std::uint64_t mib = 1 << 20;
+  const Choices built_in({}, {"A", 4, false}, both);
+  EXPECT_EQ(built_in.pick({CommOperation::all_reduce, 4, 16 * mib, true}), 0);
+  EXPECT_EQ(built_in.pick({CommOperation::all_reduce, 4, 16 * mib + 1, true}), 1);
+  EXPECT_EQ(built_in.pick({CommOperation::all_gather_single, 4, 8 * mib, true}), 0);
+  EXPECT_EQ(built_in.pick({CommOperation::all_gather_single, 4, 8 * mib, false}), 1);
+  const Choices measured({"a", {{.registered = false, .backend = "nccl"}}}, {"A", 4, false}, both);
+  EXPECT_EQ(measured.pick({CommOperation::all_reduce, 4, 10, false}), 1);
+  EXPECT_EQ(measured.pick({CommOperation::all_reduce, 4, 10, true}), 0);
 }
 
 TEST(Choices, an_entry_whose_backend_is_not_open_holds_for_nothing) {

@@ -212,6 +212,24 @@ TEST_F(CommOnAuto, registers_memory_with_each_candidate) {
   });
 }
 
+TEST_F(CommOnAuto, looks_whether_tensors_are_registered) {
+  use_table({{.registered = true, .backend = "nccl"}, {.backend = "p2p"}});
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    std::vector<int> one(3);
+    for (const bool registered : {false, true, false}) {
+      if (registered) must(comm.tensor_register(one));
+      gpu.meet();
+      const int before = nccl_calls();
+      gpu.meet();
+      reduce(comm, gpu, small, gpu.on_stream());
+      gpu.meet();
+      EXPECT_EQ(nccl_calls(), before + (registered ? 2 : 0));
+      if (registered) must(comm.tensor_deregister(one));
+    }
+    must(comm.finalize());
+  });
+}
+
 TEST_F(CommOnAuto, takes_memory_back_if_a_candidate_refuses_it) {
   with_ranks(2, [](Comm& comm, const RankGpu&) {
     std::vector<int> memory(3);

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 import headrace
+from headrace import torch_tools
 from headrace._torch.errors import as_torch_error
+from headrace._torch.on_gpu import OnGpu
 from headrace._torch.tensors import split_elements
 
 from . import _hook_args as told
@@ -28,6 +30,7 @@ Hints = dict[str, str] | None
 Timeout = timedelta | None
 Tensors = list[Tensor]
 
+_ON_GPUS = {"auto", "nccl", "ncclx", "p2p"}
 _KNOWN_HINTS = {hint.name for hint in headrace.list_comm_hints()} | {"algorithm"}
 
 
@@ -68,8 +71,9 @@ class _NotYet:
 class TorchComm:
     """One rank of a communicator, from new_comm or split.
 
-    Operations take tensors on the CPU, contiguous, of any shape. With async_op they return at once, and the
-    work waits. timeout: a timedelta; None: the communicator's. hints: those of headrace.list_comm_hints().
+    Operations take tensors of its device, contiguous, of any shape. With async_op they return at once, and
+    the work waits. On a GPU they run on the current stream, and no call waits on the host.
+    timeout: a timedelta; None: the communicator's. hints: those of headrace.list_comm_hints().
     Errors: RuntimeError, which is the headrace.Error that says more. An operation that fails ends the
     communicator on all ranks.
     Threads: any.
@@ -80,7 +84,7 @@ class TorchComm:
     ) -> None:
         """Of new_comm and split: programs do not call it."""
         self._member = comm  # of the init handle
-        self._comm: Any = comm if is_ready else _NotYet()
+        self._comm: Any = _of_its_device(comm) if is_ready else _NotYet()
         self._backend = backend
         self._new_work: Callable[[Any], TorchWork] = GlooWork if backend == "gloo" else TorchWork
         self._name = name
@@ -223,7 +227,7 @@ class TorchComm:
             self._member.reconfigure, str(uuid), handles, known(hints), None, meeting_timeout=timeout
         )
         former, self._member = self._member, comm
-        self._comm = comm
+        self._comm = _of_its_device(comm)
         for hook in self._abort_hooks:
             hook.renew(comm)
         for follower in self._followers:
@@ -548,16 +552,17 @@ class TorchComm:
         """Takes it back. All ranks call it."""
         self._checked(self._comm.tensor_deregister, tensor)
 
-    def get_mem_allocator(self) -> NoReturn:
-        no_allocator(self._backend)
+    def get_mem_allocator(self) -> Any:
+        """The allocator of torch.cuda.MemPool whose memory the GPUs of all ranks can map."""
+        return mem_allocator(self._backend, self.get_device())
 
     @property
-    def mem_allocator(self) -> NoReturn:
-        no_allocator(self._backend)
+    def mem_allocator(self) -> Any:
+        return self.get_mem_allocator()
 
     def get_device_transport(self) -> NoReturn:
         raise RuntimeError(
-            "a communicator on the host has no transport for kernels: use headrace.Agent and its GPU memory"
+            "a communicator has no transport for kernels: use headrace.Agent and its GPU memory"
         )
 
     # --- how calls go
@@ -645,6 +650,19 @@ def _leave(comm: Any) -> None:
         comm.finalize()
     except headrace.Error:
         pass  # that of an operation, whose work has it
+
+
+def _of_its_device(comm: Any) -> Any:
+    """What has the operations."""
+    if not isinstance(comm, headrace.Comm) or not comm.get_device().startswith("cuda"):
+        return comm
+    return OnGpu(comm, torch.device(comm.get_device()))
+
+
+def mem_allocator(backend: str, device: torch.device | None = None) -> Any:
+    """device: of the communicator; None: that of the backend."""
+    on_gpu = device.type == "cuda" if device else backend in _ON_GPUS and torch.version.cuda
+    return torch_tools.mem_allocator() if on_gpu else no_allocator(backend)
 
 
 def no_allocator(backend: str) -> NoReturn:

@@ -12,7 +12,7 @@ import headrace
 from headrace._torch.errors import as_torch_error
 
 from . import _environment as environment
-from ._comm import TorchComm, known, no_allocator
+from ._comm import TorchComm, known, mem_allocator
 from ._python_backend import PythonComm, TorchCommBackend
 from ._types import CommOptions
 
@@ -37,7 +37,8 @@ def new_comm(
 
     Rank and size are those that the launcher has set.
 
-    backend: "gloo" is the backend "host" of Headrace; built_backends() has the others.
+    backend: "gloo" is the backend "host" of Headrace; built_backends() has the others. For tensors on GPUs
+    these are "auto", "nccl" and "p2p".
     name: the same on all ranks. Communicators that are open at one place have different names.
     abort_process_on_timeout_or_error: off by default, where torchcomms has it on.
     timeout: of each operation and of the meeting; None: 600 s.
@@ -121,6 +122,6 @@ def _load_backend(backend: str) -> None:
         _no_backend(backend)
 
 
-def get_mem_allocator(backend: str) -> NoReturn:
-    """There is none: see the error."""
-    no_allocator(backend)
+def get_mem_allocator(backend: str) -> Any:
+    """The allocator of torch.cuda.MemPool, for backends of GPUs; others need none: see the error."""
+    return mem_allocator(backend)

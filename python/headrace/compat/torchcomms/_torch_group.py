@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import HashStore
@@ -23,10 +23,22 @@ class _BackendWrapper(HeadraceProcessGroup):
     def __init__(self, comm: TorchComm) -> None:
         options = comm.get_options()
         hooked: Any = _Hooked(comm)
+        self._hooked: headrace.Comm = hooked
         super().__init__(
-            HashStore(), comm.get_rank(), comm.get_size(), options.timeout, name=comm.get_name(), comm=hooked
+            HashStore(),
+            comm.get_rank(),
+            comm.get_size(),
+            options.timeout,
+            name=comm.get_name(),
+            comm=hooked,
         )
         self._torchcomm = comm
+
+    def _open_for_gpu(self, device: torch.device) -> headrace.Comm:
+        own = self._torchcomm.get_device()
+        if own != device:
+            raise RuntimeError(f"the tensor is on {device}, and the communicator is for {own}")
+        return self._hooked
 
     @property
     def comm(self) -> headrace.Comm:
@@ -60,8 +72,8 @@ class _BackendWrapper(HeadraceProcessGroup):
     def name(self) -> str:
         return self._torchcomm.get_backend()
 
-    def get_mem_allocator(self) -> NoReturn:
-        self._torchcomm.get_mem_allocator()
+    def get_mem_allocator(self) -> Any:
+        return self._torchcomm.get_mem_allocator()
 
 
 class _Hooked:

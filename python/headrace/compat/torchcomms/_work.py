@@ -35,7 +35,7 @@ class TorchWork:
         return ended
 
     def wait(self) -> None:
-        """Waits until it has ended.
+        """Waits until it has ended. On a GPU later work of the current stream waits, and this returns.
 
         Errors: RuntimeError, those of the operation; also where torchcomms' backends return silently.
         """
@@ -45,8 +45,11 @@ class TorchWork:
             raise as_torch_error(error) from None
 
     def wait_blocking(self) -> None:
-        """The same: operations on the host have no stream."""
-        self.wait()
+        """The same, and on a GPU the caller waits."""
+        try:
+            getattr(self._work, "wait_blocking", self._work.wait)()
+        except headrace.Error as error:
+            raise as_torch_error(error) from None
 
     def _set_status(self, status: WorkStatus) -> None:
         if not isinstance(self._work, PythonWork):

@@ -7,7 +7,7 @@ Names that are not here are those of headrace.distributed.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from headrace._torch.errors import as_torch_error
 from headrace._torch.reductions import reduction_of
 
 from . import _environment as environment
-from ._comm import no_allocator
+from ._comm import mem_allocator
 from ._new_comm import SERVED_BY
 from ._window import TorchCommWindow
 from ._work import DONE, TorchWork
@@ -108,9 +108,9 @@ def reduce_scatter_quantized(
     return TorchWork(work) if async_op else DONE
 
 
-def get_mem_allocator(group: ProcessGroup | None, device: torch.device) -> NoReturn:
-    """There is none: see the error."""
-    no_allocator("headrace")
+def get_mem_allocator(group: ProcessGroup | None, device: torch.device) -> Any:
+    """The allocator of torch.cuda.MemPool for a GPU; the CPU needs none: see the error."""
+    return mem_allocator("headrace", torch.device(device))
 
 
 def register_mem_pool(group: ProcessGroup | None, device: torch.device, pool: Any) -> None:
