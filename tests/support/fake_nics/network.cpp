@@ -97,6 +97,17 @@ void State::tell_death(Nic& nic) {
     for (int side = 0; side < 2; ++side) lose(connection, side, nic.info.name + " is dead");
 }
 
+namespace {
+
+/// What has come and was not polled goes with the hardware, though its sender was told that it is there.
+void lose_unread(Nic& nic) {
+  std::erase_if(nic.events, [&nic](const Event& event) {
+    if (event.kind == Kind::received) nic.receives.push_back(nic.given.extract(event.token).mapped());
+    return event.kind == Kind::received || event.kind == Kind::marked;
+  });
+}
+
+}  // namespace
 }  // namespace fake_nics
 
 FakeNics::FakeNics(std::uint64_t seed) : state_(std::make_shared<fake_nics::State>(seed)) {}
@@ -135,6 +146,7 @@ void FakeNics::kill(const std::string& name, Told told) {
     return;
   }
   nic.dead = true;
+  fake_nics::lose_unread(nic);
   for (const auto& [number, connection] : nic.peers) connection->silent = true;
   if (told == Told::never) return;
   const auto late = static_cast<std::uint64_t>(state_->faults.late.count());

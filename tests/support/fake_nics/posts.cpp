@@ -122,6 +122,7 @@ void State::serve_waiting(Nic& nic) {
       const bool fits = copy_message(connection->ends[1 - to], connection->ends[to], *post, receive);
       if (fits) {
         nic.receives.pop_front();
+        nic.given.insert_or_assign(receive.token, receive);
         say(nic, {.kind = Kind::received,
                   .peer = connection->ends[to].peer,
                   .token = receive.token,

@@ -39,6 +39,7 @@ struct Nic {
     std::uint64_t token;
   };
   std::deque<Receive> receives;
+  std::map<std::uint64_t, Receive> given;  // with a message, by token
 };
 
 /// One side of a connection. `nic` lives as long as the state.

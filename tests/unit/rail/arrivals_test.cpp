@@ -49,7 +49,9 @@ TEST(RailArrivals, an_old_mark_is_not_taken_for_a_new_number) {
   Arrivals arrivals;
   for (std::uint64_t number = 1; number <= 3 * number_window; ++number) {
     ASSERT_TRUE(arrivals.announced(announcement(number, 1)));
-    if (number > number_window) ASSERT_TRUE(arrivals.marked(mark_of(number - number_window, 0)));
+    if (number > number_window) {
+      ASSERT_TRUE(arrivals.marked(mark_of(number - number_window, 0)));
+    }
     ASSERT_EQ(counted(arrivals), Numbers{});
     ASSERT_TRUE(arrivals.marked(mark_of(number, 0)));
     ASSERT_EQ(counted(arrivals), Numbers{number});
