@@ -3,26 +3,19 @@
 #include <headrace/topology.hpp>
 
 #include "base/affinity.hpp"
-#include "gpu/device.hpp"
+#include "gpu/shown_gpus.hpp"
 #include "topology/groups.hpp"
 #include "vendor/cuda/installed.hpp"
 
-#include <algorithm>
+#include <optional>
+#include <vector>
 
 namespace headrace {
 namespace {
 
-/// Nullopt without a driver. One that is there and refuses this process, as with an empty
-/// CUDA_VISIBLE_DEVICES, shows it no GPU.
 std::optional<std::vector<TopologyGpu>> gpus_of_driver() {
   const auto driver = cuda::load_driver();
-  if (!driver && !cuda::is_driver_loaded()) return std::nullopt;
-  std::vector<TopologyGpu> gpus;
-  if (!driver) return gpus;
-  const auto devices = gpu::list_devices(*driver);
-  if (!devices) return gpus;
-  for (const gpu::DeviceInfo& device : *devices) gpus.push_back({device.pci, device.ordinal, device.name});
-  return gpus;
+  return gpu::shown_gpus(driver, cuda::is_driver_loaded());
 }
 
 CpuLimits limits_of_this_thread() {

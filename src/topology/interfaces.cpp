@@ -125,10 +125,11 @@ Interface read_interface(const std::string& root, const std::string& name) {
 
 std::vector<Interface> read_interfaces(const std::string& root) {
   std::vector<Interface> found;
-  for (const std::string& name : names_in(root + interface_class)) {
+  const std::string folder = root + interface_class;
+  for (const std::string& name : names_in(folder)) {
     std::error_code ignored;
     // bonding_masters is a file.
-    if (fs::is_directory(root + interface_class + name, ignored)) found.push_back(read_interface(root, name));
+    if (fs::is_directory(fs::path(folder) / name, ignored)) found.push_back(read_interface(root, name));
   }
   return found;
 }

@@ -95,9 +95,12 @@ class NicReader {
     return found == interfaces_.end() ? nullptr : &*found;
   }
 
-  [[nodiscard]] bool in_bond(const Interface& interface) const {
+  /// Whether another interface uses this one and has its addresses: a bond, or the synthetic interface of a
+  /// virtual machine (Azure) above a card's function. A bridge does not count: it is not a card.
+  [[nodiscard]] bool is_member(const Interface& interface) const {
     const Interface* const master = find(interface.master);
-    return master != nullptr && master->kind == InterfaceKind::bond;
+    return master != nullptr &&
+           (master->kind == InterfaceKind::bond || master->kind == InterfaceKind::hardware);
   }
 
   /// The RDMA devices under an interface, or under the members of a bond.
@@ -119,7 +122,7 @@ class NicReader {
   [[nodiscard]] bool is_interface_of(const Interface& interface, const RdmaDevice& device) const {
     if (interface.kind != InterfaceKind::bond && !is_on(interface, device)) return false;
     const auto under = devices_under(interface);
-    return under.size() == 1 && under.front() == &device && !in_bond(interface);
+    return under.size() == 1 && under.front() == &device && !is_member(interface);
   }
 
   void add_device(const RdmaDevice& device) {
@@ -139,7 +142,7 @@ class NicReader {
 
   void add_interface(const Interface& interface) {
     const bool usb = interface.kind == InterfaceKind::usb;
-    if (in_bond(interface)) {
+    if (is_member(interface)) {
       if (devices_under(interface).empty())
         leave_out(nic_of(interface).what, "it is a member of " + interface.master);
     } else if (usb) {

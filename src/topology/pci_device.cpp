@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topology/pci_device.hpp"
 
+#include "base/errors.hpp"
 #include "topology/memory_nodes.hpp"
 #include "topology/small_file.hpp"
 
@@ -142,8 +143,9 @@ PciGpus read_pci_gpus(const std::string& root) {
   PciGpus gpus;
   const std::string folder = "/sys/bus/pci/devices/";
   for (const std::string& name : names_in(root + folder)) {
-    if (!is_gpu(root + folder + name)) continue;
-    PciDevice gpu = read_pci_device(root, folder + name);
+    const std::string path = fmt::format("{}{}", folder, name);
+    if (!is_gpu(root + path)) continue;
+    PciDevice gpu = read_pci_device(root, path);
     if (gpu.address.empty()) gpu.address = lower(name);  // no link: its place is not known
     gpus.all.push_back(std::move(gpu));
   }

@@ -43,9 +43,9 @@ void add_port(RdmaDevice& device, const std::string& port) {
 std::string why_hidden(const std::string& root, const std::string& name) {
   const std::string verbs = root + "/sys/class/infiniband_verbs/";
   for (const std::string& file : names_in(verbs)) {
-    if (read_small_file(verbs + file + "/ibdev") != name) continue;
+    if (read_small_file(fmt::format("{}{}/ibdev", verbs, file)) != name) continue;
     std::error_code ignored;
-    if (fs::exists(root + "/dev/infiniband/" + file, ignored)) return {};
+    if (fs::exists(fmt::format("{}/dev/infiniband/{}", root, file), ignored)) return {};
     return fmt::format("this process has no /dev/infiniband/{}: give it to the container", file);
   }
   return "no file in /dev/infiniband belongs to it: load the kernel's module ib_uverbs";
@@ -55,7 +55,8 @@ RdmaDevice read_rdma_device(const std::string& root, const std::string& name) {
   const std::string folder = root + rdma_class + name;
   RdmaDevice device;
   device.name = name;
-  for (const std::string& port : names_in(folder + "/ports")) add_port(device, folder + "/ports/" + port);
+  for (const std::string& port : names_in(folder + "/ports"))
+    add_port(device, fmt::format("{}/ports/{}", folder, port));
   device.hidden = why_hidden(root, name);
   device.interface = read_small_file(folder + "/parent").value_or("");
   device.place = read_pci_device(

@@ -11,7 +11,6 @@
 namespace headrace {
 namespace {
 
-using test::Card;
 using test::MachineTree;
 using testing::ElementsAre;
 using testing::HasSubstr;

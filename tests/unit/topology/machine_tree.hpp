@@ -19,7 +19,7 @@ struct Card {
   std::string device = "0x1021";  ///< model
   std::string rate = "400 Gb/sec (4X NDR)";
   std::string state = "4: ACTIVE";
-  std::string interface;  ///< network interface on it; empty: none
+  std::string interface = {};  ///< network interface on it; empty: none
   std::string speed = "400000";
 };
 

@@ -114,6 +114,24 @@ TEST(Nics, ABondAboveTwoRdmaDevicesIsACardBesideThem) {
   EXPECT_THAT(nics.usable[1].what.interfaces, IsEmpty());
 }
 
+TEST(Nics, AFunctionBelowTheSyntheticInterfaceOfAVirtualMachineIsAMemberOfIt) {
+  MachineTree machine;
+  machine.interface("eth0", {.path = first_port, .speed = "50000"});
+  machine.interface("enP1s1", {.path = second_port, .speed = "50000"});
+  machine.link("/sys/class/net/enP1s1/master", MachineTree::pci_folder(first_port) + "/net/eth0");
+  const NicList nics = read_nics(machine.root());
+  EXPECT_THAT(usable_names(nics), ElementsAre("eth0"));
+  EXPECT_THAT(left_out_lines(nics), ElementsAre("enP1s1: it is a member of eth0"));
+}
+
+TEST(Nics, AMemberOfABridgeIsACard) {
+  MachineTree machine;
+  machine.interface("eth0", {.path = first_port});
+  machine.software_interface("br0");
+  machine.link("/sys/class/net/eth0/master", "/sys/devices/virtual/net/br0");
+  EXPECT_THAT(usable_names(read_nics(machine.root())), ElementsAre("eth0"));
+}
+
 TEST(Nics, InterfacesWithoutHardwareAreNoCards) {
   MachineTree machine;
   machine.interface("eth0", {.path = first_port});

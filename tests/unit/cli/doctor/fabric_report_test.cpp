@@ -6,17 +6,25 @@
 namespace headrace::cli {
 namespace {
 
+TopologyNic card(const std::string& name, const std::string& interface, std::uint64_t speed_mbit) {
+  TopologyNic nic;
+  nic.name = name;
+  nic.interfaces = {interface};
+  nic.rdma = name != interface;
+  nic.speed_mbit = speed_mbit;
+  nic.up = nic.rdma;
+  return nic;
+}
+
 /// A GPU with an RDMA card, and a slow card that is left out.
 DetectedTopology one_gpu() {
-  TopologyNic fast{.name = "mlx5_0", .interfaces = {"ens1"}, .rdma = true, .speed_mbit = 400000, .up = true};
-  fast.nearness = Nearness::pci_switch;
-  const TopologyNic slow{.name = "eno1", .interfaces = {"eno1"}, .speed_mbit = 1000, .up = false};
   TopologyGroup group;
   group.gpu = TopologyGpu{"0000:1b:00.0", 0, "NVIDIA H200"};
   group.numa_node = 1;
   group.cpus = group.own_cpus = {8, 9};
-  group.nics = {fast};
-  return {{group, group}, {{slow, "its link is down"}}};
+  group.nics = {card("mlx5_0", "ens1", 400000)};
+  group.nics[0].nearness = Nearness::pci_switch;
+  return {{group, group}, {{card("eno1", "eno1", 1000), "its link is down"}}};
 }
 
 std::string value_of(const std::vector<Finding>& findings, const std::string& name) {
