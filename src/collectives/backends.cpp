@@ -80,7 +80,7 @@ constexpr std::string_view torchcomms_oneccl = "xccl";  // its name there
 
 /// A candidate of `auto`.
 choice::Candidate nccl_candidate() {
-  return {"nccl", [] { return nccl::table_of("nccl"); }, nccl::hint_names(), {}};
+  return {"nccl", [] { return nccl::table_of("nccl"); }, nccl::hint_names(), nccl::call_hint_names()};
 }
 choice::Candidate p2p_candidate() {
   std::vector<std::string> hints;

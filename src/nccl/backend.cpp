@@ -164,6 +164,8 @@ std::vector<std::string> hint_names() {
   return hints;
 }
 
+std::vector<std::string> call_hint_names() { return call_config_names(); }
+
 Result<Options> backend_options(std::string_view name) {
   OptionSources sources;
   sources.scope = name;

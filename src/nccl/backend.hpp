@@ -59,8 +59,9 @@ class Backend {
 /// One of them.
 [[nodiscard]] Backend& installed_backend(std::string_view name);
 
-/// The hints of their communicators.
+/// The hints of their communicators, and of their calls.
 [[nodiscard]] std::vector<std::string> hint_names();
+[[nodiscard]] std::vector<std::string> call_hint_names();
 
 /// The options of one of them: `library`, its path.
 [[nodiscard]] Result<Options> backend_options(std::string_view name);

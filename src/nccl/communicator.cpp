@@ -174,6 +174,7 @@ Result<bool> Communicator::issue(const Call& call, std::uint64_t work) {
   std::unique_lock<std::mutex> calls;
   if (!group_) calls = std::unique_lock(calls_);
   HEADRACE_TRY(reduction, check_call(parts_.library, call));
+  HEADRACE_TRY(config, config_of(parts_.library, call));
   if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
   const gpu::ContextGuard current(*device_);
   HEADRACE_TRY(taken, take(call, work));
@@ -182,8 +183,14 @@ Result<bool> Communicator::issue(const Call& call, std::uint64_t work) {
     reduction.op = op;
     taken.own_op = op;
   }
-  const Place place{parts_.library, comm_, taken.stream,
-                    rank_,          size_, reinterpret_cast<void*>(scratch_.address())};
+  taken.config = std::move(config);
+  const Place place{.library = parts_.library,
+                    .comm = comm_,
+                    .stream = taken.stream,
+                    .rank = rank_,
+                    .size = size_,
+                    .scratch = reinterpret_cast<void*>(scratch_.address()),
+                    .config = taken.config ? &taken.config->config : nullptr};
   Outcome outcome = run_call(place, call, reduction);
   if (group_) {
     if (is_fine(group_->failure)) group_->failure = outcome;
@@ -205,8 +212,9 @@ Result<Communicator::Taken> Communicator::take(const Call& call, std::uint64_t w
   if (caller != nullptr)
     HEADRACE_CUDA_TRY(parts_.driver, parts_.driver.stream_is_capturing(caller, &capture),
                       "look at the stream of a call");
-  Taken taken{work, call.operation == HEADRACE_COMM_RECV ? call.peer : -1, caller,
-              capture != cuda::CaptureStatus::none, std::nullopt};
+  Taken taken{work,         call.operation == HEADRACE_COMM_RECV ? call.peer : -1,
+              caller,       capture != cuda::CaptureStatus::none,
+              std::nullopt, nullptr};
   // In a capture nothing tells when a replay ends, and no stream joins later: the call is part of its stream.
   if (call.async == 0 || taken.captured) return taken;
   HEADRACE_TRY_VOID(works_.follow(stream_.handle(), caller));

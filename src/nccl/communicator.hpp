@@ -66,7 +66,8 @@ class Communicator {
     int source;
     cuda::Stream stream;
     bool captured;
-    std::optional<ReduceOp> own_op;  // made for this call
+    std::optional<ReduceOp> own_op;            // made for this call
+    std::shared_ptr<const KeptConfig> config;  // in place until the library has queued it; null: none
   };
   /// The calls between group_start and group_end, with calls_ held.
   struct Group {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <numeric>
 #include <span>
+#include <utility>
 
 namespace headrace::nccl {
 namespace {
@@ -44,8 +45,18 @@ class Queued {
     return bytes == 0 ? Outcome::success
                       : table_.recv(to, bytes, DataType::int8, peer, place_.comm, place_.stream);
   }
+  /// Calls a function of the library, or that of the same operation that takes a configuration.
+  template <class Plain, class Configured, class... Args>
+  Outcome collective(Plain plain, Configured configured, Args... args) const {
+    if (place_.config == nullptr) return plain(args..., place_.comm, place_.stream);
+    return configured(args..., place_.comm, place_.stream, place_.config);
+  }
   Outcome broadcast(const void* from, void* to, std::size_t bytes, int root) {
-    return table_.broadcast(from, to, bytes, DataType::int8, root, place_.comm, place_.stream);
+    return collective(table_.broadcast, table_.broadcast_config, from, to, bytes, DataType::int8, root);
+  }
+  Outcome reduce_to(int root, const void* from, void* to, std::size_t count) {
+    return collective(table_.reduce, table_.reduce_config, from, to, count, reduction_.type, reduction_.op,
+                      root);
   }
 
   /// Calls each(rank) for all ranks as one operation.
@@ -78,27 +89,23 @@ class Queued {
 };
 
 Outcome Queued::all_reduce() {
-  return table_.all_reduce(input().data, output().data, numbers_of(input()), reduction_.type, reduction_.op,
-                           place_.comm, place_.stream);
+  return collective(table_.all_reduce, table_.all_reduce_config, input().data, output().data,
+                    numbers_of(input()), reduction_.type, reduction_.op);
 }
 
-Outcome Queued::reduce() {
-  return table_.reduce(input().data, output().data, numbers_of(input()), reduction_.type, reduction_.op,
-                       call_.peer, place_.comm, place_.stream);
-}
+Outcome Queued::reduce() { return reduce_to(call_.peer, input().data, output().data, numbers_of(input())); }
 
 /// Counts may differ, and the lists lie anywhere.
 Outcome Queued::reduce_scatter() {
   return for_each_rank([this](int rank) {
     const Elements& part = input(static_cast<std::size_t>(rank));
-    return table_.reduce(part.data, rank == place_.rank ? output().data : nullptr, numbers_of(part),
-                         reduction_.type, reduction_.op, rank, place_.comm, place_.stream);
+    return reduce_to(rank, part.data, rank == place_.rank ? output().data : nullptr, numbers_of(part));
   });
 }
 
 Outcome Queued::reduce_scatter_single() {
-  return table_.reduce_scatter(input().data, output().data, numbers_of(output()), reduction_.type,
-                               reduction_.op, place_.comm, place_.stream);
+  return collective(table_.reduce_scatter, table_.reduce_scatter_config, input().data, output().data,
+                    numbers_of(output()), reduction_.type, reduction_.op);
 }
 
 /// As broadcasts: whether lists happen to lie in a row differs from rank to rank, and all must call the same.
@@ -120,7 +127,8 @@ Outcome Queued::all_to_all() {
 Outcome Queued::all_to_all_single() {
   const std::size_t part = bytes_of(input()) / ranks();
   if (table_.all_to_all != nullptr)
-    return table_.all_to_all(input().data, output().data, part, DataType::int8, place_.comm, place_.stream);
+    return collective(table_.all_to_all, table_.all_to_all_config, input().data, output().data, part,
+                      DataType::int8);
   return for_each_rank([&](int rank) {
     const std::size_t offset = static_cast<std::size_t>(rank) * part;
     const Outcome sent = send(at(input().data, offset), part, rank);
@@ -155,7 +163,8 @@ Outcome Queued::gather_single() {
   const std::size_t part = bytes_of(input());
   void* const whole = is_root() ? output().data : nullptr;
   if (table_.gather != nullptr)
-    return table_.gather(input().data, whole, part, DataType::int8, call_.peer, place_.comm, place_.stream);
+    return collective(table_.gather, table_.gather_config, input().data, whole, part, DataType::int8,
+                      call_.peer);
   return for_each_rank([&](int rank) {
     Outcome outcome = Outcome::success;
     if (rank == call_.peer) outcome = send(input().data, part, rank);
@@ -178,8 +187,8 @@ Outcome Queued::scatter() {
 
 /// An all_reduce of one byte: NCCL has no barrier.
 Outcome Queued::barrier() {
-  return table_.all_reduce(place_.scratch, place_.scratch, 1, DataType::uint8, ReduceOp::max, place_.comm,
-                           place_.stream);
+  return collective(table_.all_reduce, table_.all_reduce_config, place_.scratch, place_.scratch, 1,
+                    DataType::uint8, ReduceOp::max);
 }
 
 Outcome Queued::run() {
@@ -194,8 +203,8 @@ Outcome Queued::run() {
     case HEADRACE_COMM_ALL_GATHER_V:
       return all_gather();
     case HEADRACE_COMM_ALL_GATHER_SINGLE:
-      return table_.all_gather(input().data, output().data, bytes_of(input()), DataType::int8, place_.comm,
-                               place_.stream);
+      return collective(table_.all_gather, table_.all_gather_config, input().data, output().data,
+                        bytes_of(input()), DataType::int8);
     case HEADRACE_COMM_REDUCE_SCATTER:
     case HEADRACE_COMM_REDUCE_SCATTER_V:
       return reduce_scatter();
@@ -222,14 +231,41 @@ Outcome Queued::run() {
   }
 }
 
+/// Whether a function of the library that takes a configuration does it.
+bool is_configured(int operation) {
+  switch (operation) {
+    case HEADRACE_COMM_ALL_TO_ALL:
+    case HEADRACE_COMM_ALL_TO_ALL_V_SINGLE:
+    case HEADRACE_COMM_GATHER:
+    case HEADRACE_COMM_SCATTER:
+    case HEADRACE_COMM_SEND:
+    case HEADRACE_COMM_RECV:
+      return false;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
+
+Result<std::shared_ptr<const KeptConfig>> config_of(const Library& library,
+                                                    const headrace_comm_call_v1& call) {
+  if (call.hint_count == 0) return std::shared_ptr<const KeptConfig>();
+  Hints hints;
+  for (std::uint32_t i = 0; i < call.hint_count; ++i) hints[call.hints[i].name] = call.hints[i].value;
+  HEADRACE_TRY(config, CallConfig::make(library, std::move(hints)));
+  if (!is_configured(call.operation))
+    return make_error(Code::not_supported, "{} is sends and receives, which take no hints, and {} is given",
+                      comm_operation_name(static_cast<CommOperation>(call.operation)), call.hints[0].name);
+  const auto kept = std::make_shared<KeptConfig>(KeptConfig{std::move(config), {}});
+  kept->config = kept->hints.get();
+  return std::shared_ptr<const KeptConfig>(kept);
+}
 
 Result<Reduction> check_call(const Library& library, const headrace_comm_call_v1& call) {
   if (call.operation < HEADRACE_COMM_ALL_REDUCE || call.operation > HEADRACE_COMM_RECV)
     return make_error(Code::not_supported, "NCCL has no {}",
                       comm_operation_name(static_cast<CommOperation>(call.operation)));
-  if (call.hint_count != 0)
-    return make_error(Code::invalid_argument, "its calls have no hints, and {} is given", call.hints[0].name);
   if (is_message(static_cast<CommOperation>(call.operation)))
     HEADRACE_TRY_VOID(comm_border::check_message(call, "NCCL"));
   if (!comm_border::reduces(call.operation)) return Reduction{};

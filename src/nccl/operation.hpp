@@ -3,8 +3,11 @@
 #pragma once
 
 #include "nccl/reduction.hpp"
+#include "vendor/nccl/config.hpp"
 
 #include <headrace/plugin/comm_v1.h>
+
+#include <memory>
 
 namespace headrace::nccl {
 
@@ -20,8 +23,19 @@ struct Place {
   Stream stream;
   int rank;
   int size;
-  void* scratch;  ///< memory of the GPU: at least one byte
+  void* scratch;             ///< memory of the GPU: at least one byte
+  const CollConfig* config;  ///< of this call; null: none
 };
+
+/// The configuration of a call, and what its texts point to.
+struct KeptConfig {
+  CallConfig hints;
+  CollConfig config;
+};
+/// The hints of a call; null: it has none.
+///   errors  those of CallConfig, not_supported (an operation that takes none)
+[[nodiscard]] Result<std::shared_ptr<const KeptConfig>> config_of(const Library& library,
+                                                                  const headrace_comm_call_v1& call);
 
 /// Refuses what NCCL cannot do: before anything has begun, and alike on all ranks.
 ///   errors  not_supported, invalid_argument

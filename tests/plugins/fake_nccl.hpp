@@ -113,6 +113,8 @@ struct State {
   bool holds_calls = false;
   std::string last_error;
   Config last_config;
+  CollConfig last_call_config;
+  std::map<std::string, std::string> texts;  // of the last configurations
 };
 
 inline State& state() {
@@ -492,11 +494,27 @@ inline void end_managing(Rank& rank) {
 constexpr std::size_t config_size =
     HEADRACE_FAKE_NCCL_VERSION >= 23100 ? sizeof(Config) : offsetof(Config, split_share) + 8;
 
+/// A text of the caller, which goes after the call.
+inline void keep(const char*& text, const std::string& name) {
+  if (text != nullptr) text = (state().texts[name] = text).c_str();
+}
+
 inline bool is_valid(const Config* config) {
   if (config == nullptr) return true;
-  std::memcpy(static_cast<void*>(&state().last_config), config, std::min(config->size, sizeof(Config)));
+  Config& last = state().last_config = {};
+  std::memcpy(static_cast<void*>(&last), config, std::min(config->size, sizeof(Config)));
+  keep(last.net_name, "netName");
+  keep(last.comm_name, "commName");
   return config->magic == 0xcafebeef && config->size == config_size &&
          config->version == HEADRACE_FAKE_NCCL_VERSION && (config->blocking == 0 || config->blocking == 1);
+}
+
+inline bool is_valid(const CollConfig* config) {
+  const std::scoped_lock lock(state().mutex);
+  state().last_call_config = *config;
+  keep(state().last_call_config.algorithms, "algSelection");
+  return config->magic == 0xcafebeef && config->size == sizeof(CollConfig) &&
+         config->version == HEADRACE_FAKE_NCCL_VERSION;
 }
 
 }  // namespace headrace::nccl
@@ -533,9 +551,11 @@ HEADRACE_FAKE_NCCL_API int fake_nccl_calls(const char* symbol) {
   const std::scoped_lock lock(fake::state().mutex);
   return fake::state().calls[symbol];
 }
-HEADRACE_FAKE_NCCL_API int fake_nccl_last_max_ctas() {
+/// Those of the last communicator and of the last call that had one.
+HEADRACE_FAKE_NCCL_API void fake_nccl_last_configs(Config* of_comm, fake::CollConfig* of_call) {
   const std::scoped_lock lock(fake::state().mutex);
-  return fake::state().last_config.max_ctas;
+  *of_comm = fake::state().last_config;
+  *of_call = fake::state().last_call_config;
 }
 
 // --- NCCL
@@ -783,6 +803,51 @@ HEADRACE_FAKE_NCCL_API Outcome ncclScatter(const void* from, void* to, std::size
                                            int root, Comm comm, Stream stream) {
   return fake::collect("ncclScatter", comm, stream,
                        fake::part_of(Kind::scatter, from, to, count, type, ReduceOp::sum, root));
+}
+#endif
+
+#if HEADRACE_FAKE_NCCL_VERSION >= 23100
+HEADRACE_FAKE_NCCL_API Outcome ncclAllReduceConfig(const void* from, void* to, std::size_t count,
+                                                   DataType type, ReduceOp op, Comm comm, Stream stream,
+                                                   const fake::CollConfig* config) {
+  if (!fake::is_valid(config)) return Outcome::invalid_argument;
+  return ncclAllReduce(from, to, count, type, op, comm, stream);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclBroadcastConfig(const void* from, void* to, std::size_t count,
+                                                   DataType type, int root, Comm comm, Stream stream,
+                                                   const fake::CollConfig* config) {
+  if (!fake::is_valid(config)) return Outcome::invalid_argument;
+  return ncclBroadcast(from, to, count, type, root, comm, stream);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclReduceConfig(const void* from, void* to, std::size_t count, DataType type,
+                                                ReduceOp op, int root, Comm comm, Stream stream,
+                                                const fake::CollConfig* config) {
+  if (!fake::is_valid(config)) return Outcome::invalid_argument;
+  return ncclReduce(from, to, count, type, op, root, comm, stream);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclAllGatherConfig(const void* from, void* to, std::size_t count,
+                                                   DataType type, Comm comm, Stream stream,
+                                                   const fake::CollConfig* config) {
+  if (!fake::is_valid(config)) return Outcome::invalid_argument;
+  return ncclAllGather(from, to, count, type, comm, stream);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclReduceScatterConfig(const void* from, void* to, std::size_t count,
+                                                       DataType type, ReduceOp op, Comm comm, Stream stream,
+                                                       const fake::CollConfig* config) {
+  if (!fake::is_valid(config)) return Outcome::invalid_argument;
+  return ncclReduceScatter(from, to, count, type, op, comm, stream);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclAlltoAllConfig(const void* from, void* to, std::size_t count,
+                                                  DataType type, Comm comm, Stream stream,
+                                                  const fake::CollConfig* config) {
+  if (!fake::is_valid(config)) return Outcome::invalid_argument;
+  return ncclAlltoAll(from, to, count, type, comm, stream);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclGatherConfig(const void* from, void* to, std::size_t count, DataType type,
+                                                int root, Comm comm, Stream stream,
+                                                const fake::CollConfig* config) {
+  if (!fake::is_valid(config)) return Outcome::invalid_argument;
+  return ncclGather(from, to, count, type, root, comm, stream);
 }
 #endif
 

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace headrace::test {
 
@@ -36,9 +37,17 @@ class FakeNccl {
   [[nodiscard]] int calls(const char* function) const {
     return symbol<int(const char*)>("fake_nccl_calls")(function);
   }
-  [[nodiscard]] int last_max_ctas() const { return symbol<int()>("fake_nccl_last_max_ctas")(); }
+  /// The configuration of the last communicator. Its texts are the library's.
+  [[nodiscard]] nccl::Config last_config() const { return last_configs().first; }
+  /// That of the last call that had one.
+  [[nodiscard]] nccl::CollConfig last_call_config() const { return last_configs().second; }
 
  private:
+  [[nodiscard]] std::pair<nccl::Config, nccl::CollConfig> last_configs() const {
+    std::pair<nccl::Config, nccl::CollConfig> last;
+    symbol<void(nccl::Config*, nccl::CollConfig*)>("fake_nccl_last_configs")(&last.first, &last.second);
+    return last;
+  }
   template <class Function>
   Function* symbol(const char* name) const {
     return reinterpret_cast<Function*>(::dlsym(handle_, name));

@@ -7,28 +7,34 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace headrace::nccl {
 namespace {
 
-/// A field: a number or a text.
+/// A field of a configuration: a number, a large one, or a text.
+template <class Struct>
 struct Field {
   std::string_view name;
   int since;
-  int Config::*number;
-  const char* Config::*text;
   std::size_t end;  // of the field in the struct
+  int Struct::*number = nullptr;
+  const char* Struct::*text = nullptr;
+  std::uint64_t Struct::*large = nullptr;
 };
 
-#define HEADRACE_NCCL_END(member) (offsetof(Config, member) + sizeof(Config::member))
-#define HEADRACE_NCCL_NUMBER(name, since, member) \
-  Field { name, since, &Config::member, nullptr, HEADRACE_NCCL_END(member) }
-#define HEADRACE_NCCL_TEXT(name, since, member) \
-  Field { name, since, nullptr, &Config::member, HEADRACE_NCCL_END(member) }
-constexpr std::array fields{
+#define HEADRACE_NCCL_FIELD(type, kind, hint, version, member)                            \
+  Field<type> {                                                                           \
+    .name = hint, .since = version, .end = offsetof(type, member) + sizeof(type::member), \
+    .kind = &type::member                                                                 \
+  }
+#define HEADRACE_NCCL_NUMBER(name, since, member) HEADRACE_NCCL_FIELD(Config, number, name, since, member)
+#define HEADRACE_NCCL_TEXT(name, since, member) HEADRACE_NCCL_FIELD(Config, text, name, since, member)
+constexpr std::array comm_fields{
     HEADRACE_NCCL_NUMBER("blocking", 21400, blocking),
     HEADRACE_NCCL_NUMBER("cgaClusterSize", 21700, cga_cluster_size),
     HEADRACE_NCCL_NUMBER("minCTAs", 21700, min_ctas),
@@ -53,70 +59,134 @@ constexpr std::array fields{
     HEADRACE_NCCL_NUMBER("hostCftMode", 23100, host_cft_mode),
     HEADRACE_NCCL_NUMBER("nvlsHostMode", 23100, nvls_host_mode),
 };
-#undef HEADRACE_NCCL_END
+#define HEADRACE_NCCL_OF_CALL(kind, name, member) \
+  HEADRACE_NCCL_FIELD(CollConfig, kind, name, version_of_call_config, member)
+constexpr std::array call_fields{
+    HEADRACE_NCCL_OF_CALL(number, "minCTAs", min_ctas),
+    HEADRACE_NCCL_OF_CALL(number, "maxCTAs", max_ctas),
+    HEADRACE_NCCL_OF_CALL(number, "nvlsCTAs", nvls_ctas),
+    HEADRACE_NCCL_OF_CALL(number, "cgaClusterSize", cga_cluster_size),
+    HEADRACE_NCCL_OF_CALL(text, "algSelection", algorithms),
+    HEADRACE_NCCL_OF_CALL(number, "forceAlgSelection", force_algorithms),
+    HEADRACE_NCCL_OF_CALL(number, "CTAPolicy", cta_policy),
+    HEADRACE_NCCL_OF_CALL(large, "userProfilerTag", profiler_tag),
+};
+#undef HEADRACE_NCCL_OF_CALL
 #undef HEADRACE_NCCL_NUMBER
 #undef HEADRACE_NCCL_TEXT
+#undef HEADRACE_NCCL_FIELD
 
-const Field* find(std::string_view name) {
-  const auto* const found = std::ranges::find(fields, name, &Field::name);
-  return found == fields.end() ? nullptr : found;
+template <class Fields>
+auto find(const Fields& fields, std::string_view name) {
+  const auto found = std::ranges::find(fields, name, [](const auto& field) { return field.name; });
+  return found == fields.end() ? nullptr : &*found;
 }
 
-std::optional<int> number_in(std::string_view text) {
-  int value = 0;
+template <class Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
-Error unknown(const std::string& name) {
-  std::vector<std::string_view> names;
-  for (const Field& field : fields) names.push_back(field.name);
-  return make_error(Code::invalid_argument, "there is no hint {}: did you mean {}? There are: {}",
-                    name_text(name), nearest_name(name, names), fmt::join(names, ", "));
+constexpr std::string_view policy_hint = "CTAPolicy";
+constexpr std::array<std::pair<std::string_view, int>, 3> policies{
+    {{"default", policy_default}, {"efficiency", policy_efficiency}, {"zero", policy_zero}}};
+
+/// The number that a hint gives.
+std::optional<int> small_number(std::string_view hint, std::string_view text) {
+  for (const auto& [name, value] : policies)
+    if (hint == policy_hint && text == name) return value;
+  return number_in<int>(text);
 }
 
-/// The size of the struct in a library of this version.
-std::size_t size_in(int version) {
-  std::size_t end = 0;
-  for (const Field& field : fields)
-    if (field.since <= version) end = std::max(end, field.end);
-  constexpr std::size_t unit = alignof(Config);
-  return (end + unit - 1) / unit * unit;
-}
-
-}  // namespace
-
-std::vector<std::string> config_names() {
+template <class Fields>
+std::vector<std::string> names_of(const Fields& fields) {
   std::vector<std::string> names;
-  for (const Field& field : fields) names.emplace_back(field.name);
+  for (const auto& field : fields) names.emplace_back(field.name);
   return names;
 }
 
-Result<CommConfig> CommConfig::make(const Library& library, std::map<std::string, std::string> hints) {
+template <class Fields>
+Error unknown(const Fields& fields, const std::string& name, std::string_view whose) {
+  std::vector<std::string_view> names;
+  for (const auto& field : fields) names.push_back(field.name);
+  return make_error(Code::invalid_argument, "there is no hint {}{}: did you mean {}? There are: {}",
+                    name_text(name), whose, nearest_name(name, names), fmt::join(names, ", "));
+}
+
+/// The size of the struct in a library of this version.
+template <class Struct, class Fields>
+std::size_t size_in(const Fields& fields, int version) {
+  std::size_t end = 0;
+  for (const auto& field : fields)
+    if (field.since <= version) end = std::max(end, field.end);
+  constexpr std::size_t unit = alignof(Struct);
+  return (end + unit - 1) / unit * unit;
+}
+
+template <class Fields>
+Result<void> check(const Fields& fields, const Library& library, const Hints& hints, std::string_view whose) {
   for (const auto& [name, value] : hints) {
-    const Field* const field = find(name);
-    if (field == nullptr) return unknown(name);
+    const auto* const field = find(fields, name);
+    if (field == nullptr) return unknown(fields, name, whose);
     if (field->since > library.version)
-      return needs_version(library, fmt::format("hint {}", name), field->since);
-    if (field->number != nullptr && !number_in(value))
-      return make_error(Code::invalid_argument, "hint {} is {}: give a number", name, name_text(value));
+      return needs_version(library, fmt::format("hint {}{}", name, whose), field->since);
+    const bool reads = field->number != nullptr  ? small_number(name, value).has_value()
+                       : field->large != nullptr ? number_in<std::uint64_t>(value).has_value()
+                                                 : true;
+    if (!reads)
+      return make_error(Code::invalid_argument, "hint {} is {}: give a number{}", name, name_text(value),
+                        name == policy_hint ? ", or default, efficiency or zero" : "");
   }
+  return {};
+}
+
+template <class Struct, class Fields>
+void fill(Struct& config, const Fields& fields, const Hints& hints) {
+  for (const auto& [name, value] : hints) {
+    const auto& field = *find(fields, name);
+    if (field.number != nullptr)
+      config.*field.number = *small_number(name, value);
+    else if (field.large != nullptr)
+      config.*field.large = *number_in<std::uint64_t>(value);
+    else
+      config.*field.text = value.c_str();
+  }
+}
+
+constexpr std::string_view of_a_call = " of a call";
+
+}  // namespace
+
+std::vector<std::string> config_names() { return names_of(comm_fields); }
+std::vector<std::string> call_config_names() { return names_of(call_fields); }
+
+Result<CommConfig> CommConfig::make(const Library& library, Hints hints) {
+  HEADRACE_TRY_VOID(check(comm_fields, library, hints, ""));
   return CommConfig(library.version, std::move(hints));
 }
 
 Config CommConfig::get() const {
   Config config;
-  config.size = size_in(version_);
+  config.size = size_in<Config>(comm_fields, version_);
   config.version = static_cast<unsigned>(version_);
   config.blocking = 1;
-  for (const auto& [name, value] : hints_) {
-    const Field& field = *find(name);
-    if (field.number != nullptr)
-      config.*field.number = *number_in(value);
-    else
-      config.*field.text = value.c_str();
-  }
+  fill(config, comm_fields, hints_);
+  return config;
+}
+
+Result<CallConfig> CallConfig::make(const Library& library, Hints hints) {
+  HEADRACE_TRY_VOID(check(call_fields, library, hints, of_a_call));
+  return CallConfig(library.version, std::move(hints));
+}
+
+CollConfig CallConfig::get() const {
+  CollConfig config;
+  config.size = version_ < 23200 ? size_in<CollConfig>(call_fields, version_) : sizeof config;
+  config.version = static_cast<unsigned>(version_);
+  fill(config, call_fields, hints_);
   return config;
 }
 

@@ -48,19 +48,35 @@
   FUNCTION(Outcome, group_end, "ncclGroupEnd")
 
 /// Functions of later versions: null where the library is older. The version is that in which NCCL has them.
-#define HEADRACE_NCCL_LATER_FUNCTIONS(FUNCTION)                                                         \
-  FUNCTION(Outcome, comm_register, "ncclCommRegister", 21901, const Comm comm, void* memory,            \
-           std::size_t bytes, void** handle)                                                            \
-  FUNCTION(Outcome, comm_deregister, "ncclCommDeregister", 21901, const Comm comm, void* handle)        \
-  FUNCTION(Outcome, comm_shrink, "ncclCommShrink", 22703, Comm comm, int* excluded, int excluded_count, \
-           Comm* part, Config* config, int flags)                                                       \
-  FUNCTION(Outcome, comm_revoke, "ncclCommRevoke", 22807, Comm comm, int flags)                         \
-  FUNCTION(Outcome, all_to_all, "ncclAlltoAll", 22803, const void* from, void* to, std::size_t count,   \
-           DataType type, Comm comm, Stream stream)                                                     \
-  FUNCTION(Outcome, gather, "ncclGather", 22803, const void* from, void* to, std::size_t count,         \
-           DataType type, int root, Comm comm, Stream stream)                                           \
-  FUNCTION(Outcome, scatter, "ncclScatter", 22803, const void* from, void* to, std::size_t count,       \
-           DataType type, int root, Comm comm, Stream stream)
+#define HEADRACE_NCCL_LATER_FUNCTIONS(FUNCTION)                                                              \
+  FUNCTION(Outcome, comm_register, "ncclCommRegister", 21901, const Comm comm, void* memory,                 \
+           std::size_t bytes, void** handle)                                                                 \
+  FUNCTION(Outcome, comm_deregister, "ncclCommDeregister", 21901, const Comm comm, void* handle)             \
+  FUNCTION(Outcome, comm_shrink, "ncclCommShrink", 22703, Comm comm, int* excluded, int excluded_count,      \
+           Comm* part, Config* config, int flags)                                                            \
+  FUNCTION(Outcome, comm_revoke, "ncclCommRevoke", 22807, Comm comm, int flags)                              \
+  FUNCTION(Outcome, all_to_all, "ncclAlltoAll", 22803, const void* from, void* to, std::size_t count,        \
+           DataType type, Comm comm, Stream stream)                                                          \
+  FUNCTION(Outcome, gather, "ncclGather", 22803, const void* from, void* to, std::size_t count,              \
+           DataType type, int root, Comm comm, Stream stream)                                                \
+  FUNCTION(Outcome, scatter, "ncclScatter", 22803, const void* from, void* to, std::size_t count,            \
+           DataType type, int root, Comm comm, Stream stream)                                                \
+  FUNCTION(Outcome, all_reduce_config, "ncclAllReduceConfig", 23100, const void* from, void* to,             \
+           std::size_t count, DataType type, ReduceOp op, Comm comm, Stream stream,                          \
+           const CollConfig* config)                                                                         \
+  FUNCTION(Outcome, broadcast_config, "ncclBroadcastConfig", 23100, const void* from, void* to,              \
+           std::size_t count, DataType type, int root, Comm comm, Stream stream, const CollConfig* config)   \
+  FUNCTION(Outcome, reduce_config, "ncclReduceConfig", 23100, const void* from, void* to, std::size_t count, \
+           DataType type, ReduceOp op, int root, Comm comm, Stream stream, const CollConfig* config)         \
+  FUNCTION(Outcome, all_gather_config, "ncclAllGatherConfig", 23100, const void* from, void* to,             \
+           std::size_t count, DataType type, Comm comm, Stream stream, const CollConfig* config)             \
+  FUNCTION(Outcome, reduce_scatter_config, "ncclReduceScatterConfig", 23100, const void* from, void* to,     \
+           std::size_t count, DataType type, ReduceOp op, Comm comm, Stream stream,                          \
+           const CollConfig* config)                                                                         \
+  FUNCTION(Outcome, all_to_all_config, "ncclAlltoAllConfig", 23100, const void* from, void* to,              \
+           std::size_t count, DataType type, Comm comm, Stream stream, const CollConfig* config)             \
+  FUNCTION(Outcome, gather_config, "ncclGatherConfig", 23100, const void* from, void* to, std::size_t count, \
+           DataType type, int root, Comm comm, Stream stream, const CollConfig* config)
 
 namespace headrace::nccl {
 
@@ -68,6 +84,8 @@ namespace headrace::nccl {
 inline constexpr int oldest_version = 21801;
 /// The first with types of 8 bit floats.
 inline constexpr int version_of_float8 = 22403;
+/// The first with configurations of single calls.
+inline constexpr int version_of_call_config = 23100;
 
 struct Table {
 #define HEADRACE_NCCL_MEMBER(result, member, symbol, ...) result (*member)(__VA_ARGS__) = nullptr;

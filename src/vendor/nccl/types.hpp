@@ -56,6 +56,11 @@ inline constexpr int no_color = -1;  ///< of comm_split: in no group
 inline constexpr int shrink_default = 0;
 inline constexpr int shrink_abort = 1;  ///< end what is under way first
 
+/// Bits of `cta_policy`.
+inline constexpr int policy_default = 0;
+inline constexpr int policy_efficiency = 1;
+inline constexpr int policy_zero = 2;  ///< copy engines in place of the GPU's processors, where they can
+
 inline constexpr int undefined_int = INT_MIN;  ///< a field of Config that has not been set
 
 /// How a communicator is made. A library reads the fields that its version has; `size` ends with the last of
@@ -87,6 +92,23 @@ struct Config {
   int rma_eager_init = undefined_int;
   int host_cft_mode = undefined_int;
   int nvls_host_mode = undefined_int;
+};
+
+/// How one call runs; else as its communicator.
+struct CollConfig {
+  std::size_t size = 0;
+  unsigned magic = 0xcafebeef;
+  unsigned version = 0;
+  void* extensions = nullptr;  ///< a list of a vendor's own
+  int min_ctas = undefined_int;
+  int max_ctas = undefined_int;
+  int nvls_ctas = undefined_int;
+  int cga_cluster_size = undefined_int;
+  const char* algorithms = nullptr;
+  int force_algorithms = 1;
+  int cta_policy = undefined_int;
+  std::uint64_t profiler_tag = 0;  ///< here the structure of 2.31 ends
+  cuda::Event launch_completion_event = nullptr;
 };
 
 }  // namespace headrace::nccl

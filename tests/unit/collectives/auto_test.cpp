@@ -109,14 +109,13 @@ struct FakeAuto {
     source.driver = []() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; };
     std::vector<std::string> p2p_hints;
     for (const OptionRow& row : p2p::hint_rows) p2p_hints.emplace_back(row.name);
-    source.candidates = {{"p2p",
-                          [this] { return recording<0>(unless_refused("p2p", p2p_backend.table())); },
-                          p2p_hints,
-                          {"blocks"}},
-                         {"nccl",
-                          [this] { return recording<1>(unless_refused("nccl", nccl_backend.table())); },
-                          nccl::hint_names(),
-                          {}}};
+    source.candidates = {
+        {"p2p",
+         [this] { return recording<0>(unless_refused("p2p", p2p_backend.table())); },
+         p2p_hints,
+         {"blocks"}},
+        {"nccl", [this] { return recording<1>(unless_refused("nccl", nccl_backend.table())); },
+         nccl::hint_names(), nccl::call_hint_names()}};
     source.read_tuning = [](const std::string& path) -> Result<CommTuning> {
       if (!path.empty()) return read_comm_tuning(path);
       return CommTuning{"of the tests", {{.up_to_bytes = 256 << 10, .backend = "p2p"}, {.backend = "nccl"}}};
@@ -489,11 +488,14 @@ TEST_F(CommOnAuto, an_abort_ends_a_call_of_nccl_on_the_other_ranks) {
 TEST_F(CommOnAuto, a_hint_goes_to_the_candidates_that_know_it) {
   hints_ = {{"maxCTAs", "5"}, {"blocks", "2"}, {"is_high_priority_stream", "true"}};
   with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
-    EXPECT_EQ(FakeAuto::the().nccl.last_max_ctas(), 5);
+    EXPECT_EQ(FakeAuto::the().nccl.last_config().max_ctas, 5);
     OpOptions options = gpu.on_stream();
     options.hints["blocks"] = "1";
     reduce(comm, gpu, small, options);
     reduce(comm, gpu, large, options);
+    options.hints["maxCTAs"] = "3";
+    reduce(comm, gpu, large, options);
+    EXPECT_EQ(FakeAuto::the().nccl.last_call_config().max_ctas, 3);
     options.hints = {{"block", "1"}};
     OnGpu<int> numbers(gpu, filled(small, 1));
     const auto refused = comm.all_reduce(numbers.elements(), ReduceOp::sum, options);

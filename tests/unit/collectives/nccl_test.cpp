@@ -3,6 +3,7 @@
 #include "ranks.hpp"
 
 #include "support/fake_nccl.hpp"
+#include "vendor/nccl/config.hpp"
 
 #include <headrace/comm_backend.hpp>
 
@@ -391,9 +392,6 @@ TEST_F(CommOnNccl, refuses_what_nccl_cannot_do) {
     tagged.tag = 4;
     EXPECT_THAT(comm.send(memory, 1 - comm.rank(), tagged).error().message, HasSubstr("NCCL has no tags"));
     EXPECT_THAT(comm.monitored_barrier().error().message, HasSubstr("NCCL has no monitored_barrier"));
-    OpOptions options;
-    options.hints = {{"algorithm", "one_shot"}};
-    EXPECT_THAT(comm.barrier(options).error().message, HasSubstr("its calls have no hints"));
     done(comm.barrier());
   });
 }
@@ -585,7 +583,8 @@ TEST_F(CommOnNccl, leaves_at_once_while_a_call_waits_for_another_rank) {
 
 TEST_F(CommOnNccl, takes_the_fields_of_the_configuration_as_hints) {
   Comm comm = one_rank({{"maxCTAs", "4"}, {"commName", "trainer"}, {"is_high_priority_stream", "true"}});
-  EXPECT_EQ(library().last_max_ctas(), 4);
+  EXPECT_EQ(library().last_config().max_ctas, 4);
+  EXPECT_STREQ(library().last_config().comm_name, "trainer");
   const std::pair<std::map<std::string, std::string>, const char*> wrong[] = {
       {{{"maxCTA", "4"}}, "there is no hint \"maxCTA\": did you mean maxCTAs?"},
       {{{"maxCTAs", "many"}}, "hint maxCTAs is \"many\": give a number"},
@@ -595,6 +594,137 @@ TEST_F(CommOnNccl, takes_the_fields_of_the_configuration_as_hints) {
     options.hints = hints;
     EXPECT_THAT(Comm::open(options).error().message, HasSubstr(expected));
   }
+}
+
+/// The values 1, 2, ... of all numbers of a configuration arrive.
+TEST_F(CommOnNccl, gives_every_field_of_the_configuration_to_the_library) {
+  using nccl::Config;
+  const std::pair<const char*, int Config::*> fields[] = {
+      {"blocking", &Config::blocking},
+      {"cgaClusterSize", &Config::cga_cluster_size},
+      {"minCTAs", &Config::min_ctas},
+      {"maxCTAs", &Config::max_ctas},
+      {"splitShare", &Config::split_share},
+      {"trafficClass", &Config::traffic_class},
+      {"collnetEnable", &Config::collnet_enable},
+      {"CTAPolicy", &Config::cta_policy},
+      {"shrinkShare", &Config::shrink_share},
+      {"nvlsCTAs", &Config::nvls_ctas},
+      {"nChannelsPerNetPeer", &Config::channels_per_net_peer},
+      {"nvlinkCentricSched", &Config::nvlink_centric_sched},
+      {"graphUsageMode", &Config::graph_usage_mode},
+      {"numRmaCtx", &Config::num_rma_ctx},
+      {"maxP2pPeers", &Config::max_p2p_peers},
+      {"graphStreamOrdering", &Config::graph_stream_ordering},
+      {"launchOrderImplicit", &Config::launch_order_implicit},
+      {"numRmaSig", &Config::num_rma_sig},
+      {"rmaEagerInit", &Config::rma_eager_init},
+      {"hostCftMode", &Config::host_cft_mode},
+      {"nvlsHostMode", &Config::nvls_host_mode}};
+  std::map<std::string, std::string> hints{{"netName", "IB"}, {"commName", "trainer"}};
+  int value = 0;
+  for (const auto& [name, field] : fields) hints[name] = std::to_string(++value);
+  EXPECT_EQ(hints.size(), nccl::config_names().size());
+  const Comm comm = one_rank(hints);
+  const Config arrived = library().last_config();
+  value = 0;
+  for (const auto& [name, field] : fields) EXPECT_EQ(arrived.*field, ++value) << name;
+  EXPECT_STREQ(arrived.net_name, "IB");
+  EXPECT_STREQ(arrived.comm_name, "trainer");
+}
+
+TEST_F(CommOnNccl, takes_policies_by_number_and_by_name) {
+  const std::pair<const char*, int> policies[] = {{"default", 0}, {"efficiency", 1}, {"zero", 2}, {"3", 3}};
+  for (const auto& [text, value] : policies) {
+    const Comm comm = one_rank({{"CTAPolicy", text}});
+    EXPECT_EQ(library().last_config().cta_policy, value);
+  }
+  CommOptions options = this->options(0, 1, "alone");
+  options.hints = {{"CTAPolicy", "none"}};
+  EXPECT_THAT(Comm::open(options).error().message,
+              HasSubstr("hint CTAPolicy is \"none\": give a number, or default, efficiency or zero"));
+}
+
+OpOptions with_hints(const std::map<std::string, std::string>& hints) {
+  OpOptions options;
+  options.hints = hints;
+  return options;
+}
+
+TEST_F(CommOnNccl, gives_hints_of_a_call_to_the_library) {
+  Comm comm = one_rank();
+  std::vector<int> all{1};
+  done(comm.all_reduce(all, ReduceOp::sum,
+                       with_hints({{"minCTAs", "1"},
+                                   {"maxCTAs", "2"},
+                                   {"nvlsCTAs", "3"},
+                                   {"cgaClusterSize", "4"},
+                                   {"algSelection", "ring"},
+                                   {"forceAlgSelection", "0"},
+                                   {"CTAPolicy", "zero"},
+                                   {"userProfilerTag", "9223372036854775807"}})));
+  const nccl::CollConfig arrived = library().last_call_config();
+  EXPECT_EQ(arrived.min_ctas, 1);
+  EXPECT_EQ(arrived.max_ctas, 2);
+  EXPECT_EQ(arrived.nvls_ctas, 3);
+  EXPECT_EQ(arrived.cga_cluster_size, 4);
+  EXPECT_STREQ(arrived.algorithms, "ring");
+  EXPECT_EQ(arrived.force_algorithms, 0);
+  EXPECT_EQ(arrived.cta_policy, nccl::policy_zero);
+  EXPECT_EQ(arrived.profiler_tag, 9223372036854775807U);
+}
+
+/// Each has hints of its own, which arrive; and results as without.
+TEST_F(CommOnNccl, takes_hints_of_every_call_that_the_library_configures) {
+  with_ranks(2, [this](Comm& comm) {
+    const std::vector<int> parts = numbers(2 * comm.rank(), 2), one{comm.rank()};
+    std::vector<int> two(2), all{1};
+    std::vector<std::vector<int>> each{{0}, {0}};
+    const std::vector<Elements> outputs{each[0], each[1]};
+    const std::vector<ConstElements> inputs{one, one};
+    const std::function<void(const OpOptions&)> calls[] = {
+        [&](const OpOptions& with) { done(comm.all_reduce(all, ReduceOp::sum, with)); },
+        [&](const OpOptions& with) { done(comm.broadcast(all, 0, with)); },
+        [&](const OpOptions& with) { done(comm.reduce(all, 0, ReduceOp::max, with)); },
+        [&](const OpOptions& with) { done(comm.all_gather_single(two, one, with)); },
+        [&](const OpOptions& with) { done(comm.all_gather(outputs, one, with)); },
+        [&](const OpOptions& with) { done(comm.reduce_scatter_single(all, parts, ReduceOp::sum, with)); },
+        [&](const OpOptions& with) { done(comm.reduce_scatter(all, inputs, ReduceOp::sum, with)); },
+        [&](const OpOptions& with) { done(comm.all_to_all_single(two, parts, with)); },
+        [&](const OpOptions& with) { done(comm.gather_single(two, one, 0, with)); },
+        [&](const OpOptions& with) { done(comm.barrier(with)); }};
+    int tag = 0;
+    for (const auto& call : calls) {
+      call(with_hints({{"userProfilerTag", std::to_string(++tag)}}));
+      EXPECT_EQ(library().last_call_config().profiler_tag, static_cast<std::uint64_t>(tag));
+      done(comm.barrier());  // the other rank may be ahead
+    }
+    EXPECT_THAT(each, ElementsAre(ElementsAre(0), ElementsAre(1)));
+    EXPECT_THAT(all, ElementsAre(1));
+  });
+}
+
+TEST_F(CommOnNccl, keeps_the_hints_of_a_call_until_its_group_ends) {
+  Comm comm = one_rank();
+  std::vector<int> all{1};
+  must(comm.start_coalescing());
+  ok(comm.all_reduce(all, ReduceOp::sum, with_hints({{"maxCTAs", "6"}})));
+  done(comm.end_coalescing());
+  EXPECT_EQ(library().last_call_config().max_ctas, 6);
+}
+
+TEST_F(CommOnNccl, refuses_hints_that_a_call_does_not_take) {
+  Comm comm = one_rank();
+  std::vector<int> all{1}, other{0};
+  EXPECT_THAT(comm.barrier(with_hints({{"maxCTA", "1"}})).error().message,
+              HasSubstr("there is no hint \"maxCTA\" of a call: did you mean maxCTAs?"));
+  EXPECT_THAT(comm.barrier(with_hints({{"maxCTAs", "few"}})).error().message,
+              HasSubstr("hint maxCTAs is \"few\": give a number"));
+  const std::vector<Elements> outputs{other};
+  const auto refused = comm.gather(outputs, all, 0, with_hints({{"maxCTAs", "1"}}));
+  EXPECT_EQ(refused.code(), Code::not_supported);
+  EXPECT_THAT(refused.error().message, HasSubstr("gather is sends and receives, which take no hints"));
+  done(comm.barrier());
 }
 
 TEST_F(CommOnNccl, shrinks_after_a_rank_has_gone) {
@@ -637,6 +767,8 @@ TEST_F(CommOnOldNccl, says_which_version_has_what_it_lacks) {
   EXPECT_THAT(comm.all_reduce(elements(small, DType::float8_e5m2), ReduceOp::sum).error().message,
               HasSubstr("reducing float8_e5m2 needs NCCL 2.24.3, and " + library().path() + " is 2.20.5"));
   done(comm.broadcast(elements(small, DType::float8_e5m2), 0));
+  EXPECT_THAT(comm.barrier(with_hints({{"maxCTAs", "1"}})).error().message,
+              HasSubstr("hint maxCTAs of a call needs NCCL 2.31.0"));
   EXPECT_THAT(comm.shrink({}).error().message, HasSubstr("shrink needs NCCL 2.27.3"));
   CommOptions options = this->options(0, 1, "alone");
   options.hints = {{"CTAPolicy", "2"}};

@@ -106,5 +106,19 @@ TEST(NcclConfig, takes_hints_by_the_names_of_its_fields) {
   EXPECT_EQ(newer.error().message, "hint nvlsCTAs needs NCCL 2.27.0, and libnccl.so.2 is 2.26.9");
 }
 
+TEST(NcclConfig, of_a_call_has_the_size_of_the_librarys_version) {
+  EXPECT_EQ(CallConfig::make(of_version(23203), {})->get().size, sizeof(CollConfig));
+  const auto made = CallConfig::make(of_version(23102), {{"algSelection", "ring"}, {"CTAPolicy", "zero"}});
+  ASSERT_TRUE(made);
+  const CollConfig config = made->get();
+  EXPECT_EQ(config.size, offsetof(CollConfig, launch_completion_event));
+  EXPECT_EQ(config.version, 23102U);
+  EXPECT_STREQ(config.algorithms, "ring");
+  EXPECT_EQ(config.cta_policy, policy_zero);
+  EXPECT_EQ(config.max_ctas, undefined_int);
+  EXPECT_EQ(CallConfig::make(of_version(23007), {{"maxCTAs", "1"}}).error().message,
+            "hint maxCTAs of a call needs NCCL 2.31.0, and libnccl.so.2 is 2.30.7");
+}
+
 }  // namespace
 }  // namespace headrace::nccl

@@ -61,6 +61,21 @@ HEADRACE_SAME_PLACE(launch_order_implicit, launchOrderImplicit);
 HEADRACE_SAME_PLACE(nvls_host_mode, nvlsHostMode);
 #endif
 
+#if NCCL_VERSION_CODE >= 23200
+#define HEADRACE_SAME_PLACE_OF_CALL(our_field, their_field)                                   \
+  static_assert(offsetof(CollConfig, our_field) == offsetof(ncclCollConfig_t, their_field) && \
+                sizeof(CollConfig::our_field) == sizeof(ncclCollConfig_t::their_field))
+HEADRACE_SAME_PLACE_OF_CALL(extensions, ext);
+HEADRACE_SAME_PLACE_OF_CALL(min_ctas, minCTAs);
+HEADRACE_SAME_PLACE_OF_CALL(cga_cluster_size, cgaClusterSize);
+HEADRACE_SAME_PLACE_OF_CALL(algorithms, algSelection);
+HEADRACE_SAME_PLACE_OF_CALL(cta_policy, CTAPolicy);
+HEADRACE_SAME_PLACE_OF_CALL(profiler_tag, userProfilerTag);
+HEADRACE_SAME_PLACE_OF_CALL(launch_completion_event, launchCompletionEvent);
+HEADRACE_SAME_VALUE(policy_zero, NCCL_CTA_POLICY_ZERO);
+HEADRACE_SAME_VALUE(sizeof(CollConfig), sizeof(ncclCollConfig_t));
+#endif
+
 /// Whether two functions take arguments of the same number and sizes, so that a call of one is one of the
 /// other.
 template <class Ours, class Theirs>
@@ -105,6 +120,15 @@ HEADRACE_SAME_CALL(comm_revoke, ncclCommRevoke);
 HEADRACE_SAME_CALL(all_to_all, ncclAlltoAll);
 HEADRACE_SAME_CALL(gather, ncclGather);
 HEADRACE_SAME_CALL(scatter, ncclScatter);
+#endif
+#if NCCL_VERSION_CODE >= 23100
+HEADRACE_SAME_CALL(all_reduce_config, ncclAllReduceConfig);
+HEADRACE_SAME_CALL(broadcast_config, ncclBroadcastConfig);
+HEADRACE_SAME_CALL(reduce_config, ncclReduceConfig);
+HEADRACE_SAME_CALL(all_gather_config, ncclAllGatherConfig);
+HEADRACE_SAME_CALL(reduce_scatter_config, ncclReduceScatterConfig);
+HEADRACE_SAME_CALL(all_to_all_config, ncclAlltoAllConfig);
+HEADRACE_SAME_CALL(gather_config, ncclGatherConfig);
 #endif
 
 TEST(NcclTypes, are_those_of_nccl_h) { SUCCEED(); }
