@@ -180,6 +180,24 @@ std::int32_t headrace_comm_tensor_deregister(headrace_comm* comm, const headrace
   });
 }
 
+std::int32_t headrace_comm_suspend(headrace_comm* comm, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    return comm->comm.suspend();
+  });
+}
+
+std::int32_t headrace_comm_resume(headrace_comm* comm, headrace_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    HEADRACE_C_TRY(given(comm, "comm"));
+    return comm->comm.resume();
+  });
+}
+
+std::int32_t headrace_comm_is_suspended(const headrace_comm* comm) {
+  return comm != nullptr && comm->comm.is_suspended() ? 1 : 0;
+}
+
 void headrace_comm_abort(headrace_comm* comm, const char* reason) {
   (void)guarded(nullptr, [&]() -> Result<void> {
     HEADRACE_C_TRY(given(comm, "comm"));

@@ -380,6 +380,23 @@ void bind_life(CommClass& comm) {
            "none of these graphs is replayed later.\n\n"
            "tensor: of the address, size and dtype with which it was registered.\n"
            "Errors: InvalidArgument (it is not registered), and those of tensor_register.")
+      .def(
+          "suspend",
+          [](const PyComm& self) { self.ask([](headrace::Comm& comm) { return comm.suspend(); }); },
+          "Gives back memory of the GPU that the backend can do without while no call runs, say while a\n"
+          "model sleeps. All ranks call it, as a collective. It waits for the collectives of this rank that\n"
+          "are under way. Until resume every call raises InvalidArgument, and no graph with calls is\n"
+          "replayed. A rank that does not come ends the communicator.\n\n"
+          "Errors: InvalidArgument (it is suspended; a message of this rank is under way), NotSupported "
+          "(the\n"
+          "backend, or this version of its library, gives nothing back), TimedOut, and those of collectives.")
+      .def(
+          "resume", [](const PyComm& self) { self.ask([](headrace::Comm& comm) { return comm.resume(); }); },
+          "Takes the memory again. All ranks call it, as a collective.\n\n"
+          "Errors: InvalidArgument (it is not suspended), and those of suspend.")
+      .def(
+          "is_suspended", [](const PyComm& self) { return self.comm().is_suspended(); },
+          "Whether it is suspended.")
       .def("new_window", &new_window, nb::arg("tensor") = nb::none(),
            nb::sig("def new_window(self, tensor: object | None = None) -> Window"),
            "Makes a window. All ranks make their windows in the same order.\n\n"

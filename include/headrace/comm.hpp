@@ -426,6 +426,21 @@ class Comm {
   ///           tensor_register. After an error of the backend it is still registered
   HEADRACE_API Result<void> tensor_deregister(const Elements& tensor);
 
+  // --- a communicator that sleeps
+
+  /// Gives back memory of the GPU that the backend can do without while no call runs: buffers of its
+  /// connections, say while a model sleeps. All ranks call it, as a collective. It waits for the collectives
+  /// of this rank that are under way. Until resume every call returns invalid_argument, and no graph with
+  /// calls is replayed. A rank that does not come ends the communicator.
+  ///   errors  invalid_argument (it is suspended; a message of this rank is under way; this thread coalesces
+  ///           its calls), not_supported (the backend, or this version of its library, gives nothing back),
+  ///           timed_out, and those of collectives
+  HEADRACE_API Result<void> suspend();
+  /// Takes the memory again. All ranks call it, as a collective.
+  ///   errors  invalid_argument (it is not suspended), and those of suspend
+  HEADRACE_API Result<void> resume();
+  [[nodiscard]] HEADRACE_API bool is_suspended() const;
+
   // --- elements that other ranks reach by themselves
 
   /// Makes a window without memory (comm_window.hpp). All ranks make their windows in the same order.

@@ -136,6 +136,8 @@ enum class CommOperation : std::int32_t {
   coalesced = 22,  ///< the calls between start_coalescing and end_coalescing
   reduce_scatter_quantized = 23,
   device_all_to_all_v_single = 24,
+  suspend = 25,
+  resume = 26,
   tensor_register = 32,  ///< Window::allocate, too
   tensor_deregister = 33,
   put = 34,

@@ -1021,6 +1021,27 @@ class Comm:
         Errors: InvalidArgument (it is not registered), and those of tensor_register.
         """
 
+    def suspend(self) -> None:
+        """
+        Gives back memory of the GPU that the backend can do without while no call runs, say while a
+        model sleeps. All ranks call it, as a collective. It waits for the collectives of this rank that
+        are under way. Until resume every call raises InvalidArgument, and no graph with calls is
+        replayed. A rank that does not come ends the communicator.
+
+        Errors: InvalidArgument (it is suspended; a message of this rank is under way), NotSupported (the
+        backend, or this version of its library, gives nothing back), TimedOut, and those of collectives.
+        """
+
+    def resume(self) -> None:
+        """
+        Takes the memory again. All ranks call it, as a collective.
+
+        Errors: InvalidArgument (it is not suspended), and those of suspend.
+        """
+
+    def is_suspended(self) -> bool:
+        """Whether it is suspended."""
+
     def new_window(self, tensor: object | None = None) -> Window:
         """
         Makes a window. All ranks make their windows in the same order.

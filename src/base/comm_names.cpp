@@ -41,9 +41,10 @@ constexpr std::array operation_names{
     "coalesced",
     "reduce_scatter_quantized",
     "device_all_to_all_v_single",
+    "suspend",
+    "resume",
 };
-static_assert(operation_names.size() ==
-              static_cast<std::size_t>(CommOperation::device_all_to_all_v_single) + 1);
+static_assert(operation_names.size() == static_cast<std::size_t>(CommOperation::resume) + 1);
 
 }  // namespace
 

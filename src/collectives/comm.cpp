@@ -106,6 +106,16 @@ Result<void> Comm::tensor_deregister(const Elements& tensor) {
   return core_->tensor_deregister(tensor);
 }
 
+Result<void> Comm::suspend() {
+  if (core_->forked()) return core_->why_not_in_child();
+  return core_->suspend();
+}
+Result<void> Comm::resume() {
+  if (core_->forked()) return core_->why_not_in_child();
+  return core_->resume();
+}
+bool Comm::is_suspended() const { return core_->suspended(); }
+
 Result<Window> Comm::new_window() {
   if (core_->forked()) return core_->why_not_in_child();
   return core_->new_window();

@@ -57,9 +57,14 @@ Result<void> check_entries(const headrace_comm_backend_v1& table) {
 
 /// Entries of later versions, which a shorter table does not have.
 Result<void> check_later_entries(const headrace_comm_backend_v1& table) {
-  if ((table.tensor_register == nullptr) == (table.tensor_deregister == nullptr)) return {};
-  return make_error(Code::not_supported,
-                    "its table has one of `tensor_register` and `tensor_deregister`: fill in both, or none");
+  if ((table.tensor_register == nullptr) != (table.tensor_deregister == nullptr))
+    return make_error(
+        Code::not_supported,
+        "its table has one of `tensor_register` and `tensor_deregister`: fill in both, or none");
+  if ((table.suspend == nullptr) != (table.resume == nullptr))
+    return make_error(Code::not_supported,
+                      "its table has one of `suspend` and `resume`: fill in both, or none");
+  return {};
 }
 
 /// What the one function of a library returns; it stays loaded to the end of the process.

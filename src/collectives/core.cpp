@@ -111,6 +111,8 @@ Result<std::shared_ptr<Comm::Core>> Comm::Core::shrink(std::span<const int> /*ex
                                                        const SplitOptions& /*changes*/) {
   return not_in_backend("shrink");
 }
+Result<void> Comm::Core::suspend() { return not_in_backend("suspend"); }
+Result<void> Comm::Core::resume() { return not_in_backend("resume, because it is never suspended"); }
 Result<Window> Comm::Core::new_window() { return not_in_backend("windows"); }
 
 Result<void> Comm::Core::check_not_coalescing() const {

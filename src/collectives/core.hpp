@@ -97,6 +97,9 @@ class Comm::Core : public std::enable_shared_from_this<Comm::Core> {
   ///   owns  `owner` until tensor_deregister, or the end of the communicator
   virtual Result<void> tensor_register(const Elements& tensor, std::shared_ptr<const void> owner);
   virtual Result<void> tensor_deregister(const Elements& tensor);
+  virtual Result<void> suspend();
+  virtual Result<void> resume();
+  [[nodiscard]] virtual bool suspended() const { return false; }
   virtual void abort(std::string_view reason) = 0;
   [[nodiscard]] virtual bool ended() const = 0;
   virtual Result<void> finalize() = 0;

@@ -240,6 +240,7 @@ Result<std::shared_ptr<Comm::Core>> TableComm::split(std::span<const int> ranks,
   HEADRACE_TRY_VOID(outside());
   const std::scoped_lock order(order_);
   HEADRACE_TRY_VOID(check_open());
+  HEADRACE_TRY_VOID(awake());
   const Entered inside(this);
   CommCall call;
   call.operation = CommOperation::split;
@@ -302,7 +303,10 @@ Result<std::shared_ptr<Comm::Core>> TableComm::shrink(std::span<const int> exclu
 
 Result<void> TableComm::tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) {
   if (table_.tensor_register == nullptr) return Core::tensor_register(tensor, std::move(owner));
-  const auto check = [&] { return registrations().check_new(tensor); };
+  const auto check = [&]() -> Result<void> {
+    HEADRACE_TRY_VOID(awake());
+    return registrations().check_new(tensor);
+  };
   return run_quietly(CommOperation::tensor_register, check, [&](Timeout timeout) -> Result<void> {
     const headrace_comm_elements_v1 elements{tensor.data, tensor.count,
                                              static_cast<std::int32_t>(tensor.dtype)};
@@ -321,6 +325,7 @@ Result<void> TableComm::tensor_deregister(const Elements& tensor) {
   if (table_.tensor_deregister == nullptr) return Core::tensor_deregister(tensor);
   Registrations::Entry gone;  // its owner goes after the locks
   const auto check = [&]() -> Result<void> {
+    HEADRACE_TRY_VOID(awake());
     HEADRACE_TRY_VOID(registrations().find(tensor));
     return {};
   };
@@ -333,6 +338,56 @@ Result<void> TableComm::tensor_deregister(const Elements& tensor) {
     gone = std::move(taken);
     return {};
   });
+}
+
+// --- a communicator that sleeps
+
+Result<void> TableComm::suspend() {
+  if (table_.suspend == nullptr) return Core::suspend();
+  const auto check = [&]() -> Result<void> {
+    if (suspended_) return make_error(Code::invalid_argument, "the communicator is suspended already");
+    return no_message();
+  };
+  return run_quietly(CommOperation::suspend, check, [&](Timeout timeout) -> Result<void> {
+    {
+      const std::scoped_lock messages(message_order_);  // none begins afterwards
+      HEADRACE_TRY_VOID(no_message());
+      suspended_ = true;
+    }
+    TableText why;
+    const std::int32_t code = table_.suspend(comm_, table_timeout(timeout), why.out());
+    if (code == HEADRACE_OK) return {};
+    suspended_ = false;
+    return why.error(table_.name, code);
+  });
+}
+
+Result<void> TableComm::resume() {
+  if (table_.resume == nullptr) return Core::resume();
+  const auto check = [&]() -> Result<void> {
+    if (!suspended_) return make_error(Code::invalid_argument, "the communicator is not suspended");
+    return {};
+  };
+  return run_quietly(CommOperation::resume, check, [&](Timeout timeout) -> Result<void> {
+    TableText why;
+    const std::int32_t code = table_.resume(comm_, table_timeout(timeout), why.out());
+    if (code != HEADRACE_OK) return why.error(table_.name, code);
+    suspended_ = false;
+    return {};
+  });
+}
+
+Result<void> TableComm::no_message() const {
+  const auto message = any_call(true);
+  if (!message) return {};
+  return make_error(Code::invalid_argument, "{} number {} of this rank is under way: wait for it first",
+                    comm_operation_name(message->call().operation), message->call().number);
+}
+
+Result<void> TableComm::awake() const {
+  if (!suspended_) return {};
+  return make_error(Code::invalid_argument,
+                    "the communicator {} is suspended: call resume on all ranks first", name_text(name()));
 }
 
 template <class Check, class Body>
@@ -384,10 +439,10 @@ Result<void> TableComm::wait_for_call(Work::State& work, Timeout timeout, Deadli
   return {};
 }
 
-std::shared_ptr<Work::State> TableComm::any_collective() const {
+std::shared_ptr<Work::State> TableComm::any_call(bool message) const {
   const std::scoped_lock lock(mutex_);
   for (const auto& [id, begun] : works_)
-    if (begun.work && !is_message(begun.work->call().operation)) return begun.work;
+    if (begun.work && is_message(begun.work->call().operation) == message) return begun.work;
   return nullptr;
 }
 
@@ -500,6 +555,7 @@ void TableComm::issue_all(std::span<const KeptCall> calls, bool async, Group& gr
 Result<std::shared_ptr<Work::State>> TableComm::begin_call(CommCall& call,
                                                            std::shared_ptr<const void> owner) {
   HEADRACE_TRY_VOID(usable());
+  HEADRACE_TRY_VOID(awake());
   std::uint64_t& last = is_message(call.operation) ? message_number_ : number_;
   const Call running = begin(call, last);
   auto work = std::make_shared<Work::State>(shared_from_this(), running, nullptr);

@@ -44,6 +44,9 @@ class TableComm final : public Comm::Core {
   Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes) override;
   Result<void> tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) override;
   Result<void> tensor_deregister(const Elements& tensor) override;
+  Result<void> suspend() override;
+  Result<void> resume() override;
+  [[nodiscard]] bool suspended() const override { return suspended_; }
   void abort(std::string_view reason) override;
   [[nodiscard]] bool ended() const override { return ended_.load(std::memory_order_acquire); }
   Result<void> finalize() override;
@@ -75,6 +78,10 @@ class TableComm final : public Comm::Core {
   [[nodiscard]] Result<void> start(const Open& open);
   [[nodiscard]] Call begin(CommCall& call, std::uint64_t& last);
   [[nodiscard]] Result<void> usable() const;
+  /// Refuses calls between suspend and resume.
+  [[nodiscard]] Result<void> awake() const;
+  /// Refuses while a message is under way.
+  [[nodiscard]] Result<void> no_message() const;
   ///   errors  invalid_argument (this thread is in the backend)
   [[nodiscard]] Result<void> outside() const;
   /// Gives a call to the backend. With the lock of its order.
@@ -97,7 +104,9 @@ class TableComm final : public Comm::Core {
   /// Waits for a collective that is under way, which may fail.
   [[nodiscard]] Result<void> wait_for_call(Work::State& work, Timeout timeout, Deadline deadline);
   /// A collective of this rank that is under way; null: there is none.
-  [[nodiscard]] std::shared_ptr<Work::State> any_collective() const;
+  [[nodiscard]] std::shared_ptr<Work::State> any_collective() const { return any_call(false); }
+  /// The same of messages, or of collectives.
+  [[nodiscard]] std::shared_ptr<Work::State> any_call(bool message) const;
   /// Whether a work that is begun now has been added; false: the communicator is being closed.
   bool add(std::uint64_t id, std::shared_ptr<Work::State> work, std::shared_ptr<const void> owner);
   /// The work with this id, which is then the caller's to end; null: there is none, or it has ended.
@@ -145,6 +154,7 @@ class TableComm final : public Comm::Core {
   Deadline next_look_ = Deadline::never();  // of the thread that watches
   std::condition_variable changed_;
   std::atomic<bool> ended_{false};  // cause_ is set
+  std::atomic<bool> suspended_{false};
   std::thread watcher_;
 };
 

@@ -32,6 +32,8 @@ std::string profiling_name(CommOperation operation) {
     case CommOperation::monitored_barrier:
     case CommOperation::tensor_register:
     case CommOperation::tensor_deregister:
+    case CommOperation::suspend:
+    case CommOperation::resume:
       return "gloo:barrier";
     case CommOperation::reduce_scatter_quantized:
       return "gloo:reduce_scatter";

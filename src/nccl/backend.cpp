@@ -75,6 +75,14 @@ std::int32_t tensor_deregister(void* comm, std::uint64_t registration, std::int6
   return guarded(why, [&] { return communicator(comm).tensor_deregister(registration); });
 }
 
+std::int32_t suspend(void* comm, std::int64_t timeout_ns, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).suspend(comm_border::deadline_of(timeout_ns)); });
+}
+
+std::int32_t resume(void* comm, std::int64_t timeout_ns, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).resume(comm_border::deadline_of(timeout_ns)); });
+}
+
 void group_start(void* comm) {
   guarded(nullptr, [&]() -> Result<void> {
     communicator(comm).group_start();
@@ -149,6 +157,8 @@ Result<headrace_comm_backend_v1> Backend::table() {
   table.group_end = group_end;
   table.tensor_register = tensor_register;
   table.tensor_deregister = tensor_deregister;
+  table.suspend = suspend;
+  table.resume = resume;
   return table;
 }
 

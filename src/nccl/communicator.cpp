@@ -303,6 +303,28 @@ Result<void> Communicator::tensor_deregister(std::uint64_t registration) {
   return {};
 }
 
+// --- a communicator that sleeps
+
+Result<void> Communicator::suspend(const Deadline& deadline) {
+  if (table_.comm_suspend == nullptr) return needs_version(parts_.library, "suspend", 22907);
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  HEADRACE_TRY_VOID(together("suspend the communicator", deadline,
+                             [this] { return table_.comm_suspend(comm_, suspend_memory); }));
+  suspended_ = true;
+  return {};
+}
+
+Result<void> Communicator::resume(const Deadline& deadline) {
+  if (table_.comm_resume == nullptr) return needs_version(parts_.library, "resume", 22907);
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  HEADRACE_TRY_VOID(
+      together("resume the communicator", deadline, [this] { return table_.comm_resume(comm_); }));
+  suspended_ = false;
+  return {};
+}
+
 // --- ends
 
 bool Communicator::progress() {
@@ -361,8 +383,9 @@ void Communicator::leave() {
   const std::scoped_lock calls(calls_);
   if (comm_ == nullptr) return;
   const gpu::ContextGuard current(*device_);
-  const bool quiet = !stopping_ && settle(comm_, table_.comm_finalize(comm_),
-                                          Deadline::after(longest_leave)) == Outcome::success;
+  const bool quiet =
+      !stopping_ && !suspended_ &&
+      settle(comm_, table_.comm_finalize(comm_), Deadline::after(longest_leave)) == Outcome::success;
   quiet ? table_.comm_destroy(comm_) : table_.comm_abort(comm_);
   comm_ = nullptr;
 }
@@ -385,7 +408,7 @@ Outcome Communicator::settle_part(const Comm& made, Outcome outcome, const Deadl
 /// The library waits for another rank, without an end.
 void Communicator::end_late_part() {
   stop_library();
-  host_.ended(make_error(Code::timed_out, "another rank has not come in time to make a part"));
+  host_.ended(late_part());
 }
 
 template <class Begin>
@@ -412,15 +435,25 @@ Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup
   return part;
 }
 
-/// Takes part in a split for ranks of other groups.
-Result<void> Communicator::stand_aside() {
-  const Deadline deadline = deadline_of(meeting_timeout_ns_);
+template <class Begin>
+Result<void> Communicator::together(std::string_view what, const Deadline& deadline, const Begin& begin) {
   const gpu::ContextGuard current(*device_);
   const Alarm alarm(blocking_ ? deadline : Deadline::never(), [this] { end_late_part(); });
-  const Outcome outcome = settle(comm_, table_.comm_split(comm_, no_color, 0, &no_part_, nullptr), deadline);
-  if (alarm.has_rung() || outcome == Outcome::in_progress) return late_part();
-  if (outcome != Outcome::success) return failed(outcome, "split the communicator");
+  const Outcome outcome = settle(comm_, begin(), deadline);
+  if (alarm.has_rung()) return late_part();
+  if (outcome == Outcome::in_progress) {
+    if (stopping_) return failed(outcome, what);
+    end_late_part();
+    return late_part();
+  }
+  if (outcome != Outcome::success) return failed(outcome, what);
   return {};
+}
+
+/// Takes part in a split for ranks of other groups.
+Result<void> Communicator::stand_aside() {
+  return together("split the communicator", deadline_of(meeting_timeout_ns_),
+                  [this] { return table_.comm_split(comm_, no_color, 0, &no_part_, nullptr); });
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::split(std::span<const int> ranks, const Setup* setup) {

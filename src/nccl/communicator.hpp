@@ -53,6 +53,9 @@ class Communicator {
   /// to this rank and changes speed alone, so what the library refuses is logged and is no error.
   Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor);
   Result<void> tensor_deregister(std::uint64_t registration);
+  /// Gives back the library's memory of the GPU, and takes it again.
+  Result<void> suspend(const Deadline& deadline);
+  Result<void> resume(const Deadline& deadline);
   bool progress();
   void abort();
   /// Null: this rank is in no group.
@@ -114,6 +117,10 @@ class Communicator {
   /// The library's handle of memory; null: it has none for it.
   [[nodiscard]] void* handle_of(const headrace_comm_elements_v1& tensor);
   void look_for_error();
+  /// Calls `begin`, which waits for other ranks inside the library; a rank that does not come ends the
+  /// communicator. With calls_ held.
+  template <class Begin>
+  [[nodiscard]] Result<void> together(std::string_view what, const Deadline& deadline, const Begin& begin);
   void end_late_part();
   void stop_library();
   [[nodiscard]] Result<void> stand_aside();
@@ -139,6 +146,7 @@ class Communicator {
   std::uint64_t last_registration_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> revoked_{false};
+  bool suspended_ = false;  // with calls_ held
   Deadline next_look_ = Deadline::at_ns(0);
   gpu::StreamWorks works_;
 };

@@ -165,6 +165,11 @@ static void settings_are_checked(headrace_comm* comm) {
   CHECK(refused(headrace_comm_tensor_register(NULL, &nowhere, fresh()), NULL, "comm is NULL"));
   CHECK(refused(headrace_comm_tensor_register(comm, &nowhere, fresh()), NULL, "a null address"));
   CHECK(refused(headrace_comm_tensor_deregister(comm, NULL, fresh()), NULL, "tensor is NULL"));
+  CHECK(refused(headrace_comm_suspend(NULL, fresh()), NULL, "comm is NULL"));
+  CHECK(refused(headrace_comm_resume(NULL, fresh()), NULL, "comm is NULL"));
+  CHECK(headrace_comm_suspend(comm, fresh()) == not_supported);
+  CHECK(headrace_comm_resume(comm, fresh()) == not_supported);
+  CHECK(headrace_comm_is_suspended(comm) == 0 && headrace_comm_is_suspended(NULL) == 0);
   CHECK(headrace_comm_is_aborted(comm) == 0);
 }
 

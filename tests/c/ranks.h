@@ -15,6 +15,7 @@
 enum { most_ranks = 3 };
 enum {
   invalid_argument = 2,
+  not_supported = 4,
   not_found = 3,
   timed_out = 5,
   canceled = 6,

@@ -48,6 +48,7 @@ struct Rank {
   bool aborted = false;
   bool freed = false;
   bool managed = false;  // a call is in it that no other one may come beside
+  bool suspended = false;
   bool blocking = false;
   std::vector<double> factors;  // of the operations that it has made
 };
@@ -100,6 +101,7 @@ struct World {
   std::map<std::uint64_t, Collective> collectives;
   std::map<std::pair<int, int>, std::vector<std::shared_ptr<Message>>> messages;  // by sender and receiver
   std::map<std::string, Meeting> meetings;
+  std::map<std::string, int> gatherings;  // ranks that have come
 };
 
 struct State {
@@ -392,6 +394,7 @@ inline Outcome queue(const char* symbol, Comm comm, Stream stream,
   const Outcome scripted = begin(symbol);
   if (scripted != Outcome::success) return scripted;
   if (held(std::shared_ptr(comm->rank))) return Outcome::internal_error;
+  if (comm->rank->suspended) return Outcome::invalid_usage;
   std::function<bool()> work;
   {
     const std::scoped_lock lock(state().mutex);
@@ -458,6 +461,13 @@ inline void meet(const std::shared_ptr<Rank>& rank, const std::string& what, std
   meeting.seats[rank->rank] = seat;
   if (meeting.seats.size() == expected) make_all(meeting);
   rank->pending = [world = rank->world, name] { return world->meetings[name].done; };
+}
+
+/// Waits for all ranks.
+inline void gather(const std::shared_ptr<Rank>& rank, const std::string& what) {
+  const std::string name = what + std::to_string(rank->next_management++);
+  ++rank->world->gatherings[name];
+  rank->pending = [world = rank->world, name] { return world->gatherings[name] == world->size; };
 }
 
 /// What a call returns that goes on: a communicator that blocks waits for its end here, without the lock.
@@ -803,6 +813,33 @@ HEADRACE_FAKE_NCCL_API Outcome ncclScatter(const void* from, void* to, std::size
                                            int root, Comm comm, Stream stream) {
   return fake::collect("ncclScatter", comm, stream,
                        fake::part_of(Kind::scatter, from, to, count, type, ReduceOp::sum, root));
+}
+#endif
+
+#if HEADRACE_FAKE_NCCL_VERSION >= 22907
+HEADRACE_FAKE_NCCL_API Outcome ncclCommSuspend(Comm comm, int flags) {
+  const Outcome scripted = fake::begin("ncclCommSuspend");
+  if (scripted != Outcome::success) return scripted;
+  if (flags != fake::suspend_memory || comm->rank->suspended) return Outcome::invalid_argument;
+  const auto rank = comm->rank;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    rank->suspended = true;
+    fake::gather(rank, "suspend ");
+  }
+  return fake::join(rank);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclCommResume(Comm comm) {
+  const Outcome scripted = fake::begin("ncclCommResume");
+  if (scripted != Outcome::success) return scripted;
+  if (!comm->rank->suspended) return Outcome::invalid_argument;
+  const auto rank = comm->rank;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    rank->suspended = false;
+    fake::gather(rank, "resume ");
+  }
+  return fake::join(rank);
 }
 #endif
 

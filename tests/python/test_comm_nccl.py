@@ -45,3 +45,12 @@ def test_the_wheel_loads_without_a_gpu(monkeypatch):
     monkeypatch.setenv("HEADRACE_NCCL_LIBRARY", str(library))
     with pytest.raises(headrace.NotSupported, match="no NVIDIA driver: libcuda"):
         open_one_rank()
+
+
+def test_a_backend_without_suspend_says_so():
+    comm = headrace.new_comm("fake", rank=0, size=1)
+    with pytest.raises(headrace.NotSupported, match="backend fake has no suspend"):
+        comm.suspend()
+    with pytest.raises(headrace.NotSupported, match="backend fake has no resume"):
+        comm.resume()
+    assert not comm.is_suspended()

@@ -321,6 +321,18 @@ HEADRACE_C_API int32_t headrace_comm_tensor_register(headrace_comm* comm, const 
 HEADRACE_C_API int32_t headrace_comm_tensor_deregister(headrace_comm* comm, const headrace_elements* tensor,
                                                        headrace_error** error);
 
+/* ------------------------------------------------------------------ a communicator that sleeps */
+
+/* Gives back memory of the GPU that the backend can do without while no call runs. All ranks call it, as a
+ * collective. It waits for the collectives of this rank that are under way. Until headrace_comm_resume every
+ * call returns invalid_argument, and no graph with calls is replayed. A rank that does not come ends the
+ * communicator. not_supported: the backend, or this version of its library, gives nothing back. */
+HEADRACE_C_API int32_t headrace_comm_suspend(headrace_comm* comm, headrace_error** error);
+/* Takes the memory again. All ranks call it, as a collective. */
+HEADRACE_C_API int32_t headrace_comm_resume(headrace_comm* comm, headrace_error** error);
+/* Whether it is suspended. */
+HEADRACE_C_API int32_t headrace_comm_is_suspended(const headrace_comm* comm);
+
 /* ------------------------------------------------------------------ messages, beside the operations */
 
 typedef struct headrace_message_options {

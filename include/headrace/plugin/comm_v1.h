@@ -15,21 +15,23 @@
  *   borders   no C++ type, exception or allocator crosses. The side that made memory frees it. A pointer
  *             argument is valid during the call unless its sentence says longer
  *   threads   any entry may be called from any thread. Of one communicator the host begins one collective
- *             (issue, split, shrink, tensor_register, tensor_deregister) at a time, and one message (issue of
- *             send or recv) at a time. These two, `abort`, `progress` and the setters may be called beside
- *             each other. `progress` is never called twice at once. `close` comes last, beside no other entry
+ *             (issue, split, shrink, tensor_register, tensor_deregister, suspend, resume) at a time, and one
+ *             message (issue of send or recv) at a time. These two, `abort`, `progress` and the setters
+ *             may be called beside each other. `progress` is never called twice at once. `close` comes last,
+ *             beside no other entry
  *   locks     while the host is in an entry it holds no lock that one of its functions takes, so a backend
  *             may hold its own while it calls the host
  *   blocking  `open` and `split` may wait for other ranks, until meeting_timeout_ns. `issue` may too, if it
- *             runs the operation in the call, and so may tensor_register and tensor_deregister: until their
- *             timeout_ns or `abort`. No other entry may
+ *             runs the operation in the call, and so may tensor_register, tensor_deregister, suspend and
+ *             resume: until their timeout_ns or `abort`. No other entry may
  *   re-entry  inside a host function the host calls no entry of the communicator
  *   errors    an entry that can fail returns a value of headrace_code_v1 and may write a sentence into `why`:
  *             what was tried, with its values. The host puts rank, operation and communicator before it
  *   devices   elements are in memory of the communicator's device. On a GPU an operation is ordered by
- * streams: it sees what was queued on the call's stream before `issue`. A call that is not async makes later
- * work of that stream wait for it; for one that is async, `wait_on` does. No entry waits for a stream. A work
- * ends when its elements are no longer used unload    a backend is never unloaded
+ *             streams: it sees what was queued on the call's stream before `issue`. A call that is not
+ *             async makes later work of that stream wait for it; for one that is async, `wait_on` does. No
+ *             entry waits for a stream. A work ends when its elements are no longer used
+ *   unload    a backend is never unloaded
  */
 #ifndef HEADRACE_PLUGIN_COMM_V1_H
 #define HEADRACE_PLUGIN_COMM_V1_H
@@ -45,7 +47,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_COMM_ABI_MAJOR 1u
-#define HEADRACE_COMM_ABI_MINOR 1u
+#define HEADRACE_COMM_ABI_MINOR 2u
 #define HEADRACE_COMM_SYMBOL "headrace_comm_v1_table"
 
 /* The values of headrace::CommOperation. They never change. */
@@ -265,6 +267,15 @@ typedef struct headrace_comm_backend_v1 {
   /* Takes back what tensor_register has done: afterwards no rank uses the elements. Called and waits as
    * tensor_register. After an error they are still registered. */
   int32_t (*tensor_deregister)(void* comm, uint64_t registration, int64_t timeout_ns, headrace_text_v1* why);
+
+  /* ---- since version 1.2: a communicator that sleeps */
+
+  /* Gives back memory that it can do without while no call runs. A collective as tensor_register, which the
+   * host calls when no call of this rank is under way; it begins none before `resume`. A rank that does not
+   * come ends the communicator. Both NULL: suspend returns not_supported. */
+  int32_t (*suspend)(void* comm, int64_t timeout_ns, headrace_text_v1* why);
+  /* Takes the memory again. Called and waits as suspend. */
+  int32_t (*resume)(void* comm, int64_t timeout_ns, headrace_text_v1* why);
 } headrace_comm_backend_v1;
 
 /* The size of the table in version 1.0. */

@@ -55,6 +55,8 @@
   FUNCTION(Outcome, comm_shrink, "ncclCommShrink", 22703, Comm comm, int* excluded, int excluded_count,      \
            Comm* part, Config* config, int flags)                                                            \
   FUNCTION(Outcome, comm_revoke, "ncclCommRevoke", 22807, Comm comm, int flags)                              \
+  FUNCTION(Outcome, comm_suspend, "ncclCommSuspend", 22907, Comm comm, int flags)                            \
+  FUNCTION(Outcome, comm_resume, "ncclCommResume", 22907, Comm comm)                                         \
   FUNCTION(Outcome, all_to_all, "ncclAlltoAll", 22803, const void* from, void* to, std::size_t count,        \
            DataType type, Comm comm, Stream stream)                                                          \
   FUNCTION(Outcome, gather, "ncclGather", 22803, const void* from, void* to, std::size_t count,              \

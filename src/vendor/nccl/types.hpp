@@ -52,7 +52,8 @@ enum class ReduceOp : std::int32_t { sum = 0, product = 1, max = 2, min = 3, avg
 
 enum class ScalarResidence : std::int32_t { device = 0, host_immediate = 1 };
 
-inline constexpr int no_color = -1;  ///< of comm_split: in no group
+inline constexpr int no_color = -1;       ///< of comm_split: in no group
+inline constexpr int suspend_memory = 1;  ///< give back memory of the GPU
 inline constexpr int shrink_default = 0;
 inline constexpr int shrink_abort = 1;  ///< end what is under way first
 

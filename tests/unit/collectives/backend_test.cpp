@@ -162,7 +162,7 @@ TEST(CommFactory, registers_a_name_once) {
 TEST(CommFactory, refuses_a_table_that_is_not_right) {
   const std::pair<std::function<void(headrace_comm_backend_v1&)>, std::string> cases[] = {
       {[](auto& table) { table.struct_size = 16; }, "struct_size 16"},
-      {[](auto& table) { table.abi_major = 2; }, "version 2.0, this Headrace has 1.1"},
+      {[](auto& table) { table.abi_major = 2; }, "version 2.0, this Headrace has 1.2"},
       {[](auto& table) { table.name = nullptr; }, "no valid name"},
       {[](auto& table) { table.name = "Not/Valid"; }, "no valid name"},
       {[](auto& table) { table.version = nullptr; }, "no version"},
@@ -172,6 +172,8 @@ TEST(CommFactory, refuses_a_table_that_is_not_right) {
       {[](auto& table) { table.issue = nullptr; }, "no entry `issue`"},
       {[](auto& table) { table.abort = nullptr; }, "no entry `abort`"},
       {[](auto& table) { table.group_start = [](void*) {}; }, "one of `group_start` and `group_end`"},
+      {[](auto& table) { table.suspend = [](void*, std::int64_t, headrace_text_v1*) { return 0; }; },
+       "one of `suspend` and `resume`"},
       {[](auto& table) {
          table.tensor_deregister = [](void*, std::uint64_t, std::int64_t, headrace_text_v1*) { return 0; };
        },

@@ -335,6 +335,89 @@ TEST_F(CommOnBareNccl, registers_nothing) {
   EXPECT_EQ(library().calls("ncclCommRegister"), registered);
 }
 
+// --- a communicator that sleeps
+
+class CommOnNewNccl : public CommOnEachNccl {};
+INSTANTIATE_TEST_SUITE_P(Ways, CommOnNewNccl,
+                         testing::Values(Version{"newest", "nccl_newest", "1"},
+                                         Version{"newest_goes_on", "nccl_newest", "0"}),
+                         [](const auto& one) { return one.param.name; });
+
+TEST_P(CommOnNewNccl, sleeps_between_suspend_and_resume) {
+  const int suspended = library().calls("ncclCommSuspend"), resumed = library().calls("ncclCommResume");
+  with_ranks(2, [](Comm& comm) {
+    std::vector<int> all{1};
+    done(comm.all_reduce(all, ReduceOp::sum, queued()));
+    must(comm.suspend());
+    EXPECT_TRUE(comm.is_suspended());
+    const Error refused[] = {comm.all_reduce(all, ReduceOp::sum).error(),
+                             comm.send(all, 1 - comm.rank()).error(), comm.tensor_register(all).error(),
+                             comm.split(std::array{comm.rank()}, "part").error()};
+    for (const Error& error : refused) {
+      EXPECT_EQ(error.code, Code::invalid_argument);
+      EXPECT_THAT(error.message, HasSubstr("is suspended: call resume on all ranks first"));
+    }
+    EXPECT_THAT(comm.suspend().error().message, HasSubstr("is suspended already"));
+    must(comm.resume());
+    EXPECT_FALSE(comm.is_suspended());
+    EXPECT_THAT(comm.resume().error().message, HasSubstr("is not suspended"));
+    done(comm.all_reduce(all, ReduceOp::sum));
+    EXPECT_THAT(all, ElementsAre(4));
+  });
+  EXPECT_EQ(library().calls("ncclCommSuspend"), suspended + 2);
+  EXPECT_EQ(library().calls("ncclCommResume"), resumed + 2);
+}
+
+TEST_P(CommOnNewNccl, ends_if_a_rank_does_not_come_to_suspend) {
+  with_ranks(2, [](Comm& comm) {
+    if (comm.rank() == 1) return;
+    comm.set_timeout(milliseconds(30));
+    const auto late = comm.suspend();
+    EXPECT_EQ(late.code(), Code::timed_out);
+    EXPECT_THAT(late.error().message, HasSubstr("another rank has not come in time"));
+    EXPECT_TRUE(comm.is_aborted());
+    EXPECT_FALSE(comm.is_suspended());
+  });
+}
+
+TEST_P(CommOnNewNccl, is_left_while_it_sleeps) {
+  with_ranks(2, [](Comm& comm) {
+    must(comm.suspend());
+    must(comm.finalize());
+  });
+  EXPECT_EQ(gpu_.live(), cuda::FakeCuda::Live());
+}
+
+TEST_F(CommOnNccl, is_awake_if_the_library_does_not_suspend) {
+  Comm comm = one_rank();
+  library().fail("ncclCommSuspend", nccl::Outcome::system_error);
+  const auto failed = comm.suspend();
+  EXPECT_EQ(failed.code(), Code::backend_failed);
+  EXPECT_THAT(failed.error().message,
+              HasSubstr("suspend number 1 of \"alone\": backend nccl_newest: suspend the"));
+  EXPECT_FALSE(comm.is_suspended());
+  done(comm.barrier());
+}
+
+TEST_F(CommOnNccl, does_not_suspend_under_a_message) {
+  with_ranks(2, [](Comm& comm) {
+    std::vector<int> one{comm.rank()};
+    if (comm.rank() == 0) {
+      MessageOptions later;
+      later.async = true;
+      const Work received = must(comm.recv(one, 1, later));
+      EXPECT_THAT(comm.suspend().error().message,
+                  HasSubstr("recv number 1 of this rank is under way: wait for it first"));
+      done(comm.barrier());
+      must(received.wait());
+    } else {
+      done(comm.barrier(queued()));
+      done(comm.send(one, 0));
+    }
+    must(comm.suspend());
+  });
+}
+
 // --- elements
 
 template <class T>
@@ -769,6 +852,8 @@ TEST_F(CommOnOldNccl, says_which_version_has_what_it_lacks) {
   done(comm.broadcast(elements(small, DType::float8_e5m2), 0));
   EXPECT_THAT(comm.barrier(with_hints({{"maxCTAs", "1"}})).error().message,
               HasSubstr("hint maxCTAs of a call needs NCCL 2.31.0"));
+  EXPECT_THAT(comm.suspend().error().message, HasSubstr("suspend needs NCCL 2.29.7"));
+  EXPECT_THAT(comm.resume().error().message, HasSubstr("is not suspended"));
   EXPECT_THAT(comm.shrink({}).error().message, HasSubstr("shrink needs NCCL 2.27.3"));
   CommOptions options = this->options(0, 1, "alone");
   options.hints = {{"CTAPolicy", "2"}};

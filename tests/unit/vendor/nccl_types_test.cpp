@@ -121,6 +121,11 @@ HEADRACE_SAME_CALL(all_to_all, ncclAlltoAll);
 HEADRACE_SAME_CALL(gather, ncclGather);
 HEADRACE_SAME_CALL(scatter, ncclScatter);
 #endif
+#if NCCL_VERSION_CODE >= 22907
+HEADRACE_SAME_VALUE(suspend_memory, NCCL_SUSPEND_MEM);
+HEADRACE_SAME_CALL(comm_suspend, ncclCommSuspend);
+HEADRACE_SAME_CALL(comm_resume, ncclCommResume);
+#endif
 #if NCCL_VERSION_CODE >= 23100
 HEADRACE_SAME_CALL(all_reduce_config, ncclAllReduceConfig);
 HEADRACE_SAME_CALL(broadcast_config, ncclBroadcastConfig);
