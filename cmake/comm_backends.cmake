@@ -4,7 +4,7 @@
 # GLOO is a class of the Python package, which then does not register it.
 # Backend `host` is always there, because communicators of other backends meet by it in tests and tools.
 
-set(headrace_comm_choices FAKE GLOO LAZY NCCL NCCLX ONECCL P2P)
+set(headrace_comm_choices FAKE GLOO LAZY NCCL NCCLX ONECCL P2P RCCL RCCLX)
 
 # headrace_comm_left_out(<variable>): the names of those that are left out, as "lazy,nccl".
 function(headrace_comm_left_out variable)

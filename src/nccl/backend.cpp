@@ -4,6 +4,7 @@
 #include "base/comm_entries.hpp"
 #include "base/options.hpp"
 #include "nccl/communicator.hpp"
+#include "vendor/hip/runtime.hpp"
 
 #include <algorithm>
 #include <array>
@@ -105,8 +106,9 @@ class Installed {
     const std::scoped_lock lock(mutex_);
     auto& backend = backends_[flavour.name];
     if (!backend)
-      backend = std::make_unique<Backend>(
-          flavour.name, Source{[] { return cuda::load_driver(); }, [&flavour] { return load(flavour); }});
+      backend = std::make_unique<Backend>(flavour.name,
+                                          Source{flavour.on_hip ? hip::load_runtime : cuda::load_driver,
+                                                 [&flavour] { return load(flavour); }});
     return *backend;
   }
 
@@ -120,9 +122,6 @@ class Installed {
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<Backend>> backends_;
 };
-
-/// RCCL's streams are HIP's, for which there is no driver table.
-constexpr std::array names{std::string_view("nccl"), std::string_view("ncclx")};
 
 }  // namespace
 
@@ -162,7 +161,11 @@ Result<headrace_comm_backend_v1> Backend::table() {
   return table;
 }
 
-std::vector<std::string_view> backend_names() { return {names.begin(), names.end()}; }
+std::vector<std::string_view> backend_names() {
+  std::vector<std::string_view> names;
+  for (const Flavour& flavour : flavours) names.emplace_back(flavour.name);
+  return names;
+}
 
 Backend& installed_backend(std::string_view name) { return Installed::of_process().of(*find_flavour(name)); }
 

@@ -20,7 +20,7 @@ class Options;
 
 namespace headrace::nccl {
 
-/// Loads driver and library; tests supply their own. What is loaded stays.
+/// Loads driver and library; tests supply their own. What is loaded stays. The driver may be the HIP runtime.
 struct Source {
   std::function<Result<cuda::DriverTable>()> driver;
   std::function<Result<Library>()> library;

@@ -560,7 +560,7 @@ static void a_program_brings_its_own_backend(void) {
   CHECK(calls == 101);
   table.abi_major = 9;
   CHECK(headrace_register_comm_backend(&table, fresh()) != 0);
-  CHECK(strstr(text(), "version 9.1") != NULL);
+  CHECK(strstr(text(), "version 9.2") != NULL);
 }
 
 static void a_communicator_on_a_gpu_takes_streams(void) {

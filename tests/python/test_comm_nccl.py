@@ -15,7 +15,7 @@ def open_one_rank(device="cuda:0", **options):
 
 
 def test_it_is_listed():
-    assert {"nccl", "ncclx"} <= set(headrace.list_comm_backends())
+    assert {"nccl", "ncclx", "rccl", "rcclx"} <= set(headrace.list_comm_backends())
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch):
@@ -33,6 +33,15 @@ def test_host_memory_is_refused_before_its_library_is_looked_for(monkeypatch):
 def test_ncclx_asks_for_a_path():
     with pytest.raises(headrace.NotSupported, match=r"name its path by option ncclx\.library"):
         headrace.new_comm("ncclx", "cuda:0", rank=0, size=1)
+
+
+def test_rccl_asks_for_rocm_and_rcclx_for_a_path():
+    if Path("/dev/kfd").exists():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(headrace.NotSupported, match=r"librccl\.so\.1.*install ROCm with RCCL"):
+        headrace.new_comm("rccl", "cuda:0", rank=0, size=1)
+    with pytest.raises(headrace.NotSupported, match=r"name its path by option rcclx\.library"):
+        headrace.new_comm("rcclx", "cuda:0", rank=0, size=1)
 
 
 def test_the_wheel_loads_without_a_gpu(monkeypatch):

@@ -670,10 +670,10 @@ def test_an_unknown_backend_names_those_that_there_are(launched):
     launched.setenv("TORCHCOMM_RANK", "0")
     launched.setenv("TORCHCOMM_SIZE", "1")
     with pytest.raises(
-        ModuleNotFoundError, match="failed to find backend rccl: Headrace has auto, fake, gloo, host"
+        ModuleNotFoundError, match="failed to find backend mccl: Headrace has auto, fake, gloo, host"
     ):
-        torchcomms.new_comm("rccl", torch.device("cuda"), "mine")
-    assert torchcomms.is_backend_built("gloo") and not torchcomms.is_backend_built("rccl")
+        torchcomms.new_comm("mccl", torch.device("cuda"), "mine")
+    assert torchcomms.is_backend_built("gloo") and not torchcomms.is_backend_built("mccl")
     assert torchcomms.is_backend_built("xccl") == ("oneccl" in headrace.list_comm_backends())
 
 

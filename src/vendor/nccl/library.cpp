@@ -16,8 +16,7 @@ Result<OpenedLibrary> open_library(const Flavour& flavour, const std::string& pa
         Code::not_supported,
         "the file of {} has the name of another library ({}): name its path by option {}.library",
         flavour.name, flavour.file, flavour.name);
-  return open_installed({flavour.name, flavour.file, flavour.package_folder, "pip install nvidia-nccl-cu13"},
-                        path);
+  return open_installed({flavour.name, flavour.file, flavour.package_folder, flavour.install}, path);
 }
 
 Result<void> bind(const OpenedLibrary& opened, const char* symbol, void** function) {

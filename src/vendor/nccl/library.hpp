@@ -106,10 +106,15 @@ struct Flavour {
       package_folder;  ///< where its pip package has it, below the folder of packages; "": it has none
   /// Its file has the name of another flavour's, so only a path says which is meant.
   bool only_by_path;
+  const char* install;  ///< how to install it
+  /// Its streams and memory are those of AMD's HIP, not of the CUDA driver.
+  bool on_hip = false;
 };
 inline constexpr std::array flavours{
-    Flavour{"nccl", "libnccl.so.2", "nvidia/nccl/lib", false}, Flavour{"ncclx", "libnccl.so.2", "", true},
-    Flavour{"rccl", "librccl.so.1", "", false}, Flavour{"rcclx", "librccl.so.1", "", true}};
+    Flavour{"nccl", "libnccl.so.2", "nvidia/nccl/lib", false, "pip install nvidia-nccl-cu13"},
+    Flavour{"ncclx", "libnccl.so.2", "", true, "build it from github.com/meta-pytorch/torchcomms"},
+    Flavour{"rccl", "librccl.so.1", "", false, "install ROCm with RCCL", true},
+    Flavour{"rcclx", "librccl.so.1", "", true, "build it from github.com/meta-pytorch/torchcomms", true}};
 /// Null: there is none of that name.
 [[nodiscard]] const Flavour* find_flavour(std::string_view name);
 

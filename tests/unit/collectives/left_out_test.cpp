@@ -19,7 +19,7 @@ TEST(LeftOut, a_name_is_left_out_if_the_list_has_it) {
 
 // The backends that this build has left out; an ordinary build leaves out none.
 TEST(LeftOut, a_backend_that_is_left_out_is_not_listed_and_says_how_to_build_it) {
-  for (const char* name : {"fake", "lazy", "nccl", "ncclx"}) {
+  for (const char* name : {"fake", "lazy", "nccl", "ncclx", "rccl"}) {
     const auto listed = testing::Contains(std::string(name));
     if (!is_left_out(name)) {
       EXPECT_THAT(list_comm_backends(), listed);

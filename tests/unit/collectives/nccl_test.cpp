@@ -2,6 +2,7 @@
 // Communicators over NCCL: all operations, streams and failures, on a fake library and a fake GPU.
 #include "ranks.hpp"
 
+#include "support/fake_hip.hpp"
 #include "support/fake_nccl.hpp"
 #include "vendor/nccl/config.hpp"
 
@@ -31,10 +32,14 @@ cuda::FakeCuda* current_gpu = nullptr;
 
 /// A backend over one of the fake libraries, registered once.
 struct FakeBackend {
-  /// `registers`: whether the library has ncclCommRegister.
-  FakeBackend(const std::string& name, const std::string& which, bool registers = true)
+  /// `registers`: whether the library has ncclCommRegister. `on_hip`: its streams are those of HIP, as
+  /// RCCL's.
+  FakeBackend(const std::string& name, const std::string& which, bool registers = true, bool on_hip = false)
       : library(which),
-        backend(name, {[] { return cuda::bind_driver(cuda::FakeCuda::lookup()); },
+        backend(name, {[on_hip] {
+                         return on_hip ? hip::bind_runtime(hip_lookup())
+                                       : cuda::bind_driver(cuda::FakeCuda::lookup());
+                       },
                        [this, registers] {
                          auto loaded = library.load();
                          if (loaded && !registers)
@@ -54,7 +59,11 @@ const FakeNccl& library_of(const std::string& backend) {
   static auto& newest = *new FakeBackend("nccl_newest", "");
   static auto& old = *new FakeBackend("nccl_old", "_old");
   static auto& bare = *new FakeBackend("nccl_bare", "", false);
-  return (backend == "nccl_old" ? old : backend == "nccl_bare" ? bare : newest).library;
+  static auto& on_hip = *new FakeBackend("rccl_newest", "", true, true);
+  const std::map<std::string, const FakeBackend*> others{
+      {"nccl_old", &old}, {"nccl_bare", &bare}, {"rccl_newest", &on_hip}};
+  const auto other = others.find(backend);
+  return (other == others.end() ? newest : *other->second).library;
 }
 
 class CommOnNccl : public testing::Test {
@@ -105,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, CommOnEachNccl,
                          testing::Values(Version{"newest", "nccl_newest", "1"},
                                          Version{"old", "nccl_old", "1"},
                                          Version{"newest_goes_on", "nccl_newest", "0"},
-                                         Version{"old_goes_on", "nccl_old", "0"}),
+                                         Version{"old_goes_on", "nccl_old", "0"},
+                                         Version{"newest_on_hip", "rccl_newest", "1"}),
                          [](const auto& one) { return one.param.name; });
 
 void done(const Result<Work>& result) {
@@ -276,7 +286,7 @@ TEST_P(CommOnEachNccl, an_abort_ends_a_split_that_waits) {
 }
 
 TEST_P(CommOnEachNccl, ends_when_an_operation_is_late) {
-  const bool revokes = backend_ == "nccl_newest";
+  const bool revokes = backend_ != "nccl_old";
   const char* const ends_by = revokes ? "ncclCommRevoke" : "ncclCommAbort";
   const int before = library().calls(ends_by);
   with_ranks(2, [](Comm& comm) {

@@ -47,6 +47,15 @@ TEST(NcclLibrary, is_one_of_several_flavours_by_its_name) {
   EXPECT_THAT(unnamed.error().message, HasSubstr("name its path by option ncclx.library"));
 }
 
+TEST(NcclLibrary, of_amd_is_on_hip_and_is_not_installed_by_pip) {
+  for (const Flavour& flavour : flavours)
+    EXPECT_EQ(flavour.on_hip, std::string_view(flavour.name).starts_with("rccl")) << flavour.name;
+  const auto rccl = load_library(*find_flavour("rccl"), "");
+  if (rccl) GTEST_SKIP() << "RCCL is installed";
+  EXPECT_EQ(rccl.code(), Code::not_supported);
+  EXPECT_THAT(rccl.error().message, testing::AllOf(HasSubstr("librccl.so.1"), HasSubstr("ROCm")));
+}
+
 TEST(NcclLibrary, that_is_not_there_or_no_library_says_so) {
   const auto missing = load_library(plain, "/nowhere/libnccl.so.2");
   EXPECT_EQ(missing.code(), Code::not_found);
