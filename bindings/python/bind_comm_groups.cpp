@@ -56,7 +56,8 @@ void bind_comm_groups(nb::class_<PyComm>& comm) {
             const std::string handle = self.ask([](headrace::Comm& comm) { return comm.init_handle(); });
             return nb::bytes(handle.data(), handle.size());
           },
-          "This rank as reconfigure takes it, for the caller to bring to all ranks.")
+          "This rank as reconfigure takes it, for the caller to bring to all ranks. Over nccl, and over\n"
+          "tables, it serves one reconfigure.")
       .def(
           "reconfigure", &reconfigure, nb::arg("uuid"), nb::arg("init_handles"),
           nb::arg("hints") = nb::none(), nb::arg("timeout") = nb::none(),

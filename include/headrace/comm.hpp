@@ -248,7 +248,7 @@ class Comm {
   // --- other ranks, without a meeting place
 
   /// This rank as reconfigure takes it: bytes, for the caller to bring to all ranks. They stay valid until
-  /// the communicator ends.
+  /// the communicator ends; over nccl, and over tables, for one reconfigure.
   [[nodiscard]] HEADRACE_API Result<std::string> init_handle() const;
   /// Makes a communicator of the ranks behind these handles, in this order. Each of them calls it with the
   /// same uuid and handles, on the communicator that its handle is of: one of several ranks, or of itself

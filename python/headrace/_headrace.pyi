@@ -1188,7 +1188,8 @@ class Comm:
 
     def get_init_handle(self) -> bytes:
         """
-        This rank as reconfigure takes it, for the caller to bring to all ranks.
+        This rank as reconfigure takes it, for the caller to bring to all ranks. Over nccl, and over
+        tables, it serves one reconfigure.
         """
 
     def reconfigure(self, uuid: str, init_handles: Sequence[bytes], hints: dict[str, Any] | None = None, timeout: float | datetime.timedelta | None = None, meeting_timeout: float | datetime.timedelta | None = None) -> Comm:

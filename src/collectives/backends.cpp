@@ -233,6 +233,7 @@ std::vector<std::string> features_of(const headrace_comm_backend_v1& table) {
   std::vector<std::string> features;
   const std::pair<const char*, bool> entries[] = {{"split", table.split != nullptr},
                                                   {"shrink", table.shrink != nullptr},
+                                                  {"reconfigure", table.reconfigure != nullptr},
                                                   {"set_hints", table.set_hints != nullptr},
                                                   {"streams", table.wait_on != nullptr},
                                                   {"groups", table.group_start != nullptr}};

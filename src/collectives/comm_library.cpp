@@ -64,6 +64,9 @@ Result<void> check_later_entries(const headrace_comm_backend_v1& table) {
   if ((table.suspend == nullptr) != (table.resume == nullptr))
     return make_error(Code::not_supported,
                       "its table has one of `suspend` and `resume`: fill in both, or none");
+  if ((table.init_handle == nullptr) != (table.reconfigure == nullptr))
+    return make_error(Code::not_supported,
+                      "its table has one of `init_handle` and `reconfigure`: fill in both, or none");
   return {};
 }
 

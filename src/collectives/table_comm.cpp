@@ -299,6 +299,72 @@ Result<std::shared_ptr<Comm::Core>> TableComm::shrink(std::span<const int> exclu
   return std::shared_ptr<Core>(std::move(*part));
 }
 
+// --- ranks that the caller brings together
+
+Result<std::string> TableComm::init_handle() {
+  if (table_.init_handle == nullptr) return Core::init_handle();
+  if (forked()) return why_not_in_child();
+  HEADRACE_TRY_VOID(outside());
+  const std::scoped_lock order(order_);
+  HEADRACE_TRY_VOID(usable());
+  if (!handle_.empty()) return handle_;
+  const Entered inside(this);
+  std::string handle;
+  const headrace_sink_v1 sink{sizeof sink, &handle, [](void* context, const void* bytes, std::size_t length) {
+                                static_cast<std::string*>(context)->append(static_cast<const char*>(bytes),
+                                                                           length);
+                              }};
+  TableText why;
+  const std::int32_t code = table_.init_handle(comm_, &sink, why.out());
+  if (code != HEADRACE_OK) return refused("init_handle", why.error(table_.name, code));
+  if (handle.empty())
+    return refused("init_handle",
+                   make_error(Code::backend_failed, "backend {} wrote an empty handle", table_.name));
+  handle_ = handle;
+  return handle;
+}
+
+/// The position of this rank's handle.
+Result<int> TableComm::index_of_handle(std::span<const std::string> handles) const {
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    const auto same =
+        std::find(handles.begin(), handles.begin() + static_cast<std::ptrdiff_t>(i), handles[i]);
+    if (same - handles.begin() != static_cast<std::ptrdiff_t>(i))
+      return make_error(Code::invalid_argument, "handles {} and {} are of the same rank",
+                        same - handles.begin(), i);
+  }
+  const auto mine = std::ranges::find(handles, handle_);
+  if (!handle_.empty() && mine != handles.end()) return static_cast<int>(mine - handles.begin());
+  return make_error(Code::invalid_argument,
+                    "the handle of this rank is not among the {} handles: give those of all ranks, each new "
+                    "from init_handle, in the same order on each",
+                    handles.size());
+}
+
+Result<std::shared_ptr<Comm::Core>> TableComm::reconfigure(const std::string& uuid,
+                                                           std::span<const std::string> handles,
+                                                           const SplitOptions& changes) {
+  if (table_.reconfigure == nullptr) return Core::reconfigure(uuid, handles, changes);
+  if (forked()) return why_not_in_child();
+  HEADRACE_TRY_VOID(outside());
+  const std::scoped_lock order(order_);
+  HEADRACE_TRY_VOID(usable());
+  HEADRACE_TRY_VOID(awake());
+  HEADRACE_TRY(mine, index_of_handle(handles));
+  const Entered inside(this);
+  handle_.clear();
+  const std::vector<int> ranks = all_ranks(static_cast<int>(handles.size()));
+  auto made = std::make_shared<TableComm>(table_, options_of_split(ranks, mine, name(), changes), ranks);
+  made->host_->store.emplace(nullptr, uuid, mine, static_cast<int>(ranks.size()),
+                             made->options_.meeting_timeout, made->interrupted_);
+  std::vector<headrace_bytes_v1> bytes;
+  for (const std::string& handle : handles) bytes.push_back({handle.data(), handle.size()});
+  HEADRACE_TRY_VOID(made->start([&](const headrace_comm_setup_v1& setup, void** comm, headrace_text_v1* why) {
+    return table_.reconfigure(comm_, uuid.c_str(), bytes.data(), &setup, comm, why);
+  }));
+  return std::shared_ptr<Core>(std::move(made));
+}
+
 // --- memory that calls use again and again
 
 Result<void> TableComm::tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) {

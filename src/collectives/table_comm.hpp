@@ -42,6 +42,9 @@ class TableComm final : public Comm::Core {
   Result<std::shared_ptr<Core>> split(std::span<const int> ranks, const std::string& name,
                                       const SplitOptions& changes) override;
   Result<std::shared_ptr<Core>> shrink(std::span<const int> excluded, const SplitOptions& changes) override;
+  Result<std::string> init_handle() override;
+  Result<std::shared_ptr<Core>> reconfigure(const std::string& uuid, std::span<const std::string> handles,
+                                            const SplitOptions& changes) override;
   Result<void> tensor_register(const Elements& tensor, std::shared_ptr<const void> owner) override;
   Result<void> tensor_deregister(const Elements& tensor) override;
   Result<void> suspend() override;
@@ -80,6 +83,7 @@ class TableComm final : public Comm::Core {
   [[nodiscard]] Result<void> usable() const;
   /// Refuses calls between suspend and resume.
   [[nodiscard]] Result<void> awake() const;
+  [[nodiscard]] Result<int> index_of_handle(std::span<const std::string> handles) const;
   /// Refuses while a message is under way.
   [[nodiscard]] Result<void> no_message() const;
   ///   errors  invalid_argument (this thread is in the backend)
@@ -139,6 +143,7 @@ class TableComm final : public Comm::Core {
 
   std::mutex order_, message_order_;  // held while a collective, or a message, is begun
   std::uint64_t number_ = 0, message_number_ = 0;
+  std::string handle_;  // with order_: of this rank, for the next reconfigure
   std::atomic<std::uint64_t> last_work_{0};
   std::mutex progress_;  // held while the backend makes progress
   bool closed_ = false;  // with progress_: the handle is gone

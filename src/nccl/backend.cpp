@@ -84,6 +84,27 @@ std::int32_t resume(void* comm, std::int64_t timeout_ns, headrace_text_v1* why) 
   return guarded(why, [&] { return communicator(comm).resume(comm_border::deadline_of(timeout_ns)); });
 }
 
+std::int32_t init_handle(void* comm, const headrace_sink_v1* handle, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(mine, communicator(comm).handle());
+    const std::string bytes = mine.encode();
+    handle->append(handle->context, bytes.data(), bytes.size());
+    return {};
+  });
+}
+
+std::int32_t reconfigure(void* comm, const char*, const headrace_bytes_v1* handles,
+                         const headrace_comm_setup_v1* setup, void** made, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    std::vector<RankHandle> ranks;
+    for (int i = 0; i < setup->size; ++i) {
+      HEADRACE_TRY(rank, RankHandle::decode({static_cast<const char*>(handles[i].data), handles[i].length}));
+      ranks.push_back(rank);
+    }
+    return Entries::give(communicator(comm).reconfigure(ranks, *setup), made);
+  });
+}
+
 void group_start(void* comm) {
   guarded(nullptr, [&]() -> Result<void> {
     communicator(comm).group_start();
@@ -156,6 +177,8 @@ Result<headrace_comm_backend_v1> Backend::table() {
   table.group_end = group_end;
   table.tensor_register = tensor_register;
   table.tensor_deregister = tensor_deregister;
+  table.init_handle = init_handle;
+  table.reconfigure = reconfigure;
   table.suspend = suspend;
   table.resume = resume;
   return table;

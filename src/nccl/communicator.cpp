@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/communicator.hpp"
 
+#include "base/hash.hpp"
 #include "base/log.hpp"
 
 #include <headrace/tensor.hpp>
@@ -11,8 +12,12 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace headrace::nccl {
 namespace {
@@ -21,6 +26,7 @@ using namespace std::chrono_literals;
 using comm_border::deadline_of;
 
 constexpr const char* id_key = "unique_id";
+constexpr int keeps_its_rank = -1;          // of comm_grow
 constexpr auto longest_leave = 2s;          // until a rank that closes aborts instead
 constexpr auto between_error_looks = 10ms;  // at errors that the library finds by itself
 
@@ -57,7 +63,17 @@ class Alarm {
   std::jthread waiting_;
 };
 
+/// Where the library may still write it stays.
+void keep_for_ever(std::unique_ptr<Comm> made) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<Comm>>;
+  const std::scoped_lock lock(mutex);
+  kept.push_back(std::move(made));
+}
+
 Error late_part() { return make_error(Code::timed_out, "another rank has not come in time"); }
+
+std::uint64_t identity_of(const UniqueId& id) { return hash64(std::as_bytes(std::span(id.bytes))); }
 
 Result<bool> boolean_in(const std::string& name, const std::string& text) {
   if (text == "true" || text == "1") return true;
@@ -104,13 +120,6 @@ Result<std::unique_ptr<Communicator>> Communicator::make(const Parts& parts, con
       new Communicator(parts, setup, std::move(device), std::move(stream), std::move(scratch)));
 }
 
-Result<std::unique_ptr<Communicator>> Communicator::open(const Parts& parts, const Setup& setup) {
-  HEADRACE_TRY(wishes, wishes_of(parts.library, setup));
-  HEADRACE_TRY(made, make(parts, setup, wishes.priority));
-  HEADRACE_TRY_VOID(made->connect(setup, wishes));
-  return made;
-}
-
 Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
   UniqueId id{};
   if (rank_ == 0) {
@@ -124,21 +133,36 @@ Result<UniqueId> Communicator::meet(const Deadline& deadline) const {
   return id_in(bytes);
 }
 
-Result<void> Communicator::connect(const Setup& setup, const Wishes& wishes) {
-  const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
-  HEADRACE_TRY(id, meet(deadline));
+template <class Begin>
+Result<void> Communicator::connect(const Setup& setup, Config config, const Deadline& deadline,
+                                   const Begin& begin) {
   const std::scoped_lock calls(calls_);
   const gpu::ContextGuard current(*device_);
-  Config config = wishes.config.get();
   blocking_ = config.blocking == 1;
   auto made = std::make_unique<Comm>(nullptr);
-  const Outcome begun = table_.comm_init_rank_config(made.get(), size_, id, rank_, &config);
-  comm_ = *made;
-  const Outcome outcome = settle(comm_, begun, deadline);
+  Outcome outcome = begin(made.get(), &config);
+  const std::atomic_ref<Comm> there(*made);
+  while (outcome == Outcome::in_progress && there.load() == nullptr && !deadline.expired())
+    std::this_thread::sleep_for(20us);
+  comm_ = there.load();
+  if (comm_ != nullptr) outcome = settle(comm_, outcome, deadline);
   if (outcome == Outcome::success) return check_ranks(setup);
-  if (outcome == Outcome::in_progress) static_cast<void>(made.release());  // the library may still write it
+  if (outcome == Outcome::in_progress) keep_for_ever(std::move(made));
   stopping_ = true;
-  return failed(outcome, "connect the ranks");
+  return outcome == Outcome::in_progress ? late_part() : failed(outcome, "connect the ranks");
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::open(const Parts& parts, const Setup& setup) {
+  HEADRACE_TRY(wishes, wishes_of(parts.library, setup));
+  HEADRACE_TRY(made, make(parts, setup, wishes.priority));
+  const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
+  HEADRACE_TRY(id, made->meet(deadline));
+  made->identity_ = identity_of(id);
+  const auto begin = [&](Comm* comm, Config* config) {
+    return parts.library.table.comm_init_rank_config(comm, setup.size, id, setup.rank, config);
+  };
+  HEADRACE_TRY_VOID(made->connect(setup, wishes.config.get(), deadline, begin));
+  return made;
 }
 
 Result<void> Communicator::check_ranks(const Setup& setup) const {
@@ -416,6 +440,8 @@ Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup
                                                               const std::atomic<bool>& stop,
                                                               const Begin& begin) {
   const Deadline deadline = deadline_of(setup.meeting_timeout_ns);
+  const std::span ranks(setup.ranks, static_cast<std::size_t>(setup.size));
+  const std::uint64_t identity = hash64(std::as_bytes(ranks), identity_ + ++parts_made_);
   HEADRACE_TRY(wishes, wishes_of(parts_.library, setup));
   HEADRACE_TRY(part, make(parts_, setup, wishes.priority));
   const gpu::ContextGuard current(*device_);
@@ -425,11 +451,12 @@ Result<std::unique_ptr<Communicator>> Communicator::make_part(const Setup& setup
   const Alarm alarm(blocking_ ? deadline : Deadline::never(), [this] { end_late_part(); });
   const Outcome outcome = settle_part(*made, begin(made.get(), &config), deadline, stop);
   if (alarm.has_rung() || outcome == Outcome::in_progress) {
-    static_cast<void>(made.release());  // the library may still write it
+    keep_for_ever(std::move(made));
     return stop && !alarm.has_rung() ? failed(Outcome::in_progress, "make the communicator") : late_part();
   }
   if (outcome != Outcome::success) return failed(outcome, "make the communicator");
   part->comm_ = *made;
+  part->identity_ = identity;
   part->blocking_ = config.blocking == 1;
   HEADRACE_TRY_VOID(part->check_ranks(setup));
   return part;
@@ -489,6 +516,75 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const int> 
   return make_part(setup, never_stops, [&](Comm* made, Config* config) {
     return table_.comm_shrink(comm_, ranks.data(), static_cast<int>(ranks.size()), made, config, flags);
   });
+}
+
+// --- ranks that the caller brings together
+
+Result<RankHandle> Communicator::handle() {
+  const std::scoped_lock calls(calls_);
+  RankHandle mine{identity_, rank_, size_, {}, std::nullopt};
+  if (const Outcome outcome = table_.get_unique_id(&mine.id); outcome != Outcome::success)
+    return failed(outcome, "make the id of a communicator");
+  mine.growth = growth_id();
+  return mine;
+}
+
+std::optional<UniqueId> Communicator::growth_id() {
+  const bool grows = table_.comm_grow != nullptr && table_.comm_get_unique_id != nullptr;
+  if (!grows || rank_ != 0 || size_ == 1 || comm_ == nullptr || stopping_) return std::nullopt;
+  if (growth_) return growth_;
+  const gpu::ContextGuard current(*device_);
+  UniqueId id{};
+  const Outcome outcome =
+      settle(comm_, table_.comm_get_unique_id(comm_, &id), deadline_of(meeting_timeout_ns_));
+  if (outcome == Outcome::success) return growth_ = id;
+  const Error why = failed(outcome, "make the id by which the communicator grows");
+  Log(Logger::process_default(), "nccl").warn("{}; reconfigure makes one from nothing", why.message);
+  return std::nullopt;
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::reconfigure(std::span<const RankHandle> ranks,
+                                                                const Setup& setup) {
+  const RankHandle& first = ranks.front();
+  if (const int inside = ranks_that_grow(ranks); inside != 0)
+    return setup.rank < inside ? grow(first, setup) : join(first, setup);
+  return make_beside(setup, identity_of(first.id), [&](Comm* made, Config* config) {
+    return table_.comm_init_rank_config(made, setup.size, first.id, setup.rank, config);
+  });
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::grow(const RankHandle& first, const Setup& setup) {
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  const UniqueId* const id = rank_ == 0 ? &*first.growth : nullptr;
+  auto made = make_part(setup, stopping_, [&](Comm* part, Config* config) {
+    return table_.comm_grow(comm_, setup.size, id, keeps_its_rank, part, config);
+  });
+  if (!made) return made;
+  growth_.reset();
+  (*made)->identity_ = identity_of(*first.growth);
+  return made;
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::join(const RankHandle& first, const Setup& setup) const {
+  if (table_.comm_grow == nullptr)
+    return needs_version(parts_.library, "joining a communicator that grows", version_of_grow);
+  return make_beside(setup, identity_of(*first.growth), [&](Comm* made, Config* config) {
+    return table_.comm_grow(nullptr, setup.size, &*first.growth, setup.rank, made, config);
+  });
+}
+
+template <class Begin>
+Result<std::unique_ptr<Communicator>> Communicator::make_beside(const Setup& setup, std::uint64_t identity,
+                                                                const Begin& begin) const {
+  HEADRACE_TRY(wishes, wishes_of(parts_.library, setup));
+  HEADRACE_TRY(made, make(parts_, setup, wishes.priority));
+  made->identity_ = identity;
+  Config config = wishes.config.get();
+  // No store says that all ranks have come: a call that blocks would wait for one that does not, without end.
+  if (!wishes.config.has("blocking")) config.blocking = 0;
+  HEADRACE_TRY_VOID(made->connect(setup, config, deadline_of(setup.meeting_timeout_ns), begin));
+  return made;
 }
 
 }  // namespace headrace::nccl

@@ -8,6 +8,7 @@
 #include "gpu/stream.hpp"
 #include "gpu/stream_works.hpp"
 #include "nccl/operation.hpp"
+#include "nccl/rank_handle.hpp"
 #include "vendor/nccl/config.hpp"
 
 #include <headrace/plugin/comm_v1.h>
@@ -61,6 +62,10 @@ class Communicator {
   /// Null: this rank is in no group.
   Result<std::unique_ptr<Communicator>> split(std::span<const int> ranks, const Setup* setup);
   Result<std::unique_ptr<Communicator>> shrink(std::span<const int> excluded, const Setup& setup);
+  /// This rank, for one reconfigure.
+  Result<RankHandle> handle();
+  /// Grows this communicator, if the others are ranks that join all of its own; else makes one from nothing.
+  Result<std::unique_ptr<Communicator>> reconfigure(std::span<const RankHandle> ranks, const Setup& setup);
 
  private:
   /// A call that the library has taken.
@@ -91,7 +96,19 @@ class Communicator {
   [[nodiscard]] static Result<std::unique_ptr<Communicator>> make(const Parts& parts, const Setup& setup,
                                                                   gpu::Priority priority);
   [[nodiscard]] Result<UniqueId> meet(const Deadline& deadline) const;
-  [[nodiscard]] Result<void> connect(const Setup& setup, const Wishes& wishes);
+  /// Connects by `begin(&made, config)`, which calls the library.
+  template <class Begin>
+  [[nodiscard]] Result<void> connect(const Setup& setup, Config config, const Deadline& deadline,
+                                     const Begin& begin);
+  /// Makes this rank of a communicator that grows: one that it has already, and one that joins.
+  [[nodiscard]] Result<std::unique_ptr<Communicator>> grow(const RankHandle& first, const Setup& setup);
+  [[nodiscard]] Result<std::unique_ptr<Communicator>> join(const RankHandle& first, const Setup& setup) const;
+  /// Makes a rank of a communicator, by `begin(&made, config)`, beside this one.
+  template <class Begin>
+  [[nodiscard]] Result<std::unique_ptr<Communicator>> make_beside(const Setup& setup, std::uint64_t identity,
+                                                                  const Begin& begin) const;
+  /// The id by which this communicator grows; none: it cannot.
+  [[nodiscard]] std::optional<UniqueId> growth_id();
   /// Checks that the library has made what was asked for.
   [[nodiscard]] Result<void> check_ranks(const Setup& setup) const;
 
@@ -146,7 +163,10 @@ class Communicator {
   std::uint64_t last_registration_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> revoked_{false};
-  bool suspended_ = false;  // with calls_ held
+  bool suspended_ = false;          // with calls_ held
+  std::uint64_t identity_ = 0;      // the same on all ranks
+  std::uint64_t parts_made_ = 0;    // of it
+  std::optional<UniqueId> growth_;  // the library has one at a time
   Deadline next_look_ = Deadline::at_ns(0);
   gpu::StreamWorks works_;
 };

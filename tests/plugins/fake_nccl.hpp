@@ -102,6 +102,8 @@ struct World {
   std::map<std::pair<int, int>, std::vector<std::shared_ptr<Message>>> messages;  // by sender and receiver
   std::map<std::string, Meeting> meetings;
   std::map<std::string, int> gatherings;  // ranks that have come
+  std::string growth;                     // the id by which it grows; empty: none
+  int grown = 0;                          // ranks that have used it
 };
 
 struct State {
@@ -490,6 +492,18 @@ inline Outcome join(const std::shared_ptr<Rank>& rank) {
   }
 }
 
+/// Makes a rank of a world that is whole when all have come.
+inline std::shared_ptr<Rank> enter(const std::string& id, int size, int number, bool blocking, Comm* made) {
+  auto& world = state().worlds[id];
+  if (!world) world = std::make_shared<World>();
+  world->size = size;
+  ++world->arrived;
+  *made = new_comm(world, number, blocking);
+  const auto rank = (*made)->rank;
+  rank->pending = [world] { return world->arrived == world->size; };
+  return rank;
+}
+
 /// Whether a revoke or shrink may begin. `end_managing` ends it.
 inline bool begin_managing(Rank& rank) {
   const std::scoped_lock lock(state().mutex);
@@ -600,13 +614,7 @@ HEADRACE_FAKE_NCCL_API Outcome ncclCommInitRankConfig(Comm* comm, int ranks, Uni
   {
     const std::scoped_lock lock(fake::state().mutex);
     if (!fake::is_valid(config)) return Outcome::invalid_argument;
-    auto& world = fake::state().worlds[id.bytes];
-    if (!world) world = std::make_shared<fake::World>();
-    world->size = ranks;
-    ++world->arrived;
-    *comm = fake::new_comm(world, rank, config->blocking == 1);
-    made = (*comm)->rank;
-    made->pending = [world] { return world->arrived == world->size; };
+    made = fake::enter(id.bytes, ranks, rank, config->blocking == 1, comm);
   }
   return fake::join(made);
 }
@@ -813,6 +821,46 @@ HEADRACE_FAKE_NCCL_API Outcome ncclScatter(const void* from, void* to, std::size
                                            int root, Comm comm, Stream stream) {
   return fake::collect("ncclScatter", comm, stream,
                        fake::part_of(Kind::scatter, from, to, count, type, ReduceOp::sum, root));
+}
+#endif
+
+#if HEADRACE_FAKE_NCCL_VERSION >= 22902
+HEADRACE_FAKE_NCCL_API Outcome ncclCommGetUniqueId(Comm comm, UniqueId* id) {
+  const Outcome scripted = fake::begin("ncclCommGetUniqueId");
+  if (scripted != Outcome::success) return scripted;
+  const std::scoped_lock lock(fake::state().mutex);
+  fake::World& world = *comm->rank->world;
+  if (!world.growth.empty()) return Outcome::invalid_usage;  // one at a time
+  *id = {};
+  world.growth = "growth " + std::to_string(fake::state().ids++);
+  std::memcpy(id->bytes, world.growth.c_str(), world.growth.size());
+  return Outcome::success;
+}
+/// Ranks that are inside give -1 as their rank, and the first of them the id; others give no communicator.
+HEADRACE_FAKE_NCCL_API Outcome ncclCommGrow(Comm comm, int ranks, const UniqueId* id, int rank, Comm* made,
+                                            Config* config) {
+  const Outcome scripted = fake::begin("ncclCommGrow");
+  if (scripted != Outcome::success) return scripted;
+  std::shared_ptr<fake::Rank> waits;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    if (!fake::is_valid(config)) return Outcome::invalid_argument;
+    const bool blocking = config != nullptr && config->blocking == 1;
+    if (comm == nullptr) {
+      if (id == nullptr || rank < 0 || rank >= ranks) return Outcome::invalid_argument;
+      waits = fake::enter(id->bytes, ranks, rank, blocking, made);
+    } else {
+      fake::World& world = *comm->rank->world;
+      const bool is_root = comm->rank->rank == 0;
+      if (rank != -1 || is_root != (id != nullptr) || ranks <= world.size) return Outcome::invalid_argument;
+      if (world.growth.empty() || (is_root && world.growth != id->bytes)) return Outcome::invalid_usage;
+      const auto inside = fake::enter(world.growth, ranks, comm->rank->rank, blocking, made);
+      if (++world.grown == world.size) world.growth.clear(), world.grown = 0;
+      comm->rank->pending = inside->pending;
+      waits = comm->rank;
+    }
+  }
+  return fake::join(waits);
 }
 #endif
 

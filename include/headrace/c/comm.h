@@ -119,8 +119,8 @@ HEADRACE_C_API int32_t headrace_comm_split(headrace_comm* comm, const int32_t* r
                                            const char* name, const headrace_split_options* options,
                                            headrace_comm** part, headrace_error** error);
 
-/* This rank as headrace_comm_reconfigure takes it: bytes, for the caller to bring to all ranks. Free with
- * headrace_bytes_free. */
+/* This rank as headrace_comm_reconfigure takes it: bytes, for the caller to bring to all ranks. Over nccl,
+ * and over tables, they serve one reconfigure. Free with headrace_bytes_free. */
 HEADRACE_C_API int32_t headrace_comm_init_handle(const headrace_comm* comm, headrace_bytes** handle,
                                                  headrace_error** error);
 /* Makes a communicator of the ranks behind these handles, in this order: handles[i] has handle_bytes[i]

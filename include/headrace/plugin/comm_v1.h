@@ -15,15 +15,15 @@
  *   borders   no C++ type, exception or allocator crosses. The side that made memory frees it. A pointer
  *             argument is valid during the call unless its sentence says longer
  *   threads   any entry may be called from any thread. Of one communicator the host begins one collective
- *             (issue, split, shrink, tensor_register, tensor_deregister, suspend, resume) at a time, and one
- *             message (issue of send or recv) at a time. These two, `abort`, `progress` and the setters
- *             may be called beside each other. `progress` is never called twice at once. `close` comes last,
- *             beside no other entry
+ *             (issue, split, shrink, tensor_register, tensor_deregister, suspend, resume, init_handle,
+ *             reconfigure) at a time, and one message (issue of send or recv) at a time. These two,
+ *             `abort`, `progress` and the setters may be called beside each other. `progress` is never
+ *             called twice at once. `close` comes last, beside no other entry
  *   locks     while the host is in an entry it holds no lock that one of its functions takes, so a backend
  *             may hold its own while it calls the host
- *   blocking  `open` and `split` may wait for other ranks, until meeting_timeout_ns. `issue` may too, if it
- *             runs the operation in the call, and so may tensor_register, tensor_deregister, suspend and
- *             resume: until their timeout_ns or `abort`. No other entry may
+ *   blocking  `open`, `split` and `reconfigure` may wait for other ranks, until meeting_timeout_ns.
+ *             `issue` may too, if it runs the operation in the call, and so may tensor_register,
+ *             tensor_deregister, suspend and resume: until their timeout_ns or `abort`. No other entry may
  *   re-entry  inside a host function the host calls no entry of the communicator
  *   errors    an entry that can fail returns a value of headrace_code_v1 and may write a sentence into `why`:
  *             what was tried, with its values. The host puts rank, operation and communicator before it
@@ -276,6 +276,16 @@ typedef struct headrace_comm_backend_v1 {
   int32_t (*suspend)(void* comm, int64_t timeout_ns, headrace_text_v1* why);
   /* Takes the memory again. Called and waits as suspend. */
   int32_t (*resume)(void* comm, int64_t timeout_ns, headrace_text_v1* why);
+
+  /* ---- since version 1.2: ranks that the caller brings together, without a store */
+
+  /* Writes this rank, for one reconfigure. It may have been aborted. */
+  int32_t (*init_handle)(void* comm, const headrace_sink_v1* handle, headrace_text_v1* why);
+  /* Makes a communicator of the ranks behind these handles, setup->size of them, in this order; setup->rank
+   * is that of this one. Each of them calls it. This communicator stays as it is, and may have been aborted.
+   * The host gives no store. Else as `open`. Both NULL: reconfigure returns not_supported. */
+  int32_t (*reconfigure)(void* comm, const char* uuid, const headrace_bytes_v1* handles,
+                         const headrace_comm_setup_v1* setup, void** made, headrace_text_v1* why);
 } headrace_comm_backend_v1;
 
 /* The size of the table in version 1.0. */

@@ -55,6 +55,9 @@
   FUNCTION(Outcome, comm_shrink, "ncclCommShrink", 22703, Comm comm, int* excluded, int excluded_count,      \
            Comm* part, Config* config, int flags)                                                            \
   FUNCTION(Outcome, comm_revoke, "ncclCommRevoke", 22807, Comm comm, int flags)                              \
+  FUNCTION(Outcome, comm_get_unique_id, "ncclCommGetUniqueId", 22902, Comm comm, UniqueId* id)               \
+  FUNCTION(Outcome, comm_grow, "ncclCommGrow", 22902, Comm comm, int ranks, const UniqueId* id, int rank,    \
+           Comm* made, Config* config)                                                                       \
   FUNCTION(Outcome, comm_suspend, "ncclCommSuspend", 22907, Comm comm, int flags)                            \
   FUNCTION(Outcome, comm_resume, "ncclCommResume", 22907, Comm comm)                                         \
   FUNCTION(Outcome, all_to_all, "ncclAlltoAll", 22803, const void* from, void* to, std::size_t count,        \
@@ -86,6 +89,8 @@ namespace headrace::nccl {
 inline constexpr int oldest_version = 21801;
 /// The first with types of 8 bit floats.
 inline constexpr int version_of_float8 = 22403;
+/// The first whose communicators grow.
+inline constexpr int version_of_grow = 22902;
 /// The first with configurations of single calls.
 inline constexpr int version_of_call_config = 23100;
 

@@ -175,6 +175,10 @@ TEST(CommFactory, refuses_a_table_that_is_not_right) {
       {[](auto& table) { table.suspend = [](void*, std::int64_t, headrace_text_v1*) { return 0; }; },
        "one of `suspend` and `resume`"},
       {[](auto& table) {
+         table.init_handle = [](void*, const headrace_sink_v1*, headrace_text_v1*) { return 0; };
+       },
+       "one of `init_handle` and `reconfigure`"},
+      {[](auto& table) {
          table.tensor_deregister = [](void*, std::uint64_t, std::int64_t, headrace_text_v1*) { return 0; };
        },
        "one of `tensor_register` and `tensor_deregister`"}};

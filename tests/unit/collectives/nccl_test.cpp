@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <chrono>
 #include <complex>
 #include <functional>
@@ -426,6 +427,108 @@ TEST_F(CommOnNccl, does_not_suspend_under_a_message) {
     }
     must(comm.suspend());
   });
+}
+
+// --- ranks that the caller brings together
+
+/// The handles of ranks, for all of them.
+class Handles {
+ public:
+  explicit Handles(std::size_t size) : handles_(size), meeting_(static_cast<std::ptrdiff_t>(size)) {}
+  std::vector<std::string> exchange(const Comm& comm, std::size_t place) {
+    handles_[place] = must(comm.init_handle());
+    meeting_.arrive_and_wait();
+    return handles_;
+  }
+
+ private:
+  std::vector<std::string> handles_;
+  std::barrier<> meeting_;
+};
+
+TEST_P(CommOnEachNccl, makes_a_communicator_of_ranks_that_the_caller_brings_together) {
+  Handles handles(3);
+  on_threads(3, [&](int rank) {
+    CommOptions alone = options(0, 1, "alone");
+    alone.device = "cuda:" + std::to_string(rank);
+    const Comm one = must(Comm::open(alone));
+    Comm all = must(one.reconfigure("first", handles.exchange(one, static_cast<std::size_t>(2 - rank))));
+    EXPECT_EQ(all.rank(), 2 - rank);
+    EXPECT_EQ(all.size(), 3);
+    std::vector<int> numbers{rank};
+    done(all.broadcast(numbers, 0));
+    EXPECT_THAT(numbers, ElementsAre(2));
+    done(all.all_reduce(numbers, ReduceOp::sum));
+    EXPECT_THAT(numbers, ElementsAre(6));
+    must(all.finalize());
+  });
+}
+
+/// Ranks 0 and 1 of a communicator of two, and a newcomer, in this order or in another one.
+TEST_P(CommOnEachNccl, grows_by_ranks_that_join_all_of_its_own) {
+  const bool can_grow = backend_ != "nccl_old";
+  for (const std::size_t newcomer : {2U, 0U}) {
+    const bool grows = can_grow && newcomer == 2;
+    const int before = library().calls("ncclCommGrow");
+    const std::string name = unique_comm_name();
+    Handles handles(3), again(3);
+    on_threads(3, [&](int rank) {
+      CommOptions given = rank == 2 ? options(0, 1, "newcomer") : options(rank, 2, name);
+      given.device = "cuda:" + std::to_string(rank);
+      Comm comm = must(Comm::open(given));
+      const std::size_t place =
+          rank == 2 ? newcomer : static_cast<std::size_t>(rank) + (newcomer == 0 ? 1U : 0U);
+      std::vector<int> numbers{1};
+      Comm all = must(comm.reconfigure("first", handles.exchange(comm, place)));
+      done(all.all_reduce(numbers, ReduceOp::sum));
+      EXPECT_THAT(numbers, ElementsAre(3));
+      done(comm.all_reduce(numbers, ReduceOp::sum));  // the old one stays
+      EXPECT_THAT(numbers, ElementsAre(rank == 2 ? 3 : 6));
+      Comm more = must(comm.reconfigure("second", again.exchange(comm, place)));
+      done(more.barrier());
+    });
+    EXPECT_EQ(library().calls("ncclCommGrow"), before + (grows ? 6 : 0));
+  }
+}
+
+TEST_P(CommOnEachNccl, goes_on_with_others_after_an_abort) {
+  const std::string name = unique_comm_name();
+  Handles handles(2);
+  on_threads(3, [&](int rank) {
+    Comm comm = must(Comm::open(options(rank, 3, name)));
+    comm.abort("rank 1 dies");
+    if (rank == 1) return;
+    const Comm left = must(comm.reconfigure("left", handles.exchange(comm, rank == 0 ? 1U : 0U)));
+    EXPECT_EQ(left.rank(), rank == 0 ? 1 : 0);
+  });
+}
+
+TEST_F(CommOnNccl, a_rank_that_does_not_come_ends_no_more_than_the_new_communicator) {
+  Comm one = one_rank();
+  const Comm other = one_rank();
+  const std::vector<std::string> handles{must(one.init_handle()), must(other.init_handle())};
+  SplitOptions changes;
+  changes.meeting_timeout = milliseconds(30);
+  const auto late = one.reconfigure("late", handles, changes);
+  EXPECT_EQ(late.code(), Code::timed_out);
+  EXPECT_THAT(late.error().message, HasSubstr("another rank has not come in time"));
+  done(one.barrier());
+  EXPECT_THAT(one.reconfigure("late", handles).error().message, HasSubstr("each new from init_handle"));
+}
+
+TEST_F(CommOnNccl, refuses_handles_that_are_wrong) {
+  Comm one = one_rank();
+  const std::string mine = must(one.init_handle());
+  EXPECT_EQ(must(one.init_handle()), mine);  // until it is used
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"x"}, "the handle of this rank is not among the 1 handles"},
+      {{mine, mine}, "handles 0 and 1 are of the same rank"},
+      {{mine, "x"}, "a handle of 1 bytes is none that init_handle of this backend returned"}};
+  for (const auto& [handles, expected] : wrong) {
+    const auto refused = one.reconfigure("wrong", handles);
+    EXPECT_EQ(refused.code(), Code::invalid_argument);
+    EXPECT_THAT(refused.error().message, HasSubstr(expected));
+  }
 }
 
 // --- elements

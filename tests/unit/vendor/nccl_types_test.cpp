@@ -121,6 +121,10 @@ HEADRACE_SAME_CALL(all_to_all, ncclAlltoAll);
 HEADRACE_SAME_CALL(gather, ncclGather);
 HEADRACE_SAME_CALL(scatter, ncclScatter);
 #endif
+#if NCCL_VERSION_CODE >= 22902
+HEADRACE_SAME_CALL(comm_get_unique_id, ncclCommGetUniqueId);
+HEADRACE_SAME_CALL(comm_grow, ncclCommGrow);
+#endif
 #if NCCL_VERSION_CODE >= 22907
 HEADRACE_SAME_VALUE(suspend_memory, NCCL_SUSPEND_MEM);
 HEADRACE_SAME_CALL(comm_suspend, ncclCommSuspend);
