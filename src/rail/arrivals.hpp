@@ -17,6 +17,8 @@ namespace headrace::rail {
 /// Not thread-safe. Memory: at most `number_window` slots.
 class Arrivals {
  public:
+  explicit Arrivals(std::uint64_t first = 1) : below_(first) {}
+
   /// A mark of the peer. Old ones, and ones that came before, change nothing.
   ///   errors  corrupt (a chunk that its announcement does not have)
   Result<void> marked(std::uint32_t mark);
@@ -51,7 +53,7 @@ class Arrivals {
   void count_if_complete(std::uint64_t number);
 
   std::deque<Slot> slots_;  // of number below_ and those after it
-  std::uint64_t below_ = 1;
+  std::uint64_t below_;
   std::uint64_t settled_only_below_ = 0;
   unsigned held_ = 0;
   std::deque<Announcement> ready_;  // counted, and not yet given by `next`

@@ -26,7 +26,12 @@ Result<std::unique_ptr<Engine>> Engine::open(std::vector<std::unique_ptr<Provide
 
 Engine::Engine(std::vector<std::unique_ptr<Nic>> nics, EngineEvents& events, const Clock& clock,
                const LinkOptions& options)
-    : nics_(std::move(nics)), events_(events), clock_(clock), options_(options), id_(random_u64()) {}
+    : nics_(std::move(nics)),
+      events_(events),
+      clock_(clock),
+      options_(options),
+      id_(random_u64()),
+      by_peer_(nics_.size()) {}
 
 std::string Engine::encode_keys(const std::vector<std::string>& keys) { return encode_nic_list(keys); }
 
@@ -49,6 +54,8 @@ Result<Link*> Engine::connect(std::string_view address) {
 }
 
 void Engine::forget(Link& link) {
+  for (auto& peers : by_peer_)
+    std::erase_if(peers, [&link](const auto& each) { return each.second == &link; });
   std::erase_if(links_, [&link](const auto& each) { return each.get() == &link; });
 }
 
@@ -122,12 +129,23 @@ void Engine::take(std::uint32_t nic, const Event& event, std::uint64_t now_ns) {
   std::string message;
   const bool received = event.kind == Event::Kind::received && event.status.ok();
   if (received) message = nics_[nic]->received(event.token, event.bytes);
-  for (const auto& link : links_) {
-    Rail* const rail = link->rail_of(nic, event.peer);
-    if (rail == nullptr) continue;
-    if (received) return link->message(*rail, message, now_ns);
-    return link->take(*rail, event, now_ns);
+  Link* const link = link_of_peer(nic, event.peer);
+  Rail* const rail = link != nullptr ? link->rail_of(nic, event.peer) : nullptr;
+  if (event.kind == Event::Kind::dropped) by_peer_[nic].erase(event.peer);
+  if (rail == nullptr) return;
+  if (received) {
+    link->message(*rail, message, now_ns);
+  } else {
+    link->take(*rail, event, now_ns);
   }
+}
+
+/// Null: a peer that was not taken.
+Link* Engine::link_of_peer(std::uint32_t nic, PeerId peer) {
+  if (const auto at = by_peer_[nic].find(peer); at != by_peer_[nic].end()) return at->second;
+  for (const auto& link : links_)
+    if (link->rail_of(nic, peer) != nullptr) return by_peer_[nic][peer] = link.get();
+  return nullptr;
 }
 
 }  // namespace headrace::rail

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace headrace::rail {
@@ -61,6 +62,7 @@ class Engine {
   void take(std::uint32_t nic, const Event& event, std::uint64_t now_ns);
   void joined(std::uint32_t nic, const Event& event, std::uint64_t now_ns);
   Link& link_of(const RailHello& hello);
+  Link* link_of_peer(std::uint32_t nic, PeerId peer);
 
   std::vector<std::unique_ptr<Nic>> nics_;
   EngineEvents& events_;
@@ -68,6 +70,7 @@ class Engine {
   const LinkOptions options_;
   const std::uint64_t id_;
   std::vector<std::unique_ptr<Link>> links_;
+  std::vector<std::unordered_map<PeerId, Link*>> by_peer_;  // by NIC; those that an event has asked for
 };
 
 }  // namespace headrace::rail

@@ -8,7 +8,14 @@
 namespace headrace::rail {
 
 Link::Link(Setup setup, Nics& nics, LinkEvents& events, const LinkOptions& options)
-    : setup_(std::move(setup)), nics_(nics), events_(events), options_(options), rails_(setup_.rails) {
+    : setup_(std::move(setup)),
+      nics_(nics),
+      events_(events),
+      options_(options),
+      rails_(setup_.rails),
+      numbers_(first_number(setup_.id)),
+      arrivals_(first_number(setup_.id)),
+      told_below_(first_number(setup_.id)) {
   for (std::uint32_t index = 0; index < setup_.rails; ++index) {
     rails_[index].index = index;
     rails_[index].nic = index % static_cast<std::uint32_t>(nics_.size());
@@ -56,7 +63,7 @@ void Link::begin_cutting(Request& request) {
   finish_if_done(request);
 }
 
-/// The next chunk of the request, over that rail. False: the NIC takes none now.
+/// The next chunk of the request, the front of `uncut_`, over that rail. False: the NIC takes none now.
 bool Link::cut(Request& request, Rail& rail, std::uint64_t now_ns) {
   const ProviderInfo& info = nics_[rail.nic]->provider().info();
   Piece piece{&request,
@@ -78,7 +85,7 @@ void Link::after_cut(Request& request, const transport::Chunk& chunk) {
   ++request.chunks_;
   ++request.unended_;
   request.next_ = transport::skip_empty_pages(request.args, chunk.to);
-  std::erase(uncut_, &request);
+  uncut_.pop_front();  // it is the front
   if (request.next_.page < request.args.count) {
     uncut_.push_back(&request);  // others have their turn
   } else {
@@ -96,8 +103,9 @@ void Link::cut_all(Request& request) {
   say(announcement);
 }
 
-void Link::cancel(Request& request) {
+void Link::cancel(Request& request, std::uint64_t now_ns) {
   if (!posted_.contains(&request)) return;
+  canceling_.try_emplace(&request, now_ns);
   std::erase(without_number_, &request);
   stop_cutting(request, {Code::canceled});
   finish_if_done(request);
@@ -120,6 +128,7 @@ void Link::finish_if_done(Request& request) {
   if (!request.cut_all_ || request.unended_ > 0) return;
   if (request.number_ != 0) use_up_number(request);
   posted_.erase(&request);
+  canceling_.erase(&request);
   request.posted_ = false;
   events_.ended(*this, request, request.status_);
 }

@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct LinkOptions {
   std::uint64_t chunk_bytes = 1 << 20;
   std::uint64_t rail_bytes = 8 << 20;  ///< on their way over one rail at most
   std::chrono::nanoseconds rail_timeout = std::chrono::seconds(2);
+  std::chrono::nanoseconds cancel_timeout = std::chrono::milliseconds(600);
   std::chrono::nanoseconds retry_after = std::chrono::seconds(1);  ///< a dead rail is connected again
 };
 
@@ -60,8 +62,9 @@ class Link {
   /// Begins a post. Its end comes by `ended`, perhaps before this returns.
   ///   errors  invalid_argument (it is posted, or a read that is to be counted), peer_lost
   Status post(Request& request, const PostPlan& plan);
-  /// No more chunks of it are cut; it ends when those on their way have ended.
-  void cancel(Request& request);
+  /// No more chunks of it are cut. It ends when those on their way have ended; rails that keep one for longer
+  /// than `cancel_timeout` are dropped. A deadline is the caller's: it cancels at it.
+  void cancel(Request& request, std::uint64_t now_ns);
   [[nodiscard]] bool lost() const { return lost_; }
   [[nodiscard]] std::size_t live_rails() const;
   [[nodiscard]] std::uint64_t id() const { return setup_.id; }
@@ -115,6 +118,8 @@ class Link {
   void heard_down(const RailDown& down, std::uint64_t now_ns);
   void fence(Rail& rail, std::uint64_t now_ns);
   void look_at_time(std::uint64_t now_ns);
+  void look_at_cancels(std::uint64_t now_ns);
+  void try_again(std::uint64_t now_ns);
   void look_for_rails(std::uint64_t now_ns);
   void lose(const std::string& why);
   void check(const Result<void>& result, std::uint64_t now_ns);
@@ -132,7 +137,8 @@ class Link {
   std::deque<Request*> without_number_;  // wait for one
   std::deque<Request*> uncut_;           // have bytes left to be cut, the next one first
   std::deque<Piece> repeats_;
-  std::deque<std::string> outgoing_;  // messages
+  std::unordered_map<Request*, std::uint64_t> canceling_;  // since when
+  std::deque<std::string> outgoing_;                       // messages
   std::uint64_t next_token_ = 1;
   std::uint32_t turn_ = 0;
   std::vector<Move> moves_;  // of the piece that is posted
@@ -140,7 +146,7 @@ class Link {
   OpenNumbers numbers_;
   std::uint64_t settle_below_ = 0;  // these numbers are announced without marks
   Arrivals arrivals_;
-  std::uint64_t told_below_ = 1;  // of the arrivals, what the peer knows
+  std::uint64_t told_below_;  // of the arrivals, what the peer knows
 };
 
 }  // namespace headrace::rail

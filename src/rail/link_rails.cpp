@@ -213,12 +213,31 @@ void Link::look_at_time(std::uint64_t now_ns) {
     if (now_ns - since > timeout)
       dies(rail, fmt::format("nothing ended on it for {} ms", timeout / 1'000'000), now_ns);
   }
+  look_at_cancels(now_ns);
+  try_again(now_ns);
+  look_for_rails(now_ns);
+}
+
+/// A NIC takes nothing back: the rails that keep pieces of a canceled request for too long are dropped.
+void Link::look_at_cancels(std::uint64_t now_ns) {
+  const auto timeout = static_cast<std::uint64_t>(options_.cancel_timeout.count());
+  for (const auto& [request, since_ns] : canceling_) {
+    if (now_ns - since_ns <= timeout) continue;
+    for (Rail& rail : rails_) {
+      const bool keeps = std::any_of(rail.flights.begin(), rail.flights.end(), [&](const auto& flight) {
+        return flight.second.piece.request == request;
+      });
+      if (keeps) dies(rail, "a canceled request did not end on it", now_ns);
+    }
+  }
+}
+
+void Link::try_again(std::uint64_t now_ns) {
   const auto retry = static_cast<std::uint64_t>(options_.retry_after.count());
   for (Rail& rail : rails_) {
     const bool due = rail.life == Life::fenced && now_ns - rail.since_ns >= retry;
     if (due && !setup_.addresses.empty() && nics_[rail.nic]->provider().health().up) add_peer(rail, now_ns);
   }
-  look_for_rails(now_ns);
 }
 
 /// A link without a rail is lost. Rails that the peer is to connect may take their time.
@@ -238,6 +257,7 @@ void Link::lose(const std::string& why) {
   uncut_.clear();
   without_number_.clear();
   repeats_.clear();
+  canceling_.clear();
   outgoing_.clear();
   for (Rail& rail : rails_) rail.unfinished.clear();
   const auto requests = std::exchange(posted_, {});

@@ -11,6 +11,10 @@ inline constexpr std::uint32_t most_marked_chunks = 64;
 /// Numbers that a link may have open in one direction.
 inline constexpr std::uint64_t number_window = 1024;
 
+/// Of a link, in both directions. Another one for each link, so that a mark of an earlier link of the same
+/// peer, which a network without connections may still bring, is old.
+constexpr std::uint64_t first_number(std::uint64_t link_id) { return 1 + (link_id & 0xFF'FFFF); }
+
 struct Mark {
   std::uint32_t number = 0;  ///< the low bits of a request's number
   std::uint32_t chunk = 0;   ///< below most_marked_chunks

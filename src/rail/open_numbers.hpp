@@ -13,6 +13,8 @@ namespace headrace::rail {
 /// Not thread-safe. Memory: at most `number_window` numbers.
 class OpenNumbers {
  public:
+  explicit OpenNumbers(std::uint64_t first) : below_(first) {}
+
   [[nodiscard]] bool has_room() const { return numbers_.size() < number_window; }
   /// What the next request gets.
   [[nodiscard]] std::uint64_t next() const { return below_ + numbers_.size(); }
@@ -72,7 +74,7 @@ class OpenNumbers {
   }
 
   std::deque<Open> numbers_;  // from below_ on
-  std::uint64_t below_ = 1;
+  std::uint64_t below_;
 };
 
 }  // namespace headrace::rail

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 using namespace test_engines;
 
 const PostPlan counted_once{Spread::free, 0, CountedAt{}};
-const LinkOptions small_chunks{4096, 64 << 10, 2s, 1s};
+const LinkOptions small_chunks{.chunk_bytes = 4096, .rail_bytes = 64 << 10};
 
 TEST(RailEngine, a_write_goes_over_all_rails_and_is_counted_once) {
   TwoEngines engines(4, 4, 1, small_chunks);
@@ -148,10 +148,51 @@ TEST(RailEngine, a_canceled_request_ends_and_its_number_stops_no_other) {
   ASSERT_TRUE(writes.post(500, 4096, counted_once).ok());
   ASSERT_TRUE(writes.post(5, 4096, counted_once).ok());
   engines.step();
-  engines.sides[0].link->cancel(*writes.writes[0]->request);
+  engines.sides[0].link->cancel(*writes.writes[0]->request, engines.net.now_ns());
   ASSERT_TRUE(engines.until([&] { return writes.all_ended() && engines.sides[1].counts.contains(1); }));
   EXPECT_EQ(engines.sides[0].ends.at(writes.writes[0]->request.get()).code, Code::canceled);
   EXPECT_FALSE(engines.sides[1].counts.contains(0));
+}
+
+TEST(RailEngine, a_canceled_request_whose_chunk_is_lost_ends_with_its_rail) {
+  LinkOptions options = small_chunks;
+  options.rail_timeout = 1h;
+  TwoEngines engines(2, 2, 1, options);
+  engines.connect();
+  ASSERT_TRUE(engines.until([&] { return engines.sides[1].link->live_rails() == 2; }));
+  Writes writes(engines, 1 << 20);
+  engines.net.set_faults({.lost_percent = 100});
+  ASSERT_TRUE(writes.post(1, 4096, counted_once).ok());
+  engines.sides[0].engine->poll();  // the chunk goes, and its announcement
+  engines.net.set_faults({});
+  engines.sides[0].link->cancel(*writes.writes[0]->request, engines.net.now_ns());
+  const auto before_ns = engines.net.now_ns();
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended(); }));
+  EXPECT_LE(engines.net.now_ns() - before_ns, 1'000'000'000U);
+  EXPECT_EQ(engines.sides[0].ends.begin()->second.code, Code::canceled);
+  EXPECT_TRUE(engines.sides[1].counts.empty());
+}
+
+TEST(RailEngine, reads_bring_every_byte_while_a_NIC_dies) {
+  for (const Told told : {Told::early, Told::late, Told::never}) {
+    TwoEngines engines(3, 3, 1, small_chunks);
+    engines.net.set_faults({1us, 500us, 1ms, 0, 0});
+    engines.connect();
+    ASSERT_TRUE(engines.until([&] { return engines.sides[0].link->live_rails() == 3; }));
+    Writes writes(engines, 1 << 20);
+    ASSERT_TRUE(writes.post_read(60, 4096).ok());
+    engines.step();
+    engines.net.kill("b1", told);
+    ASSERT_TRUE(engines.until([&] { return writes.all_ended(); }));
+    EXPECT_TRUE(engines.sides[0].ends.begin()->second.ok());
+  }
+}
+
+TEST(RailEngine, a_read_is_not_counted) {
+  TwoEngines engines(1, 1);
+  engines.connect();
+  Writes writes(engines, 1 << 20);
+  EXPECT_EQ(writes.post_read(1, 10, counted_once).code, Code::invalid_argument);
 }
 
 TEST(RailEngine, a_refused_range_fails_its_request_alone) {

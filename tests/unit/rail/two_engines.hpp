@@ -136,6 +136,20 @@ class Writes {
 
   /// Pages in reverse order at the target. Its immediate is its index.
   Status post(std::uint64_t pages, std::uint64_t page_bytes, PostPlan plan, std::uint32_t amount = 1) {
+    Write& write = make(pages, page_bytes, HEADRACE_WRITE);
+    const auto index = static_cast<std::uint32_t>(writes.size() - 1);
+    std::memcpy(memory_[0].data() + write.offset, pattern(index), pages * page_bytes);
+    if (plan.counted) plan.counted->immediate = index, plan.counted->amount = amount;
+    return engines_.sides[0].link->post(*write.request, plan);
+  }
+  /// Page i comes from the place of page `pages` - 1 - i.
+  Status post_read(std::uint64_t pages, std::uint64_t page_bytes, const PostPlan& plan = {}) {
+    Write& write = make(pages, page_bytes, HEADRACE_READ);
+    const auto index = static_cast<std::uint32_t>(writes.size() - 1);
+    std::memcpy(memory_[1].data() + write.offset, pattern(index), pages * page_bytes);
+    return engines_.sides[0].link->post(*write.request, plan);
+  }
+  Write& make(std::uint64_t pages, std::uint64_t page_bytes, headrace_op_v1 op) {
     auto made = std::make_unique<Write>();
     Write& write = *made;
     write.offset = used_;
@@ -151,18 +165,15 @@ class Writes {
     write.remote_view = write.remote.view();
     headrace_prepare_v1 prepared{};
     prepared.struct_size = sizeof prepared;
-    prepared.op = HEADRACE_WRITE;
+    prepared.op = op;
     prepared.count = pages;
     prepared.bytes = pages * page_bytes;
     prepared.local = &write.local_view;
     prepared.remote = &write.remote_view;
     write.request = std::make_unique<Request>(prepared);
-    const auto index = static_cast<std::uint32_t>(writes.size());
-    std::memcpy(memory_[0].data() + write.offset, pattern(index), pages * page_bytes);
-    if (plan.counted) plan.counted->immediate = index, plan.counted->amount = amount;
-    by_request_[write.request.get()] = index;
+    by_request_[write.request.get()] = static_cast<std::uint32_t>(writes.size());
     writes.push_back(std::move(made));
-    return engines_.sides[0].link->post(*write.request, plan);
+    return write;
   }
   [[nodiscard]] bool all_ended() const { return engines_.sides[0].ends.size() == writes.size(); }
   [[nodiscard]] bool all_counted() const { return engines_.sides[1].counts.size() == writes.size(); }
@@ -172,6 +183,14 @@ class Writes {
     for (std::uint64_t page = 0; page < write.pages; ++page)
       if (std::memcmp(target + (write.pages - 1 - page) * write.page_bytes,
                       pattern(index) + page * write.page_bytes, write.page_bytes) != 0)
+        return false;
+    return true;
+  }
+  [[nodiscard]] bool was_read(std::uint32_t index) const {
+    const Write& write = *writes[index];
+    for (std::uint64_t page = 0; page < write.pages; ++page)
+      if (std::memcmp(memory_[0].data() + write.offset + page * write.page_bytes,
+                      pattern(index) + (write.pages - 1 - page) * write.page_bytes, write.page_bytes) != 0)
         return false;
     return true;
   }
@@ -211,6 +230,10 @@ class Writes {
   }
   void reuse_source(Request& request, Status status) {
     const Write& write = *writes[by_request_.at(&request)];
+    if (!write.request->is_write()) {
+      EXPECT_TRUE(!status.ok() || was_read(by_request_.at(&request))) << "ended before its bytes were here";
+      return;
+    }
     EXPECT_TRUE(!status.ok() || write.counted || arrived(by_request_.at(&request)))
         << "ended before its bytes were there";
     std::memset(memory_[0].data() + write.offset, 0xDD, write.pages * write.page_bytes);
