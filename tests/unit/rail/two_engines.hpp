@@ -140,14 +140,19 @@ class Writes {
     const auto index = static_cast<std::uint32_t>(writes.size() - 1);
     std::memcpy(memory_[0].data() + write.offset, pattern(index), pages * page_bytes);
     if (plan.counted) plan.counted->immediate = index, plan.counted->amount = amount;
-    return engines_.sides[0].link->post(*write.request, plan);
+    return begin(write, plan);
   }
   /// Page i comes from the place of page `pages` - 1 - i.
   Status post_read(std::uint64_t pages, std::uint64_t page_bytes, const PostPlan& plan = {}) {
     Write& write = make(pages, page_bytes, HEADRACE_READ);
     const auto index = static_cast<std::uint32_t>(writes.size() - 1);
     std::memcpy(memory_[1].data() + write.offset, pattern(index), pages * page_bytes);
-    return engines_.sides[0].link->post(*write.request, plan);
+    return begin(write, plan);
+  }
+  Status begin(Write& write, const PostPlan& plan) {
+    const Status status = engines_.sides[0].link->post(*write.request, plan);
+    if (!status.ok()) writes.pop_back();  // which is `write`
+    return status;
   }
   Write& make(std::uint64_t pages, std::uint64_t page_bytes, headrace_op_v1 op) {
     auto made = std::make_unique<Write>();
