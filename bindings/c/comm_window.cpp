@@ -30,6 +30,7 @@ Result<WindowOptions> options_of(const headrace_window_options* given) {
   HEADRACE_C_TRY(whole(given, "options"));
   options.async = given->async != 0;
   options.timeout = timeout_of(given->timeout_ns);
+  options.stream = given->stream;
   return options;
 }
 

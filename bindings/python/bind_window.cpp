@@ -12,6 +12,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,18 +22,19 @@ namespace {
 using Owner = std::shared_ptr<const void>;
 
 /// One dimension, which keeps the memory.
-PyTensor tensor_of(const RemoteTensor& remote) {
+PyTensor tensor_of(const RemoteTensor& remote, const Device& device) {
   const TensorView view{remote.elements.data,
                         remote.elements.dtype,
                         Shape{static_cast<std::int64_t>(remote.elements.count)},
                         {},
-                        {}};
+                        device};
   return PyTensor(
       Tensor(view, new Owner(remote.owner), [](void* owner) { delete static_cast<Owner*>(owner); }));
 }
 
 PyTensor map_remote(PyWindow& self, int rank) {
-  return tensor_of(self.ask([=](headrace::Window& window) { return window.map_remote_tensor(rank); }));
+  return tensor_of(self.ask([=](headrace::Window& window) { return window.map_remote_tensor(rank); }),
+                   self.comm().comm().device());
 }
 
 PyTensor own_tensor(PyWindow& self) { return map_remote(self, self.comm().comm().rank()); }
@@ -53,7 +55,9 @@ void register_tensor(PyWindow& self, nb::handle tensor, bool owning) {
   });
 }
 
-WindowOptions options_of(const OpOptions& options) { return {options.async, options.timeout, options.owner}; }
+WindowOptions options_of(const OpOptions& options) {
+  return {options.async, options.timeout, options.owner, options.stream};
+}
 
 /// The position of a word in a list of names.
 template <class List>
@@ -70,9 +74,9 @@ constexpr std::array<std::string_view, 2> signal_kinds{"add", "set"};
 constexpr std::array<std::string_view, 6> comparisons{"eq", "ne", "lt", "le", "gt", "ge"};
 
 WorkObject send_signal(PyWindow& self, int peer_rank, bool async_op, std::uint64_t value,
-                       const std::string& op, const TimeLimit& timeout) {
+                       const std::string& op, const TimeLimit& timeout, nb::handle stream) {
   const Signal sent{static_cast<Signal::Kind>(position_of(op, signal_kinds, "op")), value};
-  CommCall call(self.comm(), {async_op, {}, timeout});
+  CommCall call(self.comm(), {async_op, {}, timeout, stream});
   return call.start([&](headrace::Comm&, const OpOptions& options) {
     return self.window().signal(peer_rank, sent, options_of(options));
   });
@@ -125,7 +129,15 @@ void bind_memory_of_window(WindowClass& window) {
           [](PyWindow& self, int peer_rank) {
             return self.ask([=](headrace::Window& window) { return window.get_attr(peer_rank); });
           },
-          nb::arg("peer_rank"), "How this rank reaches the memory of another one.");
+          nb::arg("peer_rank"), "How this rank reaches the memory of another one.")
+      .def(
+          "get_device_window",
+          [](PyWindow& self) {
+            return reinterpret_cast<std::uintptr_t>(
+                self.ask([](headrace::Window& window) { return window.get_device_window(); }));
+          },
+          "The address of the window for kernels of this GPU (headrace/device/window.cuh). NotSupported on "
+          "the CPU.");
 }
 
 void bind_operations_of_window(WindowClass& window) {
@@ -133,31 +145,32 @@ void bind_operations_of_window(WindowClass& window) {
       .def(
           "put",
           [](PyWindow& self, nb::handle tensor, int dst_rank, std::size_t target_offset_nelems, bool async_op,
-             const TimeLimit& timeout) {
-            CommCall call(self.comm(), {async_op, {}, timeout});
+             const TimeLimit& timeout, nb::handle stream) {
+            CommCall call(self.comm(), {async_op, {}, timeout, stream});
             const ConstElements from = call.reads(tensor, "tensor");
             return call.start([&](headrace::Comm&, const OpOptions& options) {
               return self.window().put(from, dst_rank, target_offset_nelems, options_of(options));
             });
           },
           nb::arg("tensor"), nb::arg("dst_rank"), nb::arg("target_offset_nelems") = 0,
-          nb::arg("async_op") = false, nb::arg("timeout") = nb::none(),
+          nb::arg("async_op") = false, nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
           "Writes a tensor to the memory of a rank, from that element on. When it is done the rank has it.")
       .def(
           "get",
           [](PyWindow& self, nb::handle tensor, int src_rank, std::size_t source_offset_nelems, bool async_op,
-             const TimeLimit& timeout) {
-            CommCall call(self.comm(), {async_op, {}, timeout});
+             const TimeLimit& timeout, nb::handle stream) {
+            CommCall call(self.comm(), {async_op, {}, timeout, stream});
             const Elements to = call.writes(tensor, "tensor");
             return call.start([&](headrace::Comm&, const OpOptions& options) {
               return self.window().get(to, src_rank, source_offset_nelems, options_of(options));
             });
           },
           nb::arg("tensor"), nb::arg("src_rank"), nb::arg("source_offset_nelems") = 0,
-          nb::arg("async_op") = false, nb::arg("timeout") = nb::none(),
+          nb::arg("async_op") = false, nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
           "Reads a tensor from the memory of a rank, from that element on.")
       .def("signal", &send_signal, nb::arg("peer_rank"), nb::arg("async_op") = false, nb::kw_only(),
            nb::arg("value") = 1, nb::arg("op") = "add", nb::arg("timeout") = nb::none(),
+           nb::arg("stream") = nb::none(),
            "Changes the 64-bit word that this rank has at another one, after what was put there before.\n\n"
            "op: \"add\" or \"set\".")
       .def(

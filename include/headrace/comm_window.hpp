@@ -10,6 +10,8 @@
 #include <optional>
 #include <string_view>
 
+struct headrace_device_window_v1;  // headrace/device/window_v1.h
+
 namespace headrace {
 
 /// How a rank reaches the elements of another one.
@@ -32,6 +34,7 @@ struct WindowOptions {
   bool async = false;
   Timeout timeout = {};                    ///< from the call on; nullopt: the communicator's
   std::shared_ptr<const void> owner = {};  ///< as in OpOptions
+  void* stream = nullptr;                  ///< as in OpOptions: put, get and signal on a GPU
 };
 
 /// What a signal does to the word that its sender has at the receiver.
@@ -62,6 +65,12 @@ struct RemoteTensor {
 /// put to the same rank, by the same thread or later, comes after these bytes: the rank that has waited for
 /// it reads them. Operations of one rank that are not async begin after its asynchronous ones have ended;
 /// wait_signal alone waits for none of them. Comm::finalize does not wait for them: flush before.
+///
+/// **On a GPU** elements are memory of the communicator's GPU. put, get and signal are queued on a stream and
+/// return, as collectives do; those of a window run in the order of call, on whatever streams. wait_signal
+/// and atomic_add return when they are done. What was put to this rank before a signal is seen by all that is
+/// queued after wait_signal. A window that is dropped without tensor_deregister keeps its memory registered,
+/// and its owner, until the communicator ends.
 ///
 /// **Errors.** An operation of a window that fails or is late ends alone: the communicator goes on. What put
 /// or get were to write is undefined then, and a signal or atomic_add that is late may still be applied.
@@ -134,6 +143,10 @@ class Window {
   ///   errors  not_supported (its access is `separate`: why)
   HEADRACE_API Result<RemoteTensor> map_remote_tensor(int rank);
   HEADRACE_API Result<WindowAttr> get_attr(int peer_rank) const;
+  /// The window as kernels of this GPU take it (headrace/device/window.cuh): an address in memory of the GPU,
+  /// until tensor_deregister, which kernels that use it have left before on all ranks.
+  ///   errors  not_supported (host memory, or a backend without them)
+  HEADRACE_API Result<const headrace_device_window_v1*> get_device_window() const;
 
  private:
   void let_go();

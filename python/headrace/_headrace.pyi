@@ -1460,15 +1460,20 @@ class Window:
     def get_attr(self, peer_rank: int) -> WindowAttr:
         """How this rank reaches the memory of another one."""
 
-    def put(self, tensor: object, dst_rank: int, target_offset_nelems: int = 0, async_op: bool = False, timeout: float | datetime.timedelta | None = None) -> Work:
+    def get_device_window(self) -> int:
+        """
+        The address of the window for kernels of this GPU (headrace/device/window.cuh). NotSupported on the CPU.
+        """
+
+    def put(self, tensor: object, dst_rank: int, target_offset_nelems: int = 0, async_op: bool = False, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         Writes a tensor to the memory of a rank, from that element on. When it is done the rank has it.
         """
 
-    def get(self, tensor: object, src_rank: int, source_offset_nelems: int = 0, async_op: bool = False, timeout: float | datetime.timedelta | None = None) -> Work:
+    def get(self, tensor: object, src_rank: int, source_offset_nelems: int = 0, async_op: bool = False, timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """Reads a tensor from the memory of a rank, from that element on."""
 
-    def signal(self, peer_rank: int, async_op: bool = False, *, value: int = 1, op: str = 'add', timeout: float | datetime.timedelta | None = None) -> Work:
+    def signal(self, peer_rank: int, async_op: bool = False, *, value: int = 1, op: str = 'add', timeout: float | datetime.timedelta | None = None, stream: object | None = None) -> Work:
         """
         Changes the 64-bit word that this rank has at another one, after what was put there before.
 

@@ -23,6 +23,19 @@ struct Entries {
     return {};
   }
 
+  /// What `issue` returns for `begin()`, a Result<bool>: whether the work has ended already.
+  template <class Begin>
+  static std::int32_t begun(headrace_text_v1* why, const Begin& begin) {
+    bool done = false;
+    const std::int32_t code = guarded(why, [&]() -> Result<void> {
+      HEADRACE_TRY(ended, begin());
+      done = ended;
+      return {};
+    });
+    if (code != HEADRACE_OK) return code;
+    return done ? HEADRACE_COMM_DONE : HEADRACE_COMM_BEGUN;
+  }
+
   /// A table of a backend over GPUs with these entries; it adds the others.
   static headrace_comm_backend_v1 table(const char* name, const char* version, void* context) {
     headrace_comm_backend_v1 table{};
@@ -44,14 +57,7 @@ struct Entries {
 
   static std::int32_t issue(void* comm, const headrace_comm_call_v1* call, std::uint64_t work,
                             headrace_text_v1* why) {
-    bool done = false;
-    const std::int32_t code = guarded(why, [&]() -> Result<void> {
-      HEADRACE_TRY(ended, of(comm).issue(*call, work));
-      done = ended;
-      return {};
-    });
-    if (code != HEADRACE_OK) return code;
-    return done ? HEADRACE_COMM_DONE : HEADRACE_COMM_BEGUN;
+    return begun(why, [&] { return of(comm).issue(*call, work); });
   }
 
   static std::int32_t progress(void* comm) {

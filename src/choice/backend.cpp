@@ -83,6 +83,29 @@ std::int32_t tensor_deregister(void* comm, std::uint64_t registration, std::int6
   });
 }
 
+std::int32_t window_open(void* comm, headrace_comm_window_v1* window, std::int64_t timeout_ns,
+                         headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(part, communicator(comm).with_windows());
+    return part->window_open(*window, comm_border::deadline_of(timeout_ns));
+  });
+}
+
+std::int32_t window_close(void* comm, std::uint64_t window, std::int64_t timeout_ns, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(part, communicator(comm).with_windows());
+    return part->window_close(window, comm_border::deadline_of(timeout_ns));
+  });
+}
+
+std::int32_t window_issue(void* comm, const headrace_comm_window_call_v1* call, std::uint64_t work,
+                          headrace_text_v1* why) {
+  return Entries::begun(why, [&]() -> Result<bool> {
+    HEADRACE_TRY(part, communicator(comm).with_windows());
+    return part->window_issue(*call, work);
+  });
+}
+
 }  // namespace
 
 Result<Parts> Backend::parts_for(int device) {
@@ -108,6 +131,9 @@ headrace_comm_backend_v1 Backend::table() {
   table.waits_for = waits_for;
   table.tensor_register = tensor_register;
   table.tensor_deregister = tensor_deregister;
+  table.window_open = window_open;
+  table.window_close = window_close;
+  table.window_issue = window_issue;
   return table;
 }
 

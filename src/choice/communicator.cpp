@@ -312,6 +312,14 @@ Result<void> Communicator::tensor_deregister(std::uint64_t registration, const D
   return {};
 }
 
+Result<Part*> Communicator::with_windows() const {
+  const auto at = std::ranges::find_if(open_, [](const auto& part) { return part->has_windows(); });
+  if (at != open_.end()) return at->get();
+  return make_error(
+      Code::not_supported,
+      "none of its open backends has windows: use backend p2p, which tells why it does not open");
+}
+
 // --- ends
 
 bool Communicator::progress() {

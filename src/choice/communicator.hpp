@@ -58,6 +58,9 @@ class Communicator {
   /// Takes memory back from each candidate. After an error, those that were not asked still have it
   /// registered.
   Result<void> tensor_deregister(std::uint64_t registration, const Deadline& deadline);
+  /// The first candidate that has windows, the same on all ranks.
+  ///   errors  not_supported (none has)
+  Result<Part*> with_windows() const;
   void abort(std::string_view reason);
   [[nodiscard]] std::string waits_for(std::uint64_t work);
   /// Null setup: this rank is in no group.

@@ -116,9 +116,14 @@ void Part::count() {
 // --- calls
 
 Result<bool> Part::issue(const Call& call, std::uint64_t work) {
+  return begin(work, [&](headrace_text_v1* why) { return table_.issue(comm_, &call, work, why); });
+}
+
+template <class Issue>
+Result<bool> Part::begin(std::uint64_t work, const Issue& issue) {
   works_.add(work, index_);
   Why why;
-  const std::int32_t code = table_.issue(comm_, &call, work, why.out());
+  const std::int32_t code = issue(why.out());
   if (code == HEADRACE_COMM_BEGUN) return false;
   works_.remove(work);
   if (code == HEADRACE_COMM_DONE) return true;
@@ -177,6 +182,24 @@ Result<void> Part::tensor_deregister(std::uint64_t registration, const Deadline&
       table_.tensor_deregister(comm_, registration, nanoseconds_left(deadline), why.out());
   if (code != HEADRACE_OK) return error_of(code, why.view());
   return {};
+}
+
+Result<void> Part::window_open(headrace_comm_window_v1& window, const Deadline& deadline) {
+  Why why;
+  const std::int32_t code = table_.window_open(comm_, &window, nanoseconds_left(deadline), why.out());
+  if (code != HEADRACE_OK) return error_of(code, why.view());
+  return {};
+}
+
+Result<void> Part::window_close(std::uint64_t window, const Deadline& deadline) {
+  Why why;
+  const std::int32_t code = table_.window_close(comm_, window, nanoseconds_left(deadline), why.out());
+  if (code != HEADRACE_OK) return error_of(code, why.view());
+  return {};
+}
+
+Result<bool> Part::window_issue(const headrace_comm_window_call_v1& call, std::uint64_t work) {
+  return begin(work, [&](headrace_text_v1* why) { return table_.window_issue(comm_, &call, work, why); });
 }
 
 std::string Part::waits_for(std::uint64_t work) {

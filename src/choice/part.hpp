@@ -59,10 +59,18 @@ class Part {
   /// The candidate's number of the registration.
   Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor, const Deadline& deadline);
   Result<void> tensor_deregister(std::uint64_t registration, const Deadline& deadline);
+  [[nodiscard]] bool has_windows() const { return table_.window_open != nullptr; }
+  Result<void> window_open(headrace_comm_window_v1& window, const Deadline& deadline);
+  Result<void> window_close(std::uint64_t window, const Deadline& deadline);
+  /// As issue.
+  Result<bool> window_issue(const headrace_comm_window_call_v1& call, std::uint64_t work);
   /// What a late work waits for; empty: it cannot say.
   [[nodiscard]] std::string waits_for(std::uint64_t work);
 
  private:
+  /// Gives a work to the candidate, by `issue(why)`.
+  template <class Issue>
+  [[nodiscard]] Result<bool> begin(std::uint64_t work, const Issue& issue);
   [[nodiscard]] Result<void> make_handle(Setup& setup, const Make& make);
   /// Before ranks wait for each other inside the candidate, all know that none has failed before that.
   [[nodiscard]] Result<void> meet(const Result<void>& mine);

@@ -67,7 +67,12 @@ Result<void> check_later_entries(const headrace_comm_backend_v1& table) {
   if ((table.init_handle == nullptr) != (table.reconfigure == nullptr))
     return make_error(Code::not_supported,
                       "its table has one of `init_handle` and `reconfigure`: fill in both, or none");
-  return {};
+  const bool has_windows = table.window_open != nullptr;
+  if ((table.window_close != nullptr) == has_windows && (table.window_issue != nullptr) == has_windows)
+    return {};
+  return make_error(
+      Code::not_supported,
+      "its table has some of `window_open`, `window_close` and `window_issue`: fill in all, or none");
 }
 
 /// What the one function of a library returns; it stays loaded to the end of the process.

@@ -243,6 +243,7 @@ Error described(const Comm::Core& core, const Call& call, Error error) {
     name += fmt::format(" of {} number {}", comm_operation_name(call.group.operation), call.group.number);
   const std::string own = fmt::format("rank {}, {} of {}", core.rank(), name, name_text(core.name()));
   if (error.message.starts_with(own + ": ")) return error;  // the end of the communicator by this call
+  if (call.window != 0) error = std::move(error).within(fmt::format("window {}", call.window));
   return std::move(error).within(own);
 }
 

@@ -11,11 +11,11 @@
 #include "collectives/call_card.hpp"
 #include "collectives/check_options.hpp"
 #include "collectives/host_call.hpp"
+#include "collectives/host_window_state.hpp"
 #include "collectives/meeting.hpp"
 #include "collectives/missing_ranks.hpp"
 #include "collectives/observers.hpp"
 #include "collectives/split.hpp"
-#include "collectives/window_state.hpp"
 
 #include <headrace/version.hpp>
 
@@ -467,7 +467,7 @@ Result<Window> HostComm::new_window() {
   const std::scoped_lock lock(order_);
   HEADRACE_TRY_VOID(usable());
   return Window(
-      std::make_unique<Window::State>(std::static_pointer_cast<HostComm>(shared_from_this()), ++windows_));
+      std::make_unique<HostWindowState>(std::static_pointer_cast<HostComm>(shared_from_this()), ++windows_));
 }
 
 WindowComm HostComm::window_comm() {

@@ -3,7 +3,6 @@
 
 #include "base/random.hpp"
 
-#include <array>
 #include <cstring>
 
 namespace headrace::collectives {
@@ -31,27 +30,7 @@ Result<std::optional<Mapping>> map_if_possible(Agent& agent, const std::string& 
   return std::move(mapping).error();
 }
 
-constexpr std::array comparison_signs{"==", "!=", "<", "<=", ">", ">="};
-
-std::string text_of(const std::optional<SignalCondition>& condition) {
-  if (!condition) return "> 0";
-  return fmt::format("{} {}", comparison_signs[static_cast<std::size_t>(condition->comparison)],
-                     condition->value);
-}
-
 }  // namespace
-
-Result<void> check_memory(const WindowMemory& memory) {
-  const Elements& elements = memory.elements;
-  if (static_cast<std::size_t>(elements.dtype) >= dtype_count)
-    return make_error(Code::invalid_argument, "element type {} does not exist",
-                      static_cast<int>(elements.dtype));
-  if (elements.count > PTRDIFF_MAX / element_bytes(elements.dtype))
-    return make_error(Code::invalid_argument, "{} elements are more than any memory", elements.count);
-  if (!memory.allocate && elements.data == nullptr && elements.count != 0)
-    return make_error(Code::invalid_argument, "{} elements at a null address", elements.count);
-  return {};
-}
 
 HostWindow::HostWindow(WindowComm comm, WindowMemory memory, std::uint64_t number)
     : comm_(std::move(comm)),
@@ -297,45 +276,14 @@ Error HostWindow::deregistered() const {
                     "the window has been deregistered: register memory before the next operation");
 }
 
-Result<void> HostWindow::check_rank(int rank) const {
-  if (rank >= 0 && rank < size()) return {};
-  return make_error(Code::invalid_argument, "there is no rank {}; there are {} ranks, from 0", rank, size());
-}
-
 Result<void> HostWindow::check_range(int rank, const ConstElements& elements, std::size_t at) const {
   HEADRACE_TRY_VOID(check_rank(rank));
-  if (elements.dtype != memory_.elements.dtype)
-    return make_error(Code::invalid_argument, "the elements are {}, those of the window are {}",
-                      dtype_name(elements.dtype), dtype_name(memory_.elements.dtype));
-  if (elements.data == nullptr && elements.count != 0)
-    return make_error(Code::invalid_argument, "{} elements at a null address", elements.count);
-  const std::uint64_t count = this->at(rank).count;
-  if (at <= count && elements.count <= count - at) return {};
-  return make_error(Code::invalid_argument, "{} elements from element {} on: rank {} has {}", elements.count,
-                    at, rank, count);
+  return check_window_range(elements, at, {rank, this->at(rank).count, memory_.elements.dtype});
 }
 
 Result<void> HostWindow::check_atomic(int rank, std::size_t at) const {
   const Peer& peer = this->at(rank);
-  if (!has_atomic_add(memory_.elements.dtype))
-    return make_error(Code::invalid_argument,
-                      "the window is {}: atomic_add takes int32, uint32, int64 and uint64",
-                      dtype_name(memory_.elements.dtype));
-  if (at >= peer.count)
-    return make_error(Code::invalid_argument, "element {}: rank {} has {}", at, rank, peer.count);
-  if (peer.address % width() != 0)
-    return make_error(
-        Code::invalid_argument,
-        "the elements of rank {} do not begin at a multiple of {} bytes: register aligned memory", rank,
-        width());
-  return {};
-}
-
-Result<void> HostWindow::check_signal(int rank, const Signal& signal) const {
-  HEADRACE_TRY_VOID(check_rank(rank));
-  if (signal.kind == Signal::Kind::add || signal.kind == Signal::Kind::set) return {};
-  return make_error(Code::invalid_argument, "a signal of kind {}: add is 0, set is 1",
-                    static_cast<int>(signal.kind));
+  return check_window_atomic(at, {rank, peer.count, memory_.elements.dtype}, peer.address);
 }
 
 Result<HostWindow::Use> HostWindow::begin(int rank) {
@@ -386,7 +334,7 @@ Result<void> HostWindow::get(const Elements& to, int rank, std::size_t at, const
 
 Result<void> HostWindow::signal(int rank, const Signal& signal, const TimeLimit& limit) {
   HEADRACE_TRY(use, begin(rank));
-  HEADRACE_TRY_VOID(check_signal(rank, signal));
+  HEADRACE_TRY_VOID(check_window_signal(signal));
   Peer& peer = at(rank);
   HEADRACE_TRY_VOID(check_mapping(peer, rank));
   if (peer.words != nullptr) {
@@ -404,9 +352,7 @@ Result<void> HostWindow::signal(int rank, const Signal& signal, const TimeLimit&
 Result<std::uint64_t> HostWindow::wait_signal(int rank, const std::optional<SignalCondition>& condition,
                                               const TimeLimit& limit) {
   HEADRACE_TRY(use, begin(rank));
-  if (condition && static_cast<std::size_t>(condition->comparison) >= comparison_signs.size())
-    return make_error(Code::invalid_argument, "comparison {} does not exist",
-                      static_cast<int>(condition->comparison));
+  HEADRACE_TRY_VOID(check_window_condition(condition));
   std::atomic<std::uint64_t>& word = at(my_rank()).words[rank].value;
   std::uint64_t seen = 0;
   WindowCall call(comm_, rank, limit);

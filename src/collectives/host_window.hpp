@@ -9,6 +9,7 @@
 
 #include "collectives/far_window.hpp"
 #include "collectives/window_call.hpp"
+#include "collectives/window_memory.hpp"
 #include "collectives/window_words.hpp"
 #include "wire/comm_cards.hpp"
 
@@ -24,16 +25,6 @@ namespace headrace::collectives {
 
 using wire::Outcome;
 using wire::WindowCard;
-
-/// The elements of this rank.
-struct WindowMemory {
-  Elements elements = {};
-  bool allocate = false;                   ///< the window makes them, and sets address and owner
-  std::shared_ptr<const void> owner = {};  ///< held until no rank uses them
-};
-
-///   errors  invalid_argument (no such type, more than any memory, a null address)
-[[nodiscard]] Result<void> check_memory(const WindowMemory& memory);
 
 class HostWindow {
  public:
@@ -60,8 +51,7 @@ class HostWindow {
   Result<WindowAttr> attr(int rank);
 
   // What cannot be is refused before anything is sent.
-  [[nodiscard]] Result<void> check_rank(int rank) const;
-  [[nodiscard]] Result<void> check_signal(int rank, const Signal& signal) const;
+  [[nodiscard]] Result<void> check_rank(int rank) const { return check_window_rank(rank, size()); }
   [[nodiscard]] Result<void> check_range(int rank, const ConstElements& elements, std::size_t at) const;
   /// Whether an operation with this rank is a copy, or an instruction.
   [[nodiscard]] bool is_mapped(int rank) const { return at(rank).memory != nullptr; }

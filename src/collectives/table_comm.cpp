@@ -10,6 +10,7 @@
 #include "collectives/missing_ranks.hpp"
 #include "collectives/split.hpp"
 #include "collectives/table_call.hpp"
+#include "collectives/table_window.hpp"
 #include "collectives/waiter.hpp"
 
 #include <fmt/ranges.h>
@@ -37,6 +38,8 @@ namespace {
 constexpr std::uint32_t message_limit = 4096;
 constexpr auto grace = std::chrono::milliseconds(50);  // after an abort, for the backend to end its works
 constexpr auto longest_sleep = std::chrono::milliseconds(10);
+constexpr auto after_backend =
+    std::chrono::milliseconds(500);  // a late wait_signal, if the backend says nothing
 
 std::string_view text_of(const char* text, std::size_t length) {
   if (text == nullptr) return {};
@@ -456,6 +459,65 @@ Result<void> TableComm::awake() const {
                     "the communicator {} is suspended: call resume on all ranks first", name_text(name()));
 }
 
+// --- windows
+
+Result<Window> TableComm::new_window() {
+  if (table_.window_open == nullptr) return Core::new_window();
+  HEADRACE_TRY_VOID(outside());
+  const std::scoped_lock order(order_);
+  HEADRACE_TRY_VOID(usable());
+  return Window(
+      std::make_unique<TableWindow>(std::static_pointer_cast<TableComm>(shared_from_this()), ++windows_));
+}
+
+Result<void> TableComm::window_open(headrace_comm_window_v1& window, std::shared_ptr<const void> owner) {
+  const auto check = [] { return Result<void>(); };
+  return run_quietly(CommOperation::tensor_register, check, [&](Timeout timeout) -> Result<void> {
+    TableText why;
+    const std::int32_t code = table_.window_open(comm_, &window, table_timeout(timeout), why.out());
+    if (code != HEADRACE_OK) return why.error(table_.name, code);
+    if (window.window == 0)
+      return make_error(Code::backend_failed, "backend {} made a window and gave no number", table_.name);
+    const std::scoped_lock lock(mutex_);
+    window_owners_[window.window] = std::move(owner);
+    return {};
+  });
+}
+
+Result<void> TableComm::window_close(std::uint64_t window) {
+  std::shared_ptr<const void> owner;  // goes after the locks
+  const auto check = [] { return Result<void>(); };
+  return run_quietly(CommOperation::tensor_deregister, check, [&](Timeout timeout) -> Result<void> {
+    TableText why;
+    const std::int32_t code = table_.window_close(comm_, window, table_timeout(timeout), why.out());
+    if (code != HEADRACE_OK) return why.error(table_.name, code);
+    const std::scoped_lock lock(mutex_);
+    owner = std::exchange(window_owners_[window], nullptr);
+    window_owners_.erase(window);
+    return {};
+  });
+}
+
+Result<std::shared_ptr<Work::State>> TableComm::window_issue(std::uint64_t window, CommCall& call,
+                                                             headrace_comm_window_call_v1 table_call,
+                                                             std::shared_ptr<const void> owner) {
+  HEADRACE_TRY_VOID(outside());
+  const std::scoped_lock order(order_);
+  const auto issue = [&](const Call& running, std::uint64_t id, headrace_text_v1* why) {
+    table_call.timeout_ns = table_timeout(running.timeout);
+    return table_.window_issue(comm_, &table_call, id, why);
+  };
+  return begin_work(call, std::move(owner), issue, window);
+}
+
+Result<void> TableComm::wait_for_one_sided(Work::State& work) {
+  Interrupt interrupted(interrupted_);
+  while (!wait(work, interrupted.next_look()))
+    if (interrupted.asked()) return described(*this, work.call(), Interrupt::error());
+  if (work.status() == WorkStatus::completed) return {};
+  return work.error();
+}
+
 template <class Check, class Body>
 Result<void> TableComm::run_quietly(CommOperation operation, const Check& check, const Body& body) {
   Result<void> allowed = outside();
@@ -508,7 +570,9 @@ Result<void> TableComm::wait_for_call(Work::State& work, Timeout timeout, Deadli
 std::shared_ptr<Work::State> TableComm::any_call(bool message) const {
   const std::scoped_lock lock(mutex_);
   for (const auto& [id, begun] : works_)
-    if (begun.work && is_message(begun.work->call().operation) == message) return begun.work;
+    if (begun.work && is_message(begun.work->call().operation) == message &&
+        !is_one_sided(begun.work->call().operation))
+      return begun.work;
   return nullptr;
 }
 
@@ -620,10 +684,26 @@ void TableComm::issue_all(std::span<const KeptCall> calls, bool async, Group& gr
 
 Result<std::shared_ptr<Work::State>> TableComm::begin_call(CommCall& call,
                                                            std::shared_ptr<const void> owner) {
+  return begin_work(call, std::move(owner),
+                    [&](const Call& running, std::uint64_t id, headrace_text_v1* why) {
+                      const TableCall table_call(call, running.timeout);
+                      return table_.issue(comm_, table_call.get(), id, why);
+                    });
+}
+
+std::uint64_t& TableComm::last_number(CommOperation operation) {
+  if (is_message(operation)) return message_number_;
+  return is_one_sided(operation) ? one_sided_number_ : number_;
+}
+
+template <class Issue>
+Result<std::shared_ptr<Work::State>> TableComm::begin_work(CommCall& call, std::shared_ptr<const void> owner,
+                                                           const Issue& issue, std::uint64_t window) {
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY_VOID(awake());
-  std::uint64_t& last = is_message(call.operation) ? message_number_ : number_;
-  const Call running = begin(call, last);
+  std::uint64_t& last = last_number(call.operation);
+  Call running = begin(call, last);
+  running.window = window;
   auto work = std::make_shared<Work::State>(shared_from_this(), running, nullptr);
   work->begin();
   const std::uint64_t id = running.table_work;
@@ -632,15 +712,14 @@ Result<std::shared_ptr<Work::State>> TableComm::begin_call(CommCall& call,
     work->end(ended() ? why_ended() : why_closed());
     return work->error();
   }
-  const TableCall table_call(call, running.timeout);
   const Entered inside(this);
   TableText why;
-  const std::int32_t answer = table_.issue(comm_, table_call.get(), id, why.out());
+  const std::int32_t answer = issue(running, id, why.out());
   if (answer > 0) --last;  // the next call may be this one, corrected: the other ranks know it by the number
   if (answer == HEADRACE_COMM_DONE) {
     work_ended(id, {}, call.peer);
   } else if (answer != HEADRACE_COMM_BEGUN) {
-    Error refused = why.error(table_.name, answer);
+    Error refused = ended() ? why_ended() : why.error(table_.name, answer);
     if (const auto mine = take(id)) end_taken(id, *mine, refused);
     return described(*this, running, std::move(refused));
   }
@@ -659,6 +738,9 @@ bool TableComm::add(std::uint64_t id, std::shared_ptr<Work::State> work, std::sh
   const std::scoped_lock lock(mutex_);
   if (closing_) return false;
   Deadline deadline = work->call().deadline;
+  // The backend says what was seen.
+  if (work->call().operation == CommOperation::wait_signal && !deadline.is_never())
+    deadline = Deadline::after(std::chrono::nanoseconds(deadline.remaining_ns()) + after_backend);
   if (cause_) deadline = Deadline::earliest(deadline, Deadline::after(grace));
   works_.emplace(id, Begun{std::move(work), std::move(owner), deadline});
   if (deadline < next_look_ || (table_.progress != nullptr && next_look_.is_never())) changed_.notify_all();
@@ -691,7 +773,7 @@ void TableComm::work_ended(std::uint64_t id, Result<void> result, int source) {
   if (!work) return;  // it was late, it ends twice, or it never was
   if (!result && ended()) {
     result = why_ended();
-  } else if (!result) {
+  } else if (!result && !is_one_sided(work->call().operation)) {
     fail(work->call(), result.error());
   } else if (work->call().operation == CommOperation::recv && source >= 0 && source < size()) {
     work->set_source(source);
@@ -791,9 +873,11 @@ void TableComm::end_late() {
   for (const auto& [id, work] : late) {
     Error error = why_ended();
     if (error.code == Code::ok) {
-      error = make_error(Code::timed_out, "backend {} has not ended it within {}{}", table_.name,
-                         duration_text(work->call().timeout), what_it_waits_for(id));
-      fail(work->call(), error);
+      const bool ends_alone = is_one_sided(work->call().operation);
+      error =
+          make_error(Code::timed_out, "backend {} has not ended it within {}{}", table_.name,
+                     duration_text(work->call().timeout), ends_alone ? std::string() : what_it_waits_for(id));
+      if (!ends_alone) fail(work->call(), error);
     }
     work->end(std::move(error));
   }
@@ -880,8 +964,10 @@ void TableComm::end_backend() {
   }
   registrations().clear();
   std::map<std::uint64_t, Begun> left;  // their owners go after the lock
+  std::map<std::uint64_t, std::shared_ptr<const void>> owners;
   {
     const std::scoped_lock lock(mutex_);
+    owners.swap(window_owners_);
     left = std::exchange(works_, {});
     std::erase_if(left, [](const auto& one) { return one.second.ending; });
   }

@@ -50,6 +50,7 @@ class TableComm final : public Comm::Core {
   Result<void> suspend() override;
   Result<void> resume() override;
   [[nodiscard]] bool suspended() const override { return suspended_; }
+  Result<Window> new_window() override;
   void abort(std::string_view reason) override;
   [[nodiscard]] bool ended() const override { return ended_.load(std::memory_order_acquire); }
   Result<void> finalize() override;
@@ -57,6 +58,21 @@ class TableComm final : public Comm::Core {
   void poll() override;
   bool wait(Work::State& work, Deadline deadline) override;
   Result<void> wait_on(Work::State& work, void* stream) override;
+
+  // What its windows ask for.
+
+  /// Registers memory of a window.
+  ///   owns  `owner` until window_close succeeds, or the end of the communicator
+  Result<void> window_open(headrace_comm_window_v1& window, std::shared_ptr<const void> owner);
+  Result<void> window_close(std::uint64_t window);
+  /// Begins an operation of a window, which is this one of the communicator. `call`: as hooks get it;
+  /// `table_call`: as the backend does, but for the limit.
+  ///   owns  `owner` until it has ended
+  Result<std::shared_ptr<Work::State>> window_issue(std::uint64_t window, CommCall& call,
+                                                    headrace_comm_window_call_v1 table_call,
+                                                    std::shared_ptr<const void> owner);
+  /// Waits for one in the call that began it. An interrupt ends the wait alone.
+  Result<void> wait_for_one_sided(Work::State& work);
 
   // What the backend tells.
   void work_ended(std::uint64_t id, Result<void> result, int source);
@@ -88,6 +104,12 @@ class TableComm final : public Comm::Core {
   [[nodiscard]] Result<void> no_message() const;
   ///   errors  invalid_argument (this thread is in the backend)
   [[nodiscard]] Result<void> outside() const;
+  /// The number of the last operation of this kind.
+  [[nodiscard]] std::uint64_t& last_number(CommOperation operation);
+  /// Begins a work by `issue(running, id, why)` of the table.
+  template <class Issue>
+  Result<std::shared_ptr<Work::State>> begin_work(CommCall& call, std::shared_ptr<const void> owner,
+                                                  const Issue& issue, std::uint64_t window = 0);
   /// Gives a call to the backend. With the lock of its order.
   Result<std::shared_ptr<Work::State>> begin_call(CommCall& call, std::shared_ptr<const void> owner);
   /// Makes a communicator of some ranks, by `open(host, setup, &comm, why)` of the table.
@@ -142,7 +164,7 @@ class TableComm final : public Comm::Core {
   void* comm_ = nullptr;  // the backend's handle
 
   std::mutex order_, message_order_;  // held while a collective, or a message, is begun
-  std::uint64_t number_ = 0, message_number_ = 0;
+  std::uint64_t number_ = 0, message_number_ = 0, one_sided_number_ = 0, windows_ = 0;
   std::string handle_;  // with order_: of this rank, for the next reconfigure
   std::atomic<std::uint64_t> last_work_{0};
   std::mutex progress_;  // held while the backend makes progress
@@ -151,6 +173,7 @@ class TableComm final : public Comm::Core {
   mutable std::mutex mutex_;  // held for what follows; never while the backend or a hook is called
   CommOptions options_;
   std::map<std::uint64_t, Begun> works_;
+  std::map<std::uint64_t, std::shared_ptr<const void>> window_owners_;  // by the backend's number
   std::optional<Error> cause_;
   bool backend_knows_ = false;              // of the cause
   bool closing_ = false;                    // no call begins

@@ -33,6 +33,7 @@ struct Call {
   bool waits_for_all = false;
   mutable Interrupt interrupt = {};  ///< set while the caller's own thread runs the operation
   std::uint64_t table_work = 0;      ///< the number by which a backend that is a table knows its work
+  std::uint64_t window = 0;          ///< whose operation it is, if a backend that is a table carries it out
 
   [[nodiscard]] CommCallId id() const { return {operation, number}; }
 };

@@ -65,6 +65,20 @@ std::int32_t tensor_deregister(void* comm, std::uint64_t registration, std::int6
   return guarded(why, [&] { return communicator(comm).tensor_deregister(registration, timeout_ns); });
 }
 
+std::int32_t window_open(void* comm, headrace_comm_window_v1* window, std::int64_t timeout_ns,
+                         headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).window_open(*window, timeout_ns); });
+}
+
+std::int32_t window_close(void* comm, std::uint64_t window, std::int64_t timeout_ns, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).window_close(window, timeout_ns); });
+}
+
+std::int32_t window_issue(void* comm, const headrace_comm_window_call_v1* call, std::uint64_t work,
+                          headrace_text_v1* why) {
+  return Entries::begun(why, [&] { return communicator(comm).window_issue(*call, work); });
+}
+
 }  // namespace
 
 Source Source::installed() {
@@ -109,6 +123,9 @@ headrace_comm_backend_v1 Backend::table() {
   table.waits_for = waits_for;
   table.tensor_register = tensor_register;
   table.tensor_deregister = tensor_deregister;
+  table.window_open = window_open;
+  table.window_close = window_close;
+  table.window_issue = window_issue;
   return table;
 }
 

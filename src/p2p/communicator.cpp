@@ -64,7 +64,9 @@ Communicator::Communicator(Parts parts, const Setup& setup, const Settings& sett
       stream_(std::move(stream)),
       works_(device_, gpu::StreamWorks::Order::of_all),
       tensors_(rank_, size_, device_->ordinal(),
-               [this]() -> std::optional<Error> { return stopping_ ? why_ended() : why_in_vain(); }) {
+               [this]() -> std::optional<Error> { return stopping_ ? why_ended() : why_in_vain(); }),
+      windows_({rank_, size_, setup.timeout_ns, parts_.kernels, host_, &tensors_,
+                [this](int rank) { return why_lost(rank); }}) {
   launch_.struct_size = sizeof launch_;
   launch_.rank = static_cast<std::uint32_t>(rank_);
   launch_.abort = words_.abort_address();
@@ -276,7 +278,17 @@ Error Communicator::refusal(const Call& call, cuda::Outcome outcome) const {
                     dtype_name(static_cast<DType>(call.inputs[0].dtype)));
 }
 
+Result<void> Communicator::wait_on(std::uint64_t work, cuda::Stream stream) {
+  HEADRACE_TRY_VOID(works_.wait_on(work, stream));
+  return windows_.wait_on(work, stream);
+}
+
 bool Communicator::progress() {
+  const bool moved = windows_.progress();
+  return end_collectives() || moved;
+}
+
+bool Communicator::end_collectives() {
   if (gives_up_ && !stopping_) return false;  // the host ends the late work first
   if (is_moved_by_others()) return false;
   const auto ended = works_.take_ended();
@@ -318,10 +330,15 @@ std::string Communicator::waits_for() {
 std::optional<Error> Communicator::why_in_vain() const {
   if (const auto early = words_.early_end(Words::of_replays))
     return make_error(early->code(), "a replay of a captured call has ended early: {}", early->text());
-  for (int rank = 0; neighbours_ && rank < size_; ++rank) {
-    if (left_[static_cast<std::size_t>(rank)] != 0) return lost(rank, "it has left");
-    if (neighbours_->is_gone(rank)) return lost(rank, "its process has ended, or it has left");
-  }
+  for (int rank = 0; rank < size_; ++rank)
+    if (auto lost = why_lost(rank)) return lost;
+  return std::nullopt;
+}
+
+std::optional<Error> Communicator::why_lost(int rank) const {
+  if (!neighbours_) return std::nullopt;
+  if (left_[static_cast<std::size_t>(rank)] != 0) return lost(rank, "it has left");
+  if (neighbours_->is_gone(rank)) return lost(rank, "its process has ended, or it has left");
   return std::nullopt;
 }
 
@@ -347,7 +364,8 @@ bool Communicator::is_moved_by_others() {
 }
 
 void Communicator::hear(int rank, const Saying& saying) {
-  if (saying.kind == Saying::Kind::tensor_offered || saying.kind == Saying::Kind::tensor_mapped)
+  if (saying.kind == Saying::Kind::tensor_offered || saying.kind == Saying::Kind::tensor_mapped ||
+      saying.kind == Saying::Kind::agreed)
     return tensors_.hear(rank, saying);
   if (saying.kind == Saying::Kind::left) {
     left_[static_cast<std::size_t>(rank)] = saying.number + 1;
@@ -356,11 +374,13 @@ void Communicator::hear(int rank, const Saying& saying) {
   if (stopping_ || told_.exchange(true)) return;
   host_.ended(make_error(Code::canceled, "{}", saying.text));  // before a work ends without this reason
   words_.abort();
+  windows_.abort();
 }
 
 void Communicator::abort(std::string_view reason) {
   stopping_ = true;
   words_.abort();
+  windows_.abort();
   if (neighbours_ && !told_) neighbours_->say({Saying::Kind::aborted, 0, std::string(reason)});
 }
 
@@ -384,6 +404,25 @@ Result<void> Communicator::tensor_deregister(std::uint64_t number, std::int64_t 
   return {};
 }
 
+Result<void> Communicator::window_open(headrace_comm_window_v1& window, std::int64_t timeout_ns) {
+  if (stopping_) return why_ended();
+  auto opened = windows_.open(neighbours_.get(), window, comm_border::deadline_of(timeout_ns));
+  if (!opened) return end_for(std::move(opened).error());
+  return {};
+}
+
+Result<void> Communicator::window_close(std::uint64_t number, std::int64_t timeout_ns) {
+  if (stopping_) return why_ended();
+  auto closed = windows_.close(neighbours_.get(), number, comm_border::deadline_of(timeout_ns));
+  if (!closed) return end_for(std::move(closed).error());
+  return {};
+}
+
+Result<bool> Communicator::window_issue(const headrace_comm_window_call_v1& call, std::uint64_t work) {
+  if (stopping_) return why_ended();
+  return windows_.issue(call, work);
+}
+
 /// Ranks that are late may be in the operation still, and succeed: then the ranks are no longer of one mind.
 Error Communicator::end_for(Error error) {
   if (error.code == Code::timed_out || error.code == Code::peer_lost) host_.ended(error);
@@ -399,13 +438,16 @@ Result<std::unique_ptr<Communicator>> Communicator::split(const Setup* setup) {
 Result<std::unique_ptr<Communicator>> Communicator::shrink(const Setup& setup) {
   stopping_ = true;
   words_.abort();
+  windows_.abort();
   return open(parts_, setup);
 }
 
 Communicator::~Communicator() {
   if (neighbours_) neighbours_->say({Saying::Kind::left, last_number_, {}});
   words_.abort();
+  windows_.abort();
   works_.wait_all();
+  windows_.wait_all();
   progress();                                              // the host hears of their ends
   if (captured_) static_cast<void>(device_->wait_idle());  // replays run on streams that nobody here knows
 }

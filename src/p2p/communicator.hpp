@@ -12,6 +12,7 @@
 #include "p2p/neighbours.hpp"
 #include "p2p/settings.hpp"
 #include "p2p/tensors.hpp"
+#include "p2p/windows.hpp"
 #include "p2p/words.hpp"
 
 #include <headrace/plugin/kernels/collectives_v1.h>
@@ -50,7 +51,7 @@ class Communicator {
 
   /// Whether the work has ended already.
   Result<bool> issue(const Call& call, std::uint64_t work);
-  Result<void> wait_on(std::uint64_t work, cuda::Stream stream) { return works_.wait_on(work, stream); }
+  Result<void> wait_on(std::uint64_t work, cuda::Stream stream);
   bool progress();
   void abort(std::string_view reason);
   /// What a late operation waits for; empty: nothing is known.
@@ -61,6 +62,11 @@ class Communicator {
   /// Returns a number for tensor_deregister. An error that other ranks may not have ends the communicator.
   Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor, std::int64_t timeout_ns);
   Result<void> tensor_deregister(std::uint64_t number, std::int64_t timeout_ns);
+  /// As tensor_register.
+  Result<void> window_open(headrace_comm_window_v1& window, std::int64_t timeout_ns);
+  Result<void> window_close(std::uint64_t number, std::int64_t timeout_ns);
+  /// As issue.
+  Result<bool> window_issue(const headrace_comm_window_call_v1& call, std::uint64_t work);
 
  private:
   /// Where a call runs.
@@ -100,6 +106,9 @@ class Communicator {
 
   /// Why a call that is begun now would never end.
   [[nodiscard]] std::optional<Error> why_in_vain() const;
+  /// Why a rank does not answer any more, if it does not.
+  [[nodiscard]] std::optional<Error> why_lost(int rank) const;
+  bool end_collectives();
   void end_in_vain();
   /// Whether other ranks may still move elements of this one's registered tensors, after a launch that has
   /// ended early.
@@ -134,6 +143,7 @@ class Communicator {
   std::array<std::atomic<std::uint64_t>, HEADRACE_COLLECTIVES_MOST_RANKS> left_{};
   std::atomic<bool> has_tensors_{false};  // a tensor has been registered
   Tensors tensors_;
+  Windows windows_;
   std::unique_ptr<Neighbours> neighbours_;  // null: one rank. Last: its callbacks end before all else
 };
 

@@ -27,25 +27,46 @@ Result<std::string> encoded(const Result<T>& made) {
 
 Result<std::uint64_t> Tensors::add(Neighbours* neighbours, std::uint64_t address, std::uint64_t bytes,
                                    const Deadline& deadline) {
-  Tensor tensor{++count_, {}, {}};
-  forget_before(tensor.number);
-  headrace_collectives_memory_v1 memory{address, bytes, {}};
-  if (neighbours != nullptr)
-    if (auto shared = share(*neighbours, tensor, memory, deadline); !shared) {
-      tensor.mappings.clear();
-      if (tensor.region)
-        static_cast<void>(neighbours->withdraw(*tensor.region, Deadline::after(longest_undo)));
-      return std::move(shared).error();
-    }
-  const std::uint64_t number = tensor.number;
+  HEADRACE_TRY(tensor, share(neighbours, address, bytes, deadline));
+  memories_.push_back(tensor.memory);
   tensors_.push_back(std::move(tensor));
-  memories_.push_back(memory);
-  return number;
+  return tensors_.back().number;
 }
 
-Result<void> Tensors::share(Neighbours& neighbours, Tensor& tensor, headrace_collectives_memory_v1& memory,
-                            const Deadline& deadline) {
-  const auto card = offer(neighbours, tensor, memory.address, memory.bytes);
+Result<void> Tensors::remove(Neighbours* neighbours, std::uint64_t number, const Deadline& deadline) {
+  const auto at = std::ranges::find(tensors_, number, &Shared::number);
+  if (at == tensors_.end()) return make_error(Code::not_found, "no tensor has number {}", number);
+  memories_.erase(memories_.begin() + (at - tensors_.begin()));
+  Shared tensor = std::move(*at);
+  tensors_.erase(at);
+  return withdraw(neighbours, std::move(tensor), deadline);
+}
+
+Result<Shared> Tensors::share(Neighbours* neighbours, std::uint64_t address, std::uint64_t bytes,
+                              const Deadline& deadline) {
+  Shared tensor;
+  tensor.number = ++count_;
+  tensor.memory.address = address;
+  tensor.memory.bytes = bytes;
+  tensor.places.resize(static_cast<std::size_t>(size_));
+  tensor.places[static_cast<std::size_t>(rank_)] = bytes != 0 ? address : 0;
+  forget_before(tensor.number);
+  if (neighbours == nullptr) return tensor;
+  if (auto shared = share_with_all(*neighbours, tensor, deadline); !shared) {
+    static_cast<void>(withdraw(neighbours, std::move(tensor), Deadline::after(longest_undo)));
+    return std::move(shared).error();
+  }
+  return tensor;
+}
+
+Result<void> Tensors::withdraw(Neighbours* neighbours, Shared shared, const Deadline& deadline) {
+  shared.mappings.clear();
+  if (neighbours == nullptr || !shared.region) return {};
+  return neighbours->withdraw(*shared.region, deadline);
+}
+
+Result<void> Tensors::share_with_all(Neighbours& neighbours, Shared& tensor, const Deadline& deadline) {
+  const auto card = offer(neighbours, tensor);
   HEADRACE_TRY(cards,
                exchange(neighbours, Saying::Kind::tensor_offered, tensor.number, encoded(card), deadline));
   const auto mine = map_all(neighbours, tensor, cards, deadline);
@@ -54,20 +75,22 @@ Result<void> Tensors::share(Neighbours& neighbours, Tensor& tensor, headrace_col
   for (int rank = 0; rank < size_; ++rank) {
     const auto at = static_cast<std::size_t>(rank);
     HEADRACE_TRY(seen, wire::TensorPlaces::decode(places[at], static_cast<std::size_t>(size_)));
-    memory.at[at] = rank == rank_ ? memory.address : seen.places[static_cast<std::size_t>(rank_)];
+    const std::uint64_t place = seen.places[static_cast<std::size_t>(rank_)];
+    tensor.memory.at[at] = rank == rank_ ? tensor.memory.address : place;
+    if (rank != rank_) tensor.places[at] = mine->places[at];
   }
   return {};
 }
 
-Result<wire::TensorCard> Tensors::offer(Neighbours& neighbours, Tensor& tensor, std::uint64_t address,
-                                        std::uint64_t bytes) const {
+Result<wire::TensorCard> Tensors::offer(Neighbours& neighbours, Shared& tensor) const {
+  const auto& [address, bytes, at] = tensor.memory;
   if (bytes == 0) return wire::TensorCard{};
   HEADRACE_TRY(offered, neighbours.offer_tensor(tensor.number, address, bytes, device_));
   tensor.region = offered.region;
   return wire::TensorCard{bytes, std::move(offered.metadata)};
 }
 
-Result<wire::TensorPlaces> Tensors::map_all(Neighbours& neighbours, Tensor& tensor, const Texts& cards,
+Result<wire::TensorPlaces> Tensors::map_all(Neighbours& neighbours, Shared& tensor, const Texts& cards,
                                             const Deadline& deadline) const {
   wire::TensorPlaces places;
   for (int rank = 0; rank < size_; ++rank) {
@@ -84,17 +107,16 @@ Result<wire::TensorPlaces> Tensors::map_all(Neighbours& neighbours, Tensor& tens
   return places;
 }
 
-Result<void> Tensors::remove(Neighbours* neighbours, std::uint64_t number, const Deadline& deadline) {
-  const auto at = std::ranges::find(tensors_, number, &Tensor::number);
-  if (at == tensors_.end()) return make_error(Code::not_found, "no tensor has number {}", number);
-  memories_.erase(memories_.begin() + (at - tensors_.begin()));
-  const std::optional<RegionId> region = at->region;
-  tensors_.erase(at);  // and its mappings
-  if (neighbours == nullptr || !region) return {};
-  return neighbours->withdraw(*region, deadline);
-}
-
 // --- what ranks say to one another
+
+Result<std::vector<std::string>> Tensors::exchange(Neighbours* neighbours, const Result<std::string>& mine,
+                                                   const Deadline& deadline) {
+  const std::uint64_t number = ++count_;
+  forget_before(number);
+  if (neighbours != nullptr) return exchange(*neighbours, Saying::Kind::agreed, number, mine, deadline);
+  if (!mine) return mine.error();
+  return Texts{*mine};
+}
 
 Result<Tensors::Texts> Tensors::exchange(Neighbours& neighbours, Saying::Kind kind, std::uint64_t number,
                                          const Result<std::string>& mine, const Deadline& deadline) {

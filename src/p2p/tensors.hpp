@@ -22,7 +22,16 @@
 
 namespace headrace::p2p {
 
-///   threads  add, remove and memories: one at a time
+/// Memory of this rank that all ranks map, and that of the others.
+struct Shared {
+  std::uint64_t number = 0;  ///< the same on all ranks; 0: nothing is shared
+  std::optional<RegionId> region = {};
+  std::vector<Mapping> mappings = {};
+  headrace_collectives_memory_v1 memory = {};  ///< this rank's
+  std::vector<std::uint64_t> places = {};      ///< where this GPU sees that of each rank; 0: it has none
+};
+
+///   threads  hear: any; all else: one at a time
 class Tensors {
  public:
   /// Why other ranks are waited for in vain, if they are.
@@ -39,6 +48,15 @@ class Tensors {
   /// Takes it back. All ranks call it. No kernel uses it.
   ///   errors  not_found; timed_out: it is half taken back, so no call may follow
   [[nodiscard]] Result<void> remove(Neighbours* neighbours, std::uint64_t number, const Deadline& deadline);
+  /// As add, of memory that no collective uses.
+  [[nodiscard]] Result<Shared> share(Neighbours* neighbours, std::uint64_t address, std::uint64_t bytes,
+                                     const Deadline& deadline);
+  /// As remove. Nothing of this rank uses it, nor that of the others.
+  [[nodiscard]] Result<void> withdraw(Neighbours* neighbours, Shared shared, const Deadline& deadline);
+  /// Every rank gets the texts of all, or an error of one.
+  [[nodiscard]] Result<std::vector<std::string>> exchange(Neighbours* neighbours,
+                                                          const Result<std::string>& mine,
+                                                          const Deadline& deadline);
   /// As kernels take them: as many on all ranks.
   [[nodiscard]] std::span<const headrace_collectives_memory_v1> memories() const { return memories_; }
 
@@ -47,19 +65,10 @@ class Tensors {
 
  private:
   using Texts = std::vector<std::string>;
-  struct Tensor {
-    std::uint64_t number;
-    std::optional<RegionId> region;
-    std::vector<Mapping> mappings;
-  };
-
-  [[nodiscard]] Result<wire::TensorCard> offer(Neighbours& neighbours, Tensor& tensor, std::uint64_t address,
-                                               std::uint64_t bytes) const;
-  [[nodiscard]] Result<wire::TensorPlaces> map_all(Neighbours& neighbours, Tensor& tensor, const Texts& cards,
+  [[nodiscard]] Result<wire::TensorCard> offer(Neighbours& neighbours, Shared& tensor) const;
+  [[nodiscard]] Result<wire::TensorPlaces> map_all(Neighbours& neighbours, Shared& tensor, const Texts& cards,
                                                    const Deadline& deadline) const;
-  [[nodiscard]] Result<void> share(Neighbours& neighbours, Tensor& tensor,
-                                   headrace_collectives_memory_v1& memory, const Deadline& deadline);
-  /// Every rank gets the texts of all, or an error of one.
+  [[nodiscard]] Result<void> share_with_all(Neighbours& neighbours, Shared& tensor, const Deadline& deadline);
   [[nodiscard]] Result<Texts> exchange(Neighbours& neighbours, Saying::Kind kind, std::uint64_t number,
                                        const Result<std::string>& mine, const Deadline& deadline);
   [[nodiscard]] Result<void> tell(Neighbours& neighbours, int rank, const Saying& saying,
@@ -72,7 +81,7 @@ class Tensors {
   const int rank_, size_, device_;
   const Look look_;
   std::uint64_t count_ = 0;  // of registrations that were begun
-  std::vector<Tensor> tensors_;
+  std::vector<Shared> tensors_;
   std::vector<headrace_collectives_memory_v1> memories_;  // of each of them
 
   std::mutex mutex_;

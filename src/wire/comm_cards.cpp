@@ -307,8 +307,7 @@ Result<Saying> Saying::decode(std::string_view bytes) {
   HEADRACE_TRY(kind, reader.number<std::uint8_t>("its kind"));
   HEADRACE_TRY(number, reader.number<std::uint64_t>("the number"));
   HEADRACE_TRY(text, read_text(reader, "the text"));
-  if (kind < static_cast<std::uint8_t>(Kind::aborted) ||
-      kind > static_cast<std::uint8_t>(Kind::tensor_mapped))
+  if (kind < static_cast<std::uint8_t>(Kind::aborted) || kind > static_cast<std::uint8_t>(Kind::agreed))
     return reader.corrupt("kind {} is none", kind);
   return Saying{static_cast<Kind>(kind), number, std::move(text)};
 }
@@ -324,6 +323,24 @@ Result<TensorCard> TensorCard::decode(std::string_view bytes) {
   BoundedReader reader(bytes, "the card of a tensor");
   HEADRACE_TRY(length, reader.number<std::uint64_t>("the length"));
   return TensorCard{length, std::string(reader.rest())};
+}
+
+std::string ElementsCard::encode() const {
+  ByteWriter writer;
+  writer.number(count);
+  writer.number(static_cast<std::uint32_t>(dtype));
+  return std::move(writer).take();
+}
+
+Result<ElementsCard> ElementsCard::decode(std::string_view bytes) {
+  BoundedReader reader(bytes, "the card of elements");
+  HEADRACE_TRY(count, reader.number<std::uint64_t>("the count"));
+  HEADRACE_TRY(dtype, reader.number<std::uint32_t>("the type"));
+  if (dtype >= dtype_count) return reader.corrupt("element type {} does not exist", dtype);
+  if (count > PTRDIFF_MAX / element_bytes(static_cast<DType>(dtype)))
+    return reader.corrupt("{} elements are more than any memory", count);
+  if (reader.remaining() != 0) return reader.corrupt("{} bytes follow", reader.remaining());
+  return ElementsCard{count, static_cast<DType>(dtype)};
 }
 
 std::string TensorPlaces::encode() const {

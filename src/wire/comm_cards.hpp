@@ -147,12 +147,13 @@ struct BoxCard {
 /// What a rank of `p2p` says to all others, as a notification of its agent.
 struct Saying {
   static constexpr std::size_t most_text = 48 << 10;  // longer ones are cut
-  enum class Kind : std::uint8_t { aborted = 1, left = 2, tensor_offered = 3, tensor_mapped = 4 };
+  enum class Kind : std::uint8_t { aborted = 1, left = 2, tensor_offered = 3, tensor_mapped = 4, agreed = 5 };
 
   Kind kind = Kind::aborted;
   /// left: of the last collective that it has called; of a tensor: of its registration
   std::uint64_t number = 0;
-  std::string text;  ///< aborted: why; of a tensor: an Outcome and a TensorCard, or a TensorPlaces
+  /// aborted: why; of a tensor: an Outcome and a TensorCard, or a TensorPlaces; agreed: an Outcome and a card
+  std::string text;
 
   [[nodiscard]] std::string encode() const;
   [[nodiscard]] static Result<Saying> decode(std::string_view bytes);
@@ -165,6 +166,16 @@ struct TensorCard {
 
   [[nodiscard]] std::string encode() const;
   [[nodiscard]] static Result<TensorCard> decode(std::string_view bytes);
+};
+
+/// The elements of a rank in a window of `p2p`.
+struct ElementsCard {
+  std::uint64_t count = 0;
+  DType dtype = DType::float32;
+
+  [[nodiscard]] std::string encode() const;
+  ///   errors  corrupt (no such type, more elements than any memory)
+  [[nodiscard]] static Result<ElementsCard> decode(std::string_view bytes);
 };
 
 /// Where a rank of `p2p` sees the tensors of all ranks; 0: nowhere.

@@ -51,6 +51,8 @@ int check_later(unsigned nines, std::string_view bytes) {
       return check<TensorCard>(bytes);
     case 5:
       return check<TensorPlaces>(bytes, std::size_t{3});
+    case 6:
+      return check<ElementsCard>(bytes);
     case 14:
       return check<CardPiece>(bytes);
     default:

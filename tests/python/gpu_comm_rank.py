@@ -218,6 +218,59 @@ def check_billions(r):
             sys.exit(f"rank {r.rank}: an exchange of {count} elements is wrong from {first} on")
 
 
+def check_windows(r):
+    """Each rank puts to the next one on a stream of its own, and signals; kernels read mapped memory."""
+    following, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
+    stream = torch.cuda.Stream(r.device)
+    for count in COUNTS:
+        inputs = r.inputs(count, torch.float32)
+        mine = torch.zeros(count + 5, device=r.device)
+        torch.cuda.synchronize()
+        window = r.comm.new_window(mine)
+        for is_async in (False, True):
+            with torch.cuda.stream(stream):
+                sent = r.on_gpu(inputs[r.rank]) + 1
+                window.put(sent, following, 5, async_op=is_async, stream=stream)
+                window.signal(following, async_op=is_async, stream=stream)
+            if window.wait_signal(before) != 1:
+                sys.exit(f"rank {r.rank}: the signal is not 1")
+            r.same(mine[5:], inputs[before] + 1, f"put of {count}")
+            r.same(mine[:5], torch.zeros(5), f"before a put of {count}")
+            window.flush()
+            r.comm.barrier()
+            mine.zero_()
+            torch.cuda.synchronize()
+            r.comm.barrier()
+            torch.cuda.synchronize()
+        mine[0] = r.rank
+        torch.cuda.synchronize()
+        r.comm.barrier()
+        got = torch.empty(1, device=r.device)
+        window.get(got, following, 0)
+        r.same(got, torch.tensor([float(following)]), "get")
+        mapped = torch.from_dlpack(window.map_remote_tensor(following))
+        r.same(mapped[:1] + 1, torch.tensor([following + 1.0]), "mapped memory")
+        r.comm.barrier()
+        torch.cuda.synchronize()
+        del mapped
+        window.tensor_deregister()
+    numbers = torch.zeros(3, dtype=torch.int64, device=r.device)
+    torch.cuda.synchronize()
+    window = r.comm.new_window(numbers)
+    for _ in range(10):
+        window.atomic_add(0, 1, r.rank + 1)
+    r.comm.barrier()
+    if r.rank == 0:
+        r.same(numbers, torch.tensor([0, 10 * r.size * (r.size + 1) // 2, 0]), "sum of atomic_add")
+    try:
+        window.wait_signal(before, timeout=0.05)
+        sys.exit(f"rank {r.rank}: a wait in vain has ended")
+    except headrace.TimedOut as error:
+        sys.stdout.write(f"a wait in vain: {error}\n")
+    r.comm.barrier()
+    window.tensor_deregister()
+
+
 def check_errors(r):
     """What does not fit is refused on this rank, and the communicator goes on."""
     for tensor, what in (
@@ -243,6 +296,7 @@ CHECKS = [
     check_split,
     check_registered,
     check_pool,
+    check_windows,
     check_errors,
     check_billions,
 ]
@@ -256,6 +310,8 @@ def main(backend, gpu, rank, size, folder, only=None):
         for check in CHECKS:
             is_wanted = check.__name__ == only if only else check is not check_billions
             if not is_wanted or (check is check_split and int(size) < 2):
+                continue
+            if check is check_windows and backend != "p2p":
                 continue
             check(Rank(comm, device))
             sys.stdout.write(f"{check.__name__}: right\n")

@@ -80,6 +80,7 @@ typedef struct headrace_window_options {
   int32_t async; /* return at once; asynchronous operations of a window run one after another */
   int32_t reserved;
   int64_t timeout_ns; /* from the call on; negative: the communicator's */
+  void* stream;       /* as in headrace_op_options */
 } headrace_window_options;
 #define HEADRACE_WINDOW_OPTIONS_INIT \
   { .struct_size = sizeof(headrace_window_options), .timeout_ns = -1 }

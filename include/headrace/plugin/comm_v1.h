@@ -16,14 +16,15 @@
  *             argument is valid during the call unless its sentence says longer
  *   threads   any entry may be called from any thread. Of one communicator the host begins one collective
  *             (issue, split, shrink, tensor_register, tensor_deregister, suspend, resume, init_handle,
- *             reconfigure) at a time, and one message (issue of send or recv) at a time. These two,
- *             `abort`, `progress` and the setters may be called beside each other. `progress` is never
- *             called twice at once. `close` comes last, beside no other entry
+ *             reconfigure, window_open, window_close, window_issue) at a time, and one message (issue of send
+ *             or recv) at a time. These two, `abort`, `progress` and the setters may be called beside each
+ *             other. `progress` is never called twice at once. `close` comes last, beside no other entry
  *   locks     while the host is in an entry it holds no lock that one of its functions takes, so a backend
  *             may hold its own while it calls the host
  *   blocking  `open`, `split` and `reconfigure` may wait for other ranks, until meeting_timeout_ns.
  *             `issue` may too, if it runs the operation in the call, and so may tensor_register,
- *             tensor_deregister, suspend and resume: until their timeout_ns or `abort`. No other entry may
+ *             tensor_deregister, suspend, resume, window_open and window_close: until their timeout_ns or
+ *             `abort`. No other entry may
  *   re-entry  inside a host function the host calls no entry of the communicator
  *   errors    an entry that can fail returns a value of headrace_code_v1 and may write a sentence into `why`:
  *             what was tried, with its values. The host puts rank, operation and communicator before it
@@ -71,9 +72,15 @@ typedef enum headrace_comm_operation_v1 {
   HEADRACE_COMM_SEND = 18,
   HEADRACE_COMM_RECV = 19,
   HEADRACE_COMM_DEVICE_ALL_TO_ALL_V_SINGLE =
-      24 /* inputs: the elements, the output splits, the input splits.
-            Splits are int64, read when the operation begins: refuse those
-            that do not fit, and write nothing beside the output */
+      24, /* inputs: the elements, the output splits, the input splits.
+             Splits are int64, read when the operation begins: refuse those
+             that do not fit, and write nothing beside the output */
+  /* Of windows: window_issue takes them, and `issue` does not. */
+  HEADRACE_COMM_PUT = 34,
+  HEADRACE_COMM_GET = 35,
+  HEADRACE_COMM_SIGNAL = 36,
+  HEADRACE_COMM_WAIT_SIGNAL = 37,
+  HEADRACE_COMM_ATOMIC_ADD = 38
 } headrace_comm_operation_v1;
 
 /* The values of headrace::ReduceOp::Kind, whose comment says what each does with which type. They never
@@ -127,6 +134,57 @@ typedef struct headrace_comm_call_v1 {
   void* stream;                     /* on a GPU: a CUstream, NULL: its default stream; else NULL */
 } headrace_comm_call_v1;
 
+/* What a signal does to the word that its sender has at the receiver. The values of headrace::Signal::Kind.
+ * They never change. */
+typedef enum headrace_comm_signal_v1 {
+  HEADRACE_COMM_SIGNAL_ADD = 0,
+  HEADRACE_COMM_SIGNAL_SET = 1
+} headrace_comm_signal_v1;
+
+/* How a word, unsigned, compares with a value. The values of headrace::Comparison. They never change. */
+typedef enum headrace_comm_comparison_v1 {
+  HEADRACE_COMM_EQ = 0,
+  HEADRACE_COMM_NE = 1,
+  HEADRACE_COMM_LT = 2,
+  HEADRACE_COMM_LE = 3,
+  HEADRACE_COMM_GT = 4,
+  HEADRACE_COMM_GE = 5,
+  HEADRACE_COMM_TAKE = 6 /* it is above 0; the wait takes 1 from it */
+} headrace_comm_comparison_v1;
+
+/* The memory of a window on this rank, and what is known of the others. `counts` and `places` are the host's,
+ * with an entry for each rank. */
+typedef struct headrace_comm_window_v1 {
+  size_t struct_size;
+  /* Of this rank. With a count and no address the backend makes them, filled with zeros, sets the address,
+   * and frees them after window_close. The same type on all ranks: invalid_argument. */
+  headrace_comm_elements_v1 elements;
+  uint64_t window;  /* set by the backend: a number, not 0, for the entries below */
+  uint64_t* counts; /* set by the backend: elements of each rank */
+  uint64_t* places; /* set by the backend: where this rank's device sees those of each rank; 0: nowhere */
+  /* set by the backend: a headrace_device_window_v1 (headrace/device/window_v1.h) in memory of the device,
+   * until window_close; NULL: its windows are not for kernels */
+  void* device_window;
+} headrace_comm_window_v1;
+
+/* One operation of a window. It has an end and a deadline of its own: an error ends no other one. The
+ * elements and `result` are in place until the work has ended; all else until window_issue returns. */
+typedef struct headrace_comm_window_call_v1 {
+  size_t struct_size;
+  int32_t operation; /* headrace_comm_operation_v1: one of windows; refuse one that you do not know */
+  int32_t async;     /* as in a call; wait_signal and atomic_add wait for no stream then */
+  uint64_t window;   /* of window_open */
+  int32_t peer;      /* whose elements, or to whom or from whom the signal goes. May be this rank */
+  int32_t kind;      /* of signal: headrace_comm_signal_v1; of wait_signal: headrace_comm_comparison_v1 */
+  headrace_comm_elements_v1 elements; /* of put and get: this rank's */
+  uint64_t offset;                    /* of put, get and atomic_add: the first element of the peer's */
+  uint64_t value;                     /* of signal, wait_signal and atomic_add, whose sums wrap around */
+  uint64_t* result;   /* of wait_signal and atomic_add: the value before, once the work has ended well. Of 4
+                         bytes   with a sign: extended */
+  int64_t timeout_ns; /* from now on, or from when its stream has come to it; negative: none */
+  void* stream;       /* as in a call */
+} headrace_comm_window_call_v1;
+
 /* ------------------------------------------------------------------ functions of the host */
 
 typedef struct headrace_comm_host_v1 {
@@ -137,7 +195,8 @@ typedef struct headrace_comm_host_v1 {
 
   /* Ends a work for which `issue` returned HEADRACE_COMM_BEGUN: once, from any thread, also inside `issue`.
    * Afterwards the backend touches none of its elements. A work that has ended is ignored.
-   *   code     0, or headrace_code_v1: then the communicator ends, and `abort` follows on another thread
+   *   code     0, or headrace_code_v1: then the communicator ends, and `abort` follows on another thread,
+   *            unless the work is of window_issue
    *   message  may be NULL
    *   source   of a recv: the rank that sent; else not read */
   void (*end)(void* context, uint64_t work, int32_t code, const char* message, size_t length, int32_t source);
@@ -286,6 +345,23 @@ typedef struct headrace_comm_backend_v1 {
    * The host gives no store. Else as `open`. Both NULL: reconfigure returns not_supported. */
   int32_t (*reconfigure)(void* comm, const char* uuid, const headrace_bytes_v1* handles,
                          const headrace_comm_setup_v1* setup, void** made, headrace_text_v1* why);
+
+  /* ---- since version 1.2: windows. All three, or NULL: there are none */
+
+  /* Registers elements of this rank that the others put to and get from, and a word for each ordered pair of
+   * ranks, 0 at first. A collective, as tensor_register. An error on one rank is one on all.
+   *   owns  the elements stay in place until window_close succeeds, or `close` */
+  int32_t (*window_open)(void* comm, headrace_comm_window_v1* window, int64_t timeout_ns,
+                         headrace_text_v1* why);
+  /* Takes the window back: afterwards no rank uses the elements. A collective, as tensor_deregister. It ends
+   * waits of this rank that are under way, with canceled, and waits for its other works. */
+  int32_t (*window_close)(void* comm, uint64_t window, int64_t timeout_ns, headrace_text_v1* why);
+  /* Begins an operation, as `issue`, which no other rank takes part in. Rank, range and types have been
+   * checked. Operations of a window on this rank run in the order of issue, but wait_signal, which waits for
+   * none and is waited for by none. A signal after a put to the same rank comes after its bytes. If `end`
+   * tells an error, the communicator goes on. */
+  int32_t (*window_issue)(void* comm, const headrace_comm_window_call_v1* call, uint64_t work,
+                          headrace_text_v1* why);
 } headrace_comm_backend_v1;
 
 /* The size of the table in version 1.0. */

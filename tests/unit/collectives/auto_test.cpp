@@ -2,6 +2,7 @@
 // Communicators over `auto`: p2p over the fake GPUs of the plugin and a fake NCCL on the same GPUs. Which one
 // had a call shows in the calls that the fake NCCL counts.
 #include "gpu_ranks.hpp"
+#include "gpu_windows.hpp"
 
 #include "choice/backend.hpp"
 #include "p2p/backend.hpp"
@@ -464,6 +465,8 @@ TEST_F(CommOnAuto, hooks_hear_of_each_call_once_and_numbers_have_no_gaps) {
     EXPECT_EQ(completed, 3);
   });
 }
+
+TEST_F(CommOnAuto, windows_are_those_of_p2p) { with_ranks(2, use_windows); }
 
 TEST_F(CommOnAuto, a_late_call_names_backend_and_rank) { with_ranks(3, wait_in_vain); }
 

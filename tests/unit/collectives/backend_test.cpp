@@ -171,6 +171,12 @@ TEST(CommFactory, refuses_a_table_that_is_not_right) {
       {[](auto& table) { table.close = nullptr; }, "no entry `close`"},
       {[](auto& table) { table.issue = nullptr; }, "no entry `issue`"},
       {[](auto& table) { table.abort = nullptr; }, "no entry `abort`"},
+      {[](auto& table) {
+         table.window_close = [](void*, std::uint64_t, std::int64_t, headrace_text_v1*) -> std::int32_t {
+           return HEADRACE_OK;
+         };
+       },
+       "some of `window_open`"},
       {[](auto& table) { table.group_start = [](void*) {}; }, "one of `group_start` and `group_end`"},
       {[](auto& table) { table.suspend = [](void*, std::int64_t, headrace_text_v1*) { return 0; }; },
        "one of `suspend` and `resume`"},

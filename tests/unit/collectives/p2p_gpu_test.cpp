@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators over p2p on GPUs, ranks as threads.
 #include "gpu_ranks.hpp"
+#include "gpu_windows.hpp"
 
 #include "gpu/gpus.hpp"
 
@@ -23,6 +24,7 @@ class CommOnP2pRealGpus : public testing::Test {
       overlap(comm, gpu);
       capture(comm, gpu);
       split_backwards(comm, gpu);
+      use_windows(comm, gpu);
       gpu.meet();
       if (comm.size() > 1)
         abort_one_rank(comm, gpu);
@@ -30,6 +32,7 @@ class CommOnP2pRealGpus : public testing::Test {
         must(comm.finalize());
     });
     if (size > 1) with_real_gpus("p2p", size, gpus, wait_in_vain);
+    if (size > 1) with_real_gpus("p2p", size, gpus, abort_while_others_wait);
   }
 };
 

@@ -98,11 +98,9 @@ Result<Work> message(Comm& comm, const Elements& elements) {
   return comm.rank() == 0 ? comm.send(elements, 1) : comm.recv(elements, 0);
 }
 
-Result<void> window_call(Comm& comm, Op op, DType dtype) {
+Result<void> window_call(Comm& comm, Op op, const Elements& elements) {
   HEADRACE_TRY(window, comm.new_window());
-  const Elements own = must(window.allocate(1, dtype));
-  std::array<std::byte, 16> bytes{};
-  const Elements elements{bytes.data(), 1, own.dtype};
+  must(window.allocate(1, elements.dtype));
   Result<void> done;
   const auto keep = [&done](const auto& result) {
     if (!result) done = result.error();
@@ -179,7 +177,7 @@ Result<void> one_call(Comm& comm, Op op, DType dtype, ReduceOp::Kind reduction, 
     case Op::monitored_barrier:
       return comm.monitored_barrier();
     default:
-      return window_call(comm, op, dtype);
+      return window_call(comm, op, out);
   }
 }
 

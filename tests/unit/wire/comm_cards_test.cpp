@@ -134,6 +134,20 @@ TEST(TensorPlaces, has_a_place_for_each_rank) {
   EXPECT_THAT(TensorPlaces::decode(bytes, 2).error().message, HasSubstr("8 bytes follow"));
 }
 
+TEST(ElementsCard, of_an_impossible_type_or_count_is_refused) {
+  const std::string bytes = ElementsCard{7, DType::int64}.encode();
+  const auto read = ElementsCard::decode(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->count, 7U);
+  EXPECT_EQ(read->dtype, DType::int64);
+  expect_refused_if_cut<ElementsCard>(bytes, bytes.size());
+  EXPECT_THAT(ElementsCard::decode(bytes + "x").error().message, HasSubstr("1 bytes follow"));
+  EXPECT_THAT(ElementsCard::decode(ElementsCard{1, static_cast<DType>(dtype_count)}.encode()).error().message,
+              HasSubstr("does not exist"));
+  EXPECT_THAT(ElementsCard::decode(ElementsCard{UINT64_MAX, DType::int64}.encode()).error().message,
+              HasSubstr("more than any memory"));
+}
+
 TEST(Saying, is_read_as_it_was_written_and_its_text_is_cut) {
   const Saying saying{Saying::Kind::left, 7, std::string(Saying::most_text + 1, 'x')};
   const auto read = Saying::decode(saying.encode());
@@ -143,7 +157,7 @@ TEST(Saying, is_read_as_it_was_written_and_its_text_is_cut) {
   EXPECT_EQ(read->text, std::string(Saying::most_text, 'x'));
   const std::string bytes = Saying{Saying::Kind::aborted, 0, "why"}.encode();
   expect_refused_if_cut<Saying>(bytes, bytes.size());
-  EXPECT_THAT(Saying::decode("\5" + bytes.substr(1)).error().message, HasSubstr("kind 5 is none"));
+  EXPECT_THAT(Saying::decode("\6" + bytes.substr(1)).error().message, HasSubstr("kind 6 is none"));
 }
 
 const WindowCard example{3, 77, 5, 6, 1000, 4096, DType::int64, true, {"agent", "metadata"}};
