@@ -25,7 +25,7 @@
 #define HEADRACE_DEVICE __device__ __forceinline__
 #else
 #include <chrono>
-#include <cstring>
+#include <thread>
 #define HEADRACE_DEVICE inline
 #endif
 
@@ -62,6 +62,7 @@ HEADRACE_DEVICE uint64_t clock_ns() {
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   return now;
 }
+HEADRACE_DEVICE void pause() {}
 template <Scope scope>
 HEADRACE_DEVICE unsigned lane() {
   if (scope == Scope::thread) return 0;
@@ -96,6 +97,7 @@ inline uint64_t clock_ns() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
                                std::chrono::nanoseconds(1));
 }
+inline void pause() { std::this_thread::yield(); }
 template <Scope>
 unsigned lane() {
   return 0;
@@ -267,6 +269,7 @@ class Window {
     constexpr unsigned looks_between = 256;  // a look at host memory costs a read over PCIe
     const uint64_t began = detail::clock_ns();
     for (unsigned looks = 0; !detail::holds(comparison, detail::acquire(word), value); ++looks) {
+      detail::pause();
       if (looks % looks_between != 0) continue;
       if (detail::acquire(reinterpret_cast<const uint64_t*>(handle_.abort)) != 0) return false;
       if (handle_.timeout_ns < 0) continue;
