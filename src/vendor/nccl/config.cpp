@@ -27,10 +27,10 @@ struct Field {
   std::uint64_t Struct::*large = nullptr;
 };
 
-#define HEADRACE_NCCL_FIELD(type, kind, hint, version, member)                            \
-  Field<type> {                                                                           \
-    .name = hint, .since = version, .end = offsetof(type, member) + sizeof(type::member), \
-    .kind = &type::member                                                                 \
+#define HEADRACE_NCCL_FIELD(type, kind, hint, version, member)                                \
+  Field<type> {                                                                               \
+    .name = (hint), .since = (version), .end = offsetof(type, member) + sizeof(type::member), \
+    .kind = &type::member                                                                     \
   }
 #define HEADRACE_NCCL_NUMBER(name, since, member) HEADRACE_NCCL_FIELD(Config, number, name, since, member)
 #define HEADRACE_NCCL_TEXT(name, since, member) HEADRACE_NCCL_FIELD(Config, text, name, since, member)
