@@ -34,7 +34,9 @@ Status Link::post(Request& request, const PostPlan& plan) {
   request.unended_ = 0;
   request.number_ = 0;
   request.status_ = {};
-  posted_.insert(&request);
+  request.canceling_ = false;
+  request.post_ = next_post_++;
+  posted_.emplace(request.post_, &request);
   if (plan.counted) {
     without_number_.push_back(&request);
     give_numbers();
@@ -104,8 +106,8 @@ void Link::cut_all(Request& request) {
 }
 
 void Link::cancel(Request& request, std::uint64_t now_ns) {
-  if (!posted_.contains(&request)) return;
-  canceling_.try_emplace(&request, now_ns);
+  if (!request.posted_ || std::exchange(request.canceling_, true)) return;
+  canceling_.push_back({&request, now_ns});
   std::erase(without_number_, &request);
   stop_cutting(request, {Code::canceled});
   finish_if_done(request);
@@ -127,8 +129,9 @@ void Link::piece_ended(Request& request, Status status) {
 void Link::finish_if_done(Request& request) {
   if (!request.cut_all_ || request.unended_ > 0) return;
   if (request.number_ != 0) use_up_number(request);
-  posted_.erase(&request);
-  canceling_.erase(&request);
+  posted_.erase(request.post_);
+  if (request.canceling_)
+    std::erase_if(canceling_, [&](const Canceling& each) { return each.request == &request; });
   request.posted_ = false;
   events_.ended(*this, request, request.status_);
 }

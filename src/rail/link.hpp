@@ -15,11 +15,10 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace headrace::rail {
@@ -133,12 +132,17 @@ class Link {
   std::uint64_t born_ns_ = 0;
   bool lost_ = false;
 
-  std::unordered_set<Request*> posted_;
+  std::map<std::uint64_t, Request*> posted_;  // by the number of their post, so in order
+  std::uint64_t next_post_ = 1;
   std::deque<Request*> without_number_;  // wait for one
   std::deque<Request*> uncut_;           // have bytes left to be cut, the next one first
   std::deque<Piece> repeats_;
-  std::unordered_map<Request*, std::uint64_t> canceling_;  // since when
-  std::deque<std::string> outgoing_;                       // messages
+  struct Canceling {
+    Request* request;
+    std::uint64_t since_ns;
+  };
+  std::vector<Canceling> canceling_;
+  std::deque<std::string> outgoing_;  // messages
   std::uint64_t next_token_ = 1;
   std::uint32_t turn_ = 0;
   std::vector<Move> moves_;  // of the piece that is posted

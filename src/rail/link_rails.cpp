@@ -261,7 +261,7 @@ void Link::lose(const std::string& why) {
   outgoing_.clear();
   for (Rail& rail : rails_) rail.unfinished.clear();
   const auto requests = std::exchange(posted_, {});
-  for (Request* const request : requests) {
+  for (const auto& [post, request] : requests) {
     request->posted_ = false;
     const Status status = request->status_.ok() ? Status{Code::peer_lost} : request->status_;
     events_.ended(*this, *request, status);

@@ -48,6 +48,8 @@ class Request {
 
   PostPlan plan_;
   bool posted_ = false;
+  bool canceling_ = false;
+  std::uint64_t post_ = 0;  // its number in the link
   bool cut_all_ = false;
   bool settled_ = false;  // its chunks have no marks
   PagePosition next_;

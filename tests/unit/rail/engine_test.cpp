@@ -231,7 +231,7 @@ struct Chaos {
   /// Never the first of either side, so that one rail lives.
   void hurt_one() {
     const int side = static_cast<int>(random() % 2);
-    const unsigned nic = 1 + static_cast<unsigned>(random() % (side == 0 ? 2 : 2));
+    const unsigned nic = 1 + static_cast<unsigned>(random() % 2);
     const std::string name = TwoEngines::name(side, nic);
     if (dead.erase(name) > 0) {
       engines.net.revive(name);
