@@ -7,6 +7,7 @@ give with torch's own on the CPU. Prints a line for each check, and ends with co
 CHECK: one of them; none: all but check_billions, which needs 25 GB of GPU memory for each rank.
 """
 
+import os
 import sys
 
 import torch
@@ -271,6 +272,70 @@ def check_windows(r):
     window.tensor_deregister()
 
 
+RING = r"""
+#include <headrace/device/window.cuh>
+using namespace headrace::device;
+
+template <Scope scope>
+__device__ void ring(const headrace_device_window_v1* handle, const float* from, float* sums, int count,
+                     int rounds, unsigned* failed) {
+  const Window window(handle);
+  const unsigned following = (window.rank() + 1) % window.size();
+  const unsigned before = (window.rank() + window.size() - 1) % window.size();
+  const unsigned lane = detail::lane<scope>(), lanes = detail::lanes<scope>();
+  for (int round = 0; round < rounds; ++round) {
+    if (!window.put<scope>(following, 4, from + round * count, 4ull * count)) { *failed = 1; return; }
+    window.signal<scope>(following, 3, 1);
+    if (!window.wait_signal<scope>(before, 3, Comparison::ge, round + 1)) { *failed = 2; return; }
+    const float* const mine = static_cast<const float*>(window.peer_address(window.rank())) + 1;
+    for (int i = lane; i < count; i += lanes) sums[i] += mine[i];
+    if (!window.barrier<scope>(5)) { *failed = 3; return; }
+  }
+  if (window.put<scope>(following, 8, from, 4ull * count)) *failed = 4;  // it does not fit
+}
+
+extern "C" __global__ void by_block(const headrace_device_window_v1* handle, const float* from, float* sums,
+                                    int count, int rounds, unsigned* failed) {
+  ring<Scope::block>(handle, from, sums, count, rounds, failed);
+}
+extern "C" __global__ void by_warp(const headrace_device_window_v1* handle, const float* from, float* sums,
+                                    int count, int rounds, unsigned* failed) {
+  ring<Scope::warp>(handle, from, sums, count, rounds, failed);
+}
+extern "C" __global__ void by_thread(const headrace_device_window_v1* handle, const float* from, float* sums,
+                                    int count, int rounds, unsigned* failed) {
+  ring<Scope::thread>(handle, from, sums, count, rounds, failed);
+}
+"""
+
+
+def check_device_window(r):
+    """Kernels put to the next rank, signal, wait and meet, at each scope; cupy compiles them with nvcc."""
+    import cupy
+    import numpy
+
+    header = os.path.join(os.path.dirname(__file__), "..", "..", "include")
+    module = cupy.RawModule(code=RING, backend="nvcc", options=("-std=c++17", f"-I{os.path.abspath(header)}"))
+    rounds = 20
+    for name, threads, count in (("by_block", 256, 4099), ("by_warp", 32, 515), ("by_thread", 1, 33)):
+        inputs = r.inputs(rounds * count, torch.float32)
+        mine, sums = torch.zeros(count + 1, device=r.device), torch.zeros(count, device=r.device)
+        source, failed = r.on_gpu(inputs[r.rank]), torch.zeros(1, dtype=torch.int32, device=r.device)
+        window = r.comm.new_window(mine)
+        handle = numpy.uint64(window.get_device_window())
+        pointers = [numpy.uint64(tensor.data_ptr()) for tensor in (source, sums, failed)]
+        torch.cuda.synchronize()
+        module.get_function(name)(
+            (1,), (threads,), (handle, *pointers[:2], numpy.int32(count), numpy.int32(rounds), pointers[2])
+        )
+        torch.cuda.synchronize()
+        r.same(failed, torch.zeros(1, dtype=torch.int32), f"what {name} found")
+        r.same(sums, inputs[(r.rank - 1) % r.size].reshape(rounds, count).sum(0), name)
+        r.comm.barrier()
+        torch.cuda.synchronize()
+        window.tensor_deregister()
+
+
 def check_errors(r):
     """What does not fit is refused on this rank, and the communicator goes on."""
     for tensor, what in (
@@ -297,6 +362,7 @@ CHECKS = [
     check_registered,
     check_pool,
     check_windows,
+    check_device_window,
     check_errors,
     check_billions,
 ]
@@ -311,7 +377,7 @@ def main(backend, gpu, rank, size, folder, only=None):
             is_wanted = check.__name__ == only if only else check is not check_billions
             if not is_wanted or (check is check_split and int(size) < 2):
                 continue
-            if check is check_windows and backend != "p2p":
+            if check in (check_windows, check_device_window) and backend != "p2p":
                 continue
             check(Rank(comm, device))
             sys.stdout.write(f"{check.__name__}: right\n")
