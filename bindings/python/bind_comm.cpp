@@ -67,7 +67,7 @@ std::shared_ptr<PyStore> set_place(CommOptions& options, std::optional<std::stri
   }
   if (store.is_none()) return nullptr;
   options.meeting.clear();
-  auto made = PyStore::open(store);
+  auto made = PyStore::open(store, options.device != "cpu");  // splits on GPUs meet there
   options.store = made;
   return made;
 }
@@ -87,7 +87,7 @@ nb::object open_comm(CommOptions options, const std::shared_ptr<PyStore>& store)
   options.interrupted = interrupted_by_signal;
   auto opened = without_gil([&] { return headrace::Comm::open(options); });
   if (store) {
-    store->forget();
+    if (!opened || !store->lasts()) store->forget();
     if (!opened && store->raised().is_valid()) raise_of_store(opened.error(), store->raised());
   }
   return nb::cast(new PyComm(PyComm::take_uninterrupted(std::move(opened))), nb::rv_policy::take_ownership);

@@ -30,14 +30,14 @@ Error missing(const std::string& key) { return {Code::not_found, "\"" + key + "\
 
 }  // namespace
 
-std::shared_ptr<PyStore> PyStore::open(nb::handle object) {
+std::shared_ptr<PyStore> PyStore::open(nb::handle object, bool lasts) {
   for (const char* method : {"set", "get", "wait"})
     if (!nb::hasattr(object, method))
       raise_invalid("store is " + shown(object) + ", which has no method " + method +
                     ": give an object like torch.distributed.Store, with set(key, value), get(key) and "
                     "wait([key], timedelta)");
   nb::object kept = nb::borrow(object);
-  return hold<PyStore>(kept);
+  return hold<PyStore>(kept, lasts);
 }
 
 template <class Call>

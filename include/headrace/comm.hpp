@@ -28,6 +28,9 @@ class CommStore {
   virtual Result<void> set(const std::string& key, const std::string& value) = 0;
   /// The value of a key. errors: not_found (no value yet)
   virtual Result<std::string> get(const std::string& key) = 0;
+  /// Whether `split` and `shrink` may call it, too, as long as the communicator lives. Backends of GPUs need
+  /// it there. False: it is called while the communicator opens alone.
+  [[nodiscard]] virtual bool lasts() const { return false; }
 };
 
 struct CommOptions {

@@ -196,7 +196,7 @@ Result<std::shared_ptr<Comm::Core>> TableComm::open(const headrace_comm_backend_
   HEADRACE_TRY_VOID(made->start([&](const headrace_comm_setup_v1& setup, void** comm, headrace_text_v1* why) {
     return table.open(table.context, &setup, comm, why);
   }));
-  if (options.store) made->host_->store->leave_place();
+  if (options.store && !options.store->lasts()) made->host_->store->leave_place();
   return std::shared_ptr<Core>(std::move(made));
 }
 

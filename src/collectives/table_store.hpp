@@ -29,7 +29,7 @@ class TableStore {
 
   /// The open place; null: none.
   [[nodiscard]] const std::shared_ptr<CommStore>& place() const { return place_; }
-  /// A store of the caller is there while the communicator opens alone.
+  /// Of a store of the caller that is there while the communicator opens alone.
   void leave_place() { place_.reset(); }
 
  private:

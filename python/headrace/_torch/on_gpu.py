@@ -30,7 +30,7 @@ class GpuWork:
     def wait(self, timeout: float | timedelta | None = None) -> None:
         """Later work of the current stream waits for the operation. With a timeout the caller waits."""
         if timeout is None:
-            self._work.wait_on(torch.cuda.current_stream(self._device))
+            self._work.wait_on(torch._C._cuda_getCurrentRawStream(self._device.index))
         else:
             self._work.wait_blocking(timeout)
 
@@ -57,7 +57,7 @@ class OnGpu:
         self.comm, self.device = comm, device
 
     def current_stream(self) -> int:
-        return int(torch.cuda.current_stream(self.device).cuda_stream)
+        return torch._C._cuda_getCurrentRawStream(self.device.index)  # which torch.compile does not trace
 
     def batch_op_create(self) -> GpuBatch:
         return GpuBatch(self.comm.batch_op_create(), self)
