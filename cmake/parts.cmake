@@ -49,8 +49,8 @@ endfunction()
 
 # src/<room>/*.cpp -> static library headrace_<room> that sees the rooms of the levels below it.
 function(headrace_add_room room)
-  if(room STREQUAL "vendor")
-    headrace_glob(sources src/vendor/*.cpp src/vendor/*/*.cpp)
+  if(room STREQUAL "vendor" OR room STREQUAL "rail")
+    headrace_glob(sources src/${room}/*.cpp src/${room}/*/*.cpp)
   else()
     headrace_glob(sources src/${room}/*.cpp)
   endif()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two engines over fake NICs, and writes whose bytes, counts and quiet memory are checked all the time.
+// Two engines, over fake NICs or others, and writes whose bytes, counts and quiet memory are checked all the
+// time.
 //
 // The receiver overwrites the target of a request when it is counted, and the sender its source when it has
 // ended: a byte that is read or written later shows.
@@ -58,27 +59,23 @@ struct Side final : EngineEvents {
   std::unique_ptr<Engine> engine;
 };
 
-class TwoEngines {
+/// Two engines over any NICs.
+class EnginePair {
  public:
-  TwoEngines(unsigned nics, unsigned peer_nics, std::uint64_t seed = 1, const LinkOptions& options = {})
-      : net(seed), clock_(net) {
-    const unsigned counts[] = {nics, peer_nics};
-    for (int side = 0; side < 2; ++side) {
-      std::vector<std::unique_ptr<Provider>> providers;
-      for (unsigned i = 0; i < counts[side]; ++i) providers.push_back(net.open(name(side, i), speed_of(i)));
-      auto opened = Engine::open(std::move(providers), sides[side], clock_, options);
-      EXPECT_TRUE(opened);
-      sides[side].engine = std::move(*opened);
-    }
-  }
-  /// The engines go before the network.
-  ~TwoEngines() {
-    for (Side& side : sides) side.engine.reset();
-  }
+  EnginePair() = default;
+  EnginePair(const EnginePair&) = delete;
+  EnginePair& operator=(const EnginePair&) = delete;
+  virtual ~EnginePair() = default;
 
-  static std::string name(int side, unsigned nic) { return (side == 0 ? "a" : "b") + std::to_string(nic); }
-  static std::uint64_t speed_of(unsigned nic) { return (nic + 1) * 100'000'000'000ULL; }
+  /// Lets both engines work, and time pass.
+  virtual void step() = 0;
 
+  void open(int side, std::vector<std::unique_ptr<Provider>> providers, const Clock& clock,
+            const LinkOptions& options) {
+    auto opened = Engine::open(std::move(providers), sides[side], clock, options);
+    ASSERT_TRUE(opened) << opened.error().message;
+    sides[side].engine = std::move(*opened);
+  }
   void connect() {
     auto link = sides[0].engine->connect(sides[1].engine->address());
     ASSERT_TRUE(link);
@@ -87,10 +84,6 @@ class TwoEngines {
       return sides[1].link != nullptr && sides[0].link->live_rails() == sides[1].link->live_rails() &&
              sides[0].link->live_rails() > 0;
     }));
-  }
-  void step() {
-    for (Side& side : sides) side.engine->poll();
-    if (!net.run_next()) net.advance(std::chrono::milliseconds(20));
   }
   template <class Holds>
   bool until(const Holds& holds, int steps = 400'000) {
@@ -101,8 +94,34 @@ class TwoEngines {
     return holds();
   }
 
-  FakeNics net;
   Side sides[2];
+};
+
+class TwoEngines final : public EnginePair {
+ public:
+  TwoEngines(unsigned nics, unsigned peer_nics, std::uint64_t seed = 1, const LinkOptions& options = {})
+      : net(seed), clock_(net) {
+    const unsigned counts[] = {nics, peer_nics};
+    for (int side = 0; side < 2; ++side) {
+      std::vector<std::unique_ptr<Provider>> providers;
+      for (unsigned i = 0; i < counts[side]; ++i) providers.push_back(net.open(name(side, i), speed_of(i)));
+      open(side, std::move(providers), clock_, options);
+    }
+  }
+  /// The engines go before the network.
+  ~TwoEngines() override {
+    for (Side& side : sides) side.engine.reset();
+  }
+
+  static std::string name(int side, unsigned nic) { return (side == 0 ? "a" : "b") + std::to_string(nic); }
+  static std::uint64_t speed_of(unsigned nic) { return (nic + 1) * 100'000'000'000ULL; }
+
+  void step() override {
+    for (Side& side : sides) side.engine->poll();
+    if (!net.run_next()) net.advance(std::chrono::milliseconds(20));
+  }
+
+  FakeNics net;
 
  private:
   NetClock clock_;
@@ -111,7 +130,7 @@ class TwoEngines {
 /// Requests from side 0 to side 1, each with its own memory.
 class Writes {
  public:
-  Writes(TwoEngines& engines, std::uint64_t bytes) : engines_(engines) {
+  Writes(EnginePair& engines, std::uint64_t bytes) : engines_(engines) {
     for (int side = 0; side < 2; ++side) {
       memory_[side].resize(bytes);
       auto registered = engines.sides[side].engine->register_memory(
@@ -244,7 +263,7 @@ class Writes {
     std::memset(memory_[0].data() + write.offset, 0xDD, write.pages * write.page_bytes);
   }
 
-  TwoEngines& engines_;
+  EnginePair& engines_;
   std::vector<std::uint8_t> memory_[2];
   LocalRegion local_[2];
   RemoteRegion remote_;

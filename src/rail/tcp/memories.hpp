@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that is registered with one NIC, and the keys by which peers name it.
+//
+// No pointer into it outlives a look-up's lock: whatever copies or receives holds a View meanwhile, so that
+// memory is quiet when `remove` has returned.
+#pragma once
+
+#include "rail/provider.hpp"
+#include "transport/region_table.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace headrace::rail::tcp {
+
+/// Bytes of a memory of this side, for this side's own posts or for a peer.
+using transport::Range;
+
+struct RegisteredMemory : transport::Region {
+  Access access = Access::local;
+};
+
+/// Thread-safe.
+class Memories {
+ public:
+  ///   errors  not_supported (a GPU's), invalid_argument (empty)
+  Result<MemoryId> add(const Memory& memory);
+  /// Waits for those that hold a View.
+  void remove(MemoryId id);
+
+  class View {
+   public:
+    explicit View(const Memories& memories) : view_(memories.table_) {}
+    /// Null: no such memory, outside of it, or not for peers in this way.
+    [[nodiscard]] std::byte* find(const Range& range, Access least);
+
+   private:
+    transport::RegionTable<RegisteredMemory>::View view_;
+  };
+
+ private:
+  transport::RegionTable<RegisteredMemory> table_;
+  std::atomic<std::uint32_t> next_ = 1;
+};
+
+struct Key {
+  std::uint64_t life = 0;
+  std::uint32_t memory = 0;
+  std::uint64_t bytes = 0;
+};
+[[nodiscard]] std::string encode(const Key& key);
+/// Bytes from outside.
+///   errors  corrupt
+[[nodiscard]] Result<Key> read_key(std::string_view bytes);
+
+}  // namespace headrace::rail::tcp

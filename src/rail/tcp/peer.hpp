@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// A peer of one NIC: one socket, and all posts over it.
+//
+// One socket keeps order, so a mark needs no counting of chunks, and its reset fences the rail. Where one
+// stream does not fill the link, a NIC is opened several times: each is a rail of its own.
+#pragma once
+
+#include "base/unique_fd.hpp"
+#include "rail/tcp/frame_reader.hpp"
+#include "rail/tcp/hello.hpp"
+#include "rail/tcp/nic_state.hpp"
+#include "rail/tcp/outgoing.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace headrace::rail::tcp {
+
+/// `state` outlives it.
+class Peer final : FrameReader::Handler {
+ public:
+  enum class Life : std::uint8_t {
+    connecting,  ///< the socket is
+    greeting,    ///< the hello of the other side has not come
+    usable,
+    lost,
+  };
+  /// How it came: a stranger is a socket that connected here and has not said hello.
+  enum class Role : std::uint8_t { added, stranger };
+  struct Setup {
+    PeerId id{};
+    Role role{};
+    std::uint64_t wanted_life = 0;  ///< of one that was added
+    std::string hello;              ///< the same
+    std::uint64_t deadline_ns = 0;  ///< for its hello
+    std::string where;              ///< for sentences
+  };
+  Peer(NicState& state, Setup setup, UniqueFd socket);
+  ~Peer() override;
+
+  [[nodiscard]] PeerId id() const { return setup_.id; }
+  [[nodiscard]] Life life() const { return life_; }
+  /// Nobody has heard of it yet.
+  [[nodiscard]] bool is_stranger() const { return setup_.role == Role::stranger && !joined_; }
+  [[nodiscard]] bool greets() const { return life_ == Life::connecting || life_ == Life::greeting; }
+  [[nodiscard]] std::uint64_t deadline_ns() const { return setup_.deadline_ns; }
+  [[nodiscard]] int socket() const { return socket_.get(); }
+  /// Something waits that `flush` could send.
+  [[nodiscard]] bool has_output() const {
+    return !blocked_ && !outgoing_.empty() && (life_ == Life::greeting || life_ == Life::usable);
+  }
+
+  // What the NIC passes on.
+  void on_ready(std::uint32_t events);
+  void flush();
+  /// Gives the next waiting message its receive. False: there is no such message, or no receive.
+  bool serve_offer();
+  /// Closes the socket and ends all posts; a peer that has a user hears `lost`.
+  void lose(const Error& why);
+  /// The same, without `lost`; then `dropped`.
+  void drop();
+
+  // What the user posts. The NIC has looked at the count of posts.
+  Result<RemoteId> load(std::string_view key);
+  void unload(RemoteId memory) { loaded_.erase(static_cast<std::uint32_t>(memory)); }
+  Status write(const Write& write);
+  Status read(const Read& read);
+  Status message(const LocalRange& bytes, std::uint64_t token);
+  void cancel(std::uint64_t token);
+
+ private:
+  struct Post {
+    FrameType type{};  // write, read, offer
+    std::uint64_t token = 0;
+    std::vector<Range> local;  // of a read and of a long message
+    bool sent = false;         // nothing of it waits here
+    bool done = false;         // its bytes are where they belong, as far as this side can see
+    std::uint64_t bytes = 0;   // of a read
+  };
+  struct Offer {
+    std::uint64_t post = 0;
+    std::uint32_t bytes = 0;
+    std::string short_message;
+  };
+  struct Taken {
+    Receive receive;
+    std::uint32_t bytes = 0;
+  };
+
+  // Greeting.
+  void on_connected();
+  Result<void> receive_hello();
+  Result<void> greeted();
+  Result<std::size_t> receive_some(std::byte* at, std::size_t bytes);
+
+  // Frames.
+  Result<void> receive();
+  Result<void> begin(const FrameHeader& header, std::vector<Range> ranges) override;
+  Result<void> end(const FrameHeader& header, std::string_view kept, bool refused) override;
+  Result<void> begin_request(const FrameHeader& header, std::vector<Range> ranges);
+  void begin_write(std::vector<Range> ranges);
+  void begin_read(const FrameHeader& header, std::vector<Range> ranges);
+  Result<void> begin_data(const FrameHeader& header);
+  Result<void> begin_message(const FrameHeader& header);
+  void end_write(const FrameHeader& header, bool refused);
+  Result<void> end_data(const FrameHeader& header, bool refused);
+  Result<void> end_offer(const FrameHeader& header, std::string_view kept);
+  void end_message(const FrameHeader& header);
+  Result<void> taken(const FrameHeader& header);
+  Result<void> ended(const FrameHeader& header);
+  void answer(std::uint64_t post, Code code);
+  void send_answer(FrameHeader header);
+  bool deliver_short(const Offer& offer, const Receive& receive);
+  void say_received(const Receive& receive, std::uint32_t bytes);
+
+  // Posts.
+  struct Moves {
+    std::vector<Range> local, remote;
+    std::uint64_t bytes = 0;
+  };
+  Status look_at(std::span<const Move> moves, Moves& looked) const;
+  [[nodiscard]] bool is_registered(const Range& range) const;
+  std::uint64_t keep(Post post);
+  void finished(const OutFrame& frame);
+  void end_post(std::map<std::uint64_t, Post>::iterator at, Code code);
+  void close();
+  void say(Event event);
+  void watch(bool output);
+  [[nodiscard]] Error lie(std::uint64_t post, std::string_view what) const;
+
+  NicState& state_;
+  const Setup setup_;
+  UniqueFd socket_;
+  Life life_;
+  bool joined_ = false;   // a stranger has become a peer
+  bool blocked_ = false;  // the socket takes no more for now
+  std::string hello_;     // of the other side, as far as it has come
+  FrameReader reader_;
+  Outgoing outgoing_;
+  std::uint64_t their_life_ = 0;
+
+  std::map<std::uint64_t, Post> posts_;
+  std::uint64_t next_post_ = 1;
+  std::unordered_map<std::uint32_t, std::uint32_t> loaded_;  // by RemoteId: the peer's number
+  std::uint32_t next_remote_ = 0;
+
+  std::uint64_t last_request_ = 0;  // the number of the peer's latest post
+  bool refused_ = false;            // the frame that comes now
+  std::deque<Offer> offers_;        // without a receive
+  std::map<std::uint64_t, Taken> taken_;
+};
+
+}  // namespace headrace::rail::tcp

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a peer's frames mean. All of it is bytes from outside: what cannot be is a lie, and ends the peer.
+#include "memory/peer_memory_access.hpp"
+#include "rail/tcp/peer.hpp"
+
+#include <cstring>
+#include <utility>
+
+namespace headrace::rail::tcp {
+namespace {
+
+// A peer has at most `max_posts` posts that have not ended. Each makes two answers at most.
+constexpr std::size_t most_answers = 4UL * max_posts;
+// Receives that wait for one peer's bytes: one that stalls must not keep them all.
+constexpr std::size_t most_taken = 4;
+
+Range range_of(const LocalRange& room, std::uint64_t bytes) {
+  return {static_cast<std::uint32_t>(room.memory), room.offset, bytes};
+}
+
+}  // namespace
+
+Error Peer::lie(std::uint64_t post, std::string_view what) const {
+  return make_error(Code::corrupt, "the peer's frame for post {} cannot be: {}", post, what);
+}
+
+Result<void> Peer::begin(const FrameHeader& header, std::vector<Range> ranges) {
+  refused_ = false;
+  switch (header.type) {
+    case FrameType::write:
+    case FrameType::read:
+    case FrameType::offer:
+      return begin_request(header, std::move(ranges));
+    case FrameType::data:
+      return begin_data(header);
+    case FrameType::message:
+      return begin_message(header);
+    default:
+      return {};
+  }
+}
+
+Result<void> Peer::end(const FrameHeader& header, std::string_view kept, bool refused) {
+  switch (header.type) {
+    case FrameType::write:
+      end_write(header, refused);
+      return {};
+    case FrameType::read:
+      return {};
+    case FrameType::data:
+      return end_data(header, refused);
+    case FrameType::offer:
+      return end_offer(header, kept);
+    case FrameType::take:
+      return taken(header);
+    case FrameType::message:
+      end_message(header);
+      return {};
+    case FrameType::end:
+      return ended(header);
+  }
+  return {};
+}
+
+Result<void> Peer::begin_request(const FrameHeader& header, std::vector<Range> ranges) {
+  if (header.post <= last_request_) return lie(header.post, fmt::format("{} came before", last_request_));
+  last_request_ = header.post;
+  if (outgoing_.size() > most_answers + max_posts)
+    return lie(header.post, fmt::format("{} answers wait for a peer that takes none", outgoing_.size()));
+  if (header.type == FrameType::write) begin_write(std::move(ranges));
+  if (header.type == FrameType::read) begin_read(header, std::move(ranges));
+  if (header.type == FrameType::offer) reader_.keep();
+  return {};
+}
+
+// Requests of the peer.
+
+void Peer::begin_write(std::vector<Range> ranges) {
+  RangeCursor cursor(std::move(ranges), Access::peers_read_and_write);
+  Memories::View view(state_.memories);
+  refused_ = !cursor.allowed(view);
+  if (!refused_) reader_.place(std::move(cursor));
+}
+
+void Peer::end_write(const FrameHeader& header, bool refused) {
+  if (refused || refused_) return answer(header.post, Code::not_found);
+  if ((header.flags & flag_mark) != 0) say({.kind = Event::Kind::marked, .mark = header.value});
+  answer(header.post, Code::ok);
+}
+
+void Peer::begin_read(const FrameHeader& header, std::vector<Range> ranges) {
+  RangeCursor cursor(std::move(ranges), Access::peers_read);
+  bool allowed = false;
+  {
+    Memories::View view(state_.memories);
+    allowed = cursor.allowed(view);
+  }
+  if (!allowed) return answer(header.post, Code::not_found);
+  OutFrame data{.role = OutFrame::Role::data, .post = header.post};
+  data.head = encode({.type = FrameType::data, .post = header.post, .payload = cursor.left()});
+  data.payload = std::move(cursor);
+  outgoing_.push(std::move(data));
+  answer(header.post, Code::ok);  // which `outgoing_` changes if the memory goes meanwhile
+}
+
+Result<void> Peer::end_offer(const FrameHeader& header, std::string_view kept) {
+  if (offers_.size() + taken_.size() >= max_posts)
+    return lie(header.post,
+               fmt::format("{} messages wait already, {} posts are allowed", offers_.size(), max_posts));
+  offers_.push_back({header.post, header.value, std::string(kept)});
+  while (serve_offer()) {
+  }
+  return {};
+}
+
+bool Peer::serve_offer() {
+  if (life_ != Life::usable || offers_.empty() || state_.receives.empty()) return false;
+  const Receive receive = state_.receives.front();
+  const bool is_short = !offers_.front().short_message.empty();
+  const bool fits = offers_.front().bytes <= receive.room.bytes;
+  if (fits && !is_short && taken_.size() >= most_taken) return false;
+  const Offer offer = std::move(offers_.front());
+  offers_.pop_front();
+  if (!fits) {
+    answer(offer.post, Code::invalid_argument);
+    return true;
+  }
+  state_.receives.pop_front();
+  if (is_short) {
+    if (deliver_short(offer, receive)) answer(offer.post, Code::ok);
+    return true;
+  }
+  taken_.emplace(offer.post, Taken{receive, offer.bytes});
+  send_answer({.type = FrameType::take, .post = offer.post});
+  return true;
+}
+
+/// False: the receive's memory is not registered any more. The offer waits for another receive.
+bool Peer::deliver_short(const Offer& offer, const Receive& receive) {
+  {
+    Memories::View view(state_.memories);
+    std::byte* const room = view.find(range_of(receive.room, offer.bytes), Access::local);
+    if (room == nullptr) {
+      offers_.push_front(offer);
+      return false;
+    }
+    const PeerMemoryAccess access;
+    std::memcpy(room, offer.short_message.data(), offer.bytes);
+  }
+  say_received(receive, offer.bytes);
+  return true;
+}
+
+Result<void> Peer::begin_message(const FrameHeader& header) {
+  const auto at = taken_.find(header.post);
+  if (at == taken_.end()) return lie(header.post, "no receive was given to this message");
+  if (header.payload != at->second.bytes)
+    return lie(header.post,
+               fmt::format("a message of {} bytes was offered, {} come", at->second.bytes, header.payload));
+  reader_.place(RangeCursor({range_of(at->second.receive.room, header.payload)}, Access::local));
+  return {};
+}
+
+void Peer::end_message(const FrameHeader& header) {
+  const auto at = taken_.find(header.post);
+  const Taken taken = at->second;
+  taken_.erase(at);
+  say_received(taken.receive, taken.bytes);
+  answer(header.post, Code::ok);
+}
+
+void Peer::say_received(const Receive& receive, std::uint32_t bytes) {
+  say({.kind = Event::Kind::received, .token = receive.token, .bytes = bytes});
+}
+
+void Peer::answer(std::uint64_t post, Code code) {
+  send_answer({.type = FrameType::end, .post = post, .value = code_value(code)});
+}
+
+void Peer::send_answer(FrameHeader header) { outgoing_.push({.head = encode(header), .post = header.post}); }
+
+// Answers to our own posts.
+
+Result<void> Peer::begin_data(const FrameHeader& header) {
+  const auto at = posts_.find(header.post);
+  if (at == posts_.end() || at->second.type != FrameType::read || !at->second.sent || at->second.done)
+    return lie(header.post, "no read waits for these bytes");
+  Post& post = at->second;
+  if (header.payload != post.bytes)
+    return lie(header.post, fmt::format("{} bytes were asked for, {} come", post.bytes, header.payload));
+  reader_.place(RangeCursor(post.local, Access::local));
+  return {};
+}
+
+Result<void> Peer::end_data(const FrameHeader& header, bool refused) {
+  if (refused)
+    return make_error(Code::internal, "memory of read {} was deregistered before its end", header.post);
+  posts_.find(header.post)->second.done = true;
+  return {};
+}
+
+Result<void> Peer::taken(const FrameHeader& header) {
+  const auto at = posts_.find(header.post);
+  if (at == posts_.end() || at->second.type != FrameType::offer || !at->second.sent || at->second.done)
+    return lie(header.post, "no message waits for a receive");
+  Post& post = at->second;
+  post.sent = false;
+  post.done = true;
+  OutFrame message{.role = OutFrame::Role::post, .post = header.post};
+  message.head = encode({.type = FrameType::message, .post = header.post, .payload = post.bytes});
+  message.payload = RangeCursor(post.local, Access::local);
+  outgoing_.push(std::move(message));
+  return {};
+}
+
+Result<void> Peer::ended(const FrameHeader& header) {
+  const auto at = posts_.find(header.post);
+  if (at == posts_.end()) return lie(header.post, "there is no such post");
+  const auto code = static_cast<Code>(header.value);
+  if (!at->second.sent) return lie(header.post, "it ends before all of it has left");
+  if (code == Code::ok && !at->second.done) return lie(header.post, "it ends well, and nothing has moved");
+  end_post(at, code);
+  return {};
+}
+
+}  // namespace headrace::rail::tcp

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Posts to a peer: looked at, put into frames, ended.
+#include "rail/tcp/peer.hpp"
+
+#include <utility>
+
+namespace headrace::rail::tcp {
+
+Result<RemoteId> Peer::load(std::string_view key) {
+  HEADRACE_TRY(read, read_key(key));
+  if (life_ != Life::usable) return make_error(Code::not_found, "{} is not ready", setup_.where);
+  if (read.life != their_life_)
+    return make_error(Code::corrupt, "a key of life {:016x}, the peer is {:016x}", read.life, their_life_);
+  loaded_.emplace(next_remote_, read.memory);
+  return RemoteId{next_remote_++};
+}
+
+bool Peer::is_registered(const Range& range) const {
+  Memories::View view(state_.memories);
+  return range.length > 0 && view.find(range, Access::local) != nullptr;
+}
+
+Status Peer::look_at(std::span<const Move> moves, Moves& looked) const {
+  if (life_ != Life::usable) return {Code::peer_lost};
+  if (moves.size() > max_ranges) return {Code::invalid_argument};
+  for (const Move& move : moves) {
+    const Range local{static_cast<std::uint32_t>(move.local), move.local_offset, move.bytes};
+    const auto remote = loaded_.find(static_cast<std::uint32_t>(move.remote));
+    if (remote == loaded_.end() || !is_registered(local)) return {Code::invalid_argument};
+    looked.local.push_back(local);
+    looked.remote.push_back({remote->second, move.remote_offset, move.bytes});
+    looked.bytes += move.bytes;
+  }
+  return state_.posts < max_posts ? Status{} : Status{Code::would_block};
+}
+
+std::uint64_t Peer::keep(Post post) {
+  ++state_.posts;
+  posts_.emplace(next_post_, std::move(post));
+  return next_post_++;
+}
+
+Status Peer::write(const Write& write) {
+  Moves moves;
+  if (const Status looked = look_at(write.moves, moves); !looked.ok()) return looked;
+  if (write.moves.empty() && !write.mark) return {Code::invalid_argument};
+  OutFrame frame{.role = OutFrame::Role::post};
+  frame.post = keep({.type = FrameType::write, .token = write.token, .done = true});
+  frame.head = encode({.type = FrameType::write,
+                       .flags = write.mark ? flag_mark : std::uint8_t{0},
+                       .post = frame.post,
+                       .payload = moves.bytes,
+                       .value = write.mark.value_or(0)},
+                      moves.remote);
+  frame.payload = RangeCursor(std::move(moves.local), Access::local);
+  outgoing_.push(std::move(frame));
+  return {};
+}
+
+Status Peer::read(const Read& read) {
+  Moves moves;
+  if (const Status looked = look_at(read.moves, moves); !looked.ok()) return looked;
+  if (read.moves.empty()) return {Code::invalid_argument};
+  OutFrame frame{.role = OutFrame::Role::post};
+  frame.post = keep(
+      {.type = FrameType::read, .token = read.token, .local = std::move(moves.local), .bytes = moves.bytes});
+  frame.head = encode({.type = FrameType::read, .post = frame.post}, moves.remote);
+  outgoing_.push(std::move(frame));
+  return {};
+}
+
+Status Peer::message(const LocalRange& bytes, std::uint64_t token) {
+  const Range local{static_cast<std::uint32_t>(bytes.memory), bytes.offset, bytes.bytes};
+  if (life_ != Life::usable) return {Code::peer_lost};
+  if (bytes.bytes > max_message_bytes || !is_registered(local)) return {Code::invalid_argument};
+  if (state_.posts >= max_posts) return {Code::would_block};
+  const bool is_short = bytes.bytes <= max_short_message_bytes;
+  OutFrame frame{.role = OutFrame::Role::post};
+  frame.post = keep(
+      {.type = FrameType::offer, .token = token, .local = {local}, .done = is_short, .bytes = bytes.bytes});
+  frame.head = encode({.type = FrameType::offer,
+                       .post = frame.post,
+                       .payload = is_short ? bytes.bytes : 0,
+                       .value = static_cast<std::uint32_t>(bytes.bytes)});
+  if (is_short) frame.payload = RangeCursor({local}, Access::local);
+  outgoing_.push(std::move(frame));
+  return {};
+}
+
+void Peer::cancel(std::uint64_t token) {
+  for (auto at = posts_.begin(); at != posts_.end(); ++at) {
+    const bool offered = at->second.type == FrameType::offer && at->second.done && !at->second.sent;
+    const bool is_long = at->second.bytes > max_short_message_bytes;
+    if (at->second.token != token || (offered && is_long)) continue;  // a receive waits for it there
+    if (outgoing_.withdraw(at->first)) return end_post(at, Code::canceled);
+  }
+}
+
+void Peer::finished(const OutFrame& frame) {
+  if (frame.role != OutFrame::Role::post) return;
+  if (const auto at = posts_.find(frame.post); at != posts_.end()) at->second.sent = true;
+}
+
+void Peer::end_post(std::map<std::uint64_t, Post>::iterator at, Code code) {
+  say({.kind = Event::Kind::ended, .token = at->second.token, .status = {code}});
+  posts_.erase(at);
+  --state_.posts;
+}
+
+}  // namespace headrace::rail::tcp

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A walk over ranges of registered memory, while their bytes go into a socket or come out of one.
+#pragma once
+
+#include "rail/tcp/memories.hpp"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace headrace::rail::tcp {
+
+class RangeCursor {
+ public:
+  RangeCursor() = default;
+  /// `least`: what the memory must allow. `local` for this side's own posts.
+  RangeCursor(std::vector<Range> ranges, Access least) : ranges_(std::move(ranges)), least_(least) {
+    for (const Range& range : ranges_) left_ += range.length;
+  }
+
+  [[nodiscard]] std::uint64_t left() const { return left_; }
+  /// Whether all that is left may be reached now.
+  [[nodiscard]] bool allowed(Memories::View& view) const {
+    for (std::size_t i = at_; i < ranges_.size(); ++i)
+      if (view.find(ranges_[i], least_) == nullptr) return false;
+    return true;
+  }
+  /// Appends the next bytes, at most `most` pieces in all, valid while the view lives. False: the memory is
+  /// no longer there.
+  bool gather(Memories::View& view, std::vector<iovec>& pieces, std::size_t most) const {
+    std::uint64_t skip = done_;
+    for (std::size_t i = at_; i < ranges_.size() && pieces.size() < most; ++i, skip = 0) {
+      std::byte* const begin = view.find(ranges_[i], least_);
+      if (begin == nullptr) return false;
+      pieces.push_back({begin + skip, static_cast<std::size_t>(ranges_[i].length - skip)});
+    }
+    return true;
+  }
+  /// At most `left`.
+  void advance(std::uint64_t bytes) {
+    left_ -= bytes;
+    while (bytes > 0) {
+      const std::uint64_t step = std::min(bytes, ranges_[at_].length - done_);
+      done_ += step;
+      bytes -= step;
+      if (done_ == ranges_[at_].length) ++at_, done_ = 0;
+    }
+  }
+
+ private:
+  std::vector<Range> ranges_;  // none is empty
+  Access least_ = Access::local;
+  std::size_t at_ = 0;
+  std::uint64_t done_ = 0;  // of ranges_[at_]
+  std::uint64_t left_ = 0;
+};
+
+}  // namespace headrace::rail::tcp

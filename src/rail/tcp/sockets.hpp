@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sockets as this provider wants them: non-blocking, without delay, with keep-alive.
+#pragma once
+
+#include "base/tcp_address.hpp"
+#include "base/unique_fd.hpp"
+
+namespace headrace::rail::tcp {
+
+/// Listens on the address.
+[[nodiscard]] Result<UniqueFd> listen_on(const SocketAddress& at);
+/// Begins to connect from `local`, whatever its port is.
+[[nodiscard]] Result<UniqueFd> begin_connect(const SocketAddress& local, const SocketAddress& remote);
+/// What an accepted socket does not inherit.
+void tune(int socket);
+/// What became of `begin_connect`.
+[[nodiscard]] Result<void> connect_result(int socket);
+/// Closes it with a reset: what was not sent is thrown away, and the peer hears of it at once.
+void reset(UniqueFd& socket);
+
+}  // namespace headrace::rail::tcp
