@@ -39,7 +39,12 @@ Result<void> Tensors::remove(Neighbours* neighbours, std::uint64_t number, const
   memories_.erase(memories_.begin() + (at - tensors_.begin()));
   Shared tensor = std::move(*at);
   tensors_.erase(at);
-  return withdraw(neighbours, std::move(tensor), deadline);
+  Result<std::string> mine = std::string();
+  if (auto withdrawn = withdraw(neighbours, std::move(tensor), deadline); !withdrawn)
+    mine = std::move(withdrawn).error();
+  // A rank that goes on may run kernels that wait for the others, and drivers do not unmap beside them.
+  if (auto all = exchange(neighbours, mine, deadline); !all) return std::move(all).error();
+  return {};
 }
 
 Result<Shared> Tensors::share(Neighbours* neighbours, std::uint64_t address, std::uint64_t bytes,

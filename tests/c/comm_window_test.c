@@ -4,7 +4,7 @@
 
 #include <headrace/c/comm_window.h>
 
-enum { size = 3, count = 1000, not_supported = 4 };
+enum { size = 3, count = 1000 };
 
 static headrace_window* new_window(headrace_comm* comm) {
   headrace_window* window = NULL;
