@@ -110,7 +110,7 @@ class Peer final : FrameReader::Handler {
   void end_write(const FrameHeader& header, bool refused);
   Result<void> end_data(const FrameHeader& header, bool refused);
   Result<void> end_offer(const FrameHeader& header, std::string_view kept);
-  void end_message(const FrameHeader& header);
+  Result<void> end_message(const FrameHeader& header, bool refused);
   Result<void> taken(const FrameHeader& header);
   Result<void> ended(const FrameHeader& header);
   void answer(std::uint64_t post, Code code);

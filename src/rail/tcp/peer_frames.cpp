@@ -54,8 +54,7 @@ Result<void> Peer::end(const FrameHeader& header, std::string_view kept, bool re
     case FrameType::take:
       return taken(header);
     case FrameType::message:
-      end_message(header);
-      return {};
+      return end_message(header, refused);
     case FrameType::end:
       return ended(header);
   }
@@ -161,12 +160,14 @@ Result<void> Peer::begin_message(const FrameHeader& header) {
   return {};
 }
 
-void Peer::end_message(const FrameHeader& header) {
+Result<void> Peer::end_message(const FrameHeader& header, bool refused) {
+  if (refused) return make_error(Code::internal, "memory of a receive was deregistered before its end");
   const auto at = taken_.find(header.post);
   const Taken taken = at->second;
   taken_.erase(at);
   say_received(taken.receive, taken.bytes);
   answer(header.post, Code::ok);
+  return {};
 }
 
 void Peer::say_received(const Receive& receive, std::uint32_t bytes) {
