@@ -78,10 +78,10 @@ bool is_reachable(const Word& args, const Memory& memory) {
 }
 
 /// A kernel that ends at its first look.
-template <Progress (*step)(const Word&)>
+template <Progress (*Step)(const Word&)>
 reference::Launch launch(const void* argument, const Memory& memory) {
   return [args = static_cast<const Word*>(argument), memory] {
-    return is_reachable(*args, memory) ? step(*args) : Progress::fault;
+    return is_reachable(*args, memory) ? Step(*args) : Progress::fault;
   };
 }
 
