@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two engines in two network namespaces, with two virtual cables between them that the test makes, limits and
+// pulls out. Needs root, `ip` and `tc`.
+#include "base/clock.hpp"
+#include "rail/engine.hpp"
+#include "rail/tcp/provider.hpp"
+#include "unit/rail/two_engines.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headrace::rail {
+namespace {
+
+using namespace std::chrono_literals;
+using test_engines::EnginePair;
+using test_engines::Side;
+using test_engines::Writes;
+
+constexpr int cable_count = 2;
+const PostPlan cable_counted{Spread::free, 0, CountedAt{}};
+
+bool run_command(const std::string& command) {
+  return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+/// The namespace of the calling thread.
+UniqueFd current_namespace() { return UniqueFd(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)); }
+
+/// The calling thread is in its own namespace again when this goes; the others end with their last socket.
+class Namespaces {
+ public:
+  /// Empty: this process may not make them.
+  static std::unique_ptr<Namespaces> make() {
+    std::unique_ptr<Namespaces> made(new Namespaces);
+    for (UniqueFd& side : made->sides_) {
+      if (::unshare(CLONE_NEWNET) != 0) return nullptr;
+      made->moved_ = true;
+      side = current_namespace();
+      if (!run_command("ip link set lo up")) return nullptr;
+    }
+    for (int cable = 0; cable < cable_count; ++cable)
+      if (!made->connect(cable)) return nullptr;
+    return made;
+  }
+  ~Namespaces() {
+    if (moved_) EXPECT_EQ(::setns(home_.get(), CLONE_NEWNET), 0);
+  }
+
+  void enter(int side) const { EXPECT_EQ(::setns(sides_[side].get(), CLONE_NEWNET), 0); }
+  static std::string address(int side, int cable) { return fmt::format("10.77.{}.{}", cable, side + 1); }
+  /// `{}` stands for the cable's name; the command is run on both sides.
+  [[nodiscard]] bool on_cable(int cable, const std::string& command) const {
+    bool all = true;
+    for (int side = 0; side < 2; ++side) {
+      enter(side);
+      all = run_command(fmt::format(fmt::runtime(command), fmt::format("cable{}", cable))) && all;
+    }
+    return all;
+  }
+  /// So that a transfer lasts until the test acts.
+  [[nodiscard]] bool limit(int cable, int mbit) const {
+    return on_cable(
+        cable, fmt::format("tc qdisc replace dev {{}} root tbf rate {}mbit burst 128kb limit 16mb", mbit));
+  }
+
+ private:
+  Namespaces() : home_(current_namespace()) {}
+  [[nodiscard]] bool connect(int cable) const {
+    enter(1);
+    const std::string far = fmt::format("/proc/{}/fd/{}", ::getpid(), sides_[0].get());
+    if (!run_command(fmt::format("ip link add cable{0} type veth peer name cable{0} netns {1}", cable, far)))
+      return false;
+    for (int side = 0; side < 2; ++side) {
+      enter(side);
+      if (!run_command(fmt::format("ip address add {}/24 dev cable{}", address(side, cable), cable)))
+        return false;
+    }
+    return on_cable(cable, "ip link set {} up");
+  }
+
+  UniqueFd home_;
+  bool moved_ = false;
+  UniqueFd sides_[2];
+};
+
+/// One thread drives both engines, each in its namespace.
+class CableEngines final : public EnginePair {
+ public:
+  CableEngines(const Namespaces& namespaces, const LinkOptions& options) : namespaces_(namespaces) {
+    for (int side = 0; side < 2; ++side) {
+      namespaces_.enter(side);
+      std::vector<std::unique_ptr<Provider>> providers;
+      for (int cable = 0; cable < cable_count; ++cable) {
+        auto opened = tcp::TcpProvider::open(Namespaces::address(side, cable));
+        EXPECT_TRUE(opened) << opened.error().message;
+        nics_.push_back(opened->get());
+        providers.push_back(std::move(*opened));
+      }
+      open(side, std::move(providers), clock_, options);
+    }
+    namespaces_.enter(0);
+  }
+  ~CableEngines() override {
+    for (Side& side : sides) side.engine.reset();
+  }
+  void step() override {
+    std::size_t events = 0;
+    for (int side = 0; side < 2; ++side) {
+      namespaces_.enter(side);
+      events += sides[side].engine->poll();
+    }
+    namespaces_.enter(0);  // `connect` and `post` are side 0's
+    if (events == 0) sleep_until_ready();
+  }
+  [[nodiscard]] bool both_cables_live() const {
+    return sides[0].link->live_rails() == cable_count && sides[1].link->live_rails() == cable_count;
+  }
+
+ private:
+  void sleep_until_ready() {
+    std::vector<pollfd> waited;
+    for (tcp::TcpProvider* nic : nics_) {
+      if (!nic->arm()) return;
+      waited.push_back({nic->descriptor(), POLLIN, 0});
+    }
+    ::poll(waited.data(), waited.size(), 1);
+  }
+
+  const Namespaces& namespaces_;
+  SteadyClock clock_;
+  std::vector<tcp::TcpProvider*> nics_;
+};
+
+class RailTcpCables_slow : public testing::Test {
+ protected:
+  void SetUp() override {
+    namespaces_ = Namespaces::make();
+    if (namespaces_ == nullptr)
+      GTEST_SKIP() << "this machine allows no network namespaces of one's own, or has no ip and tc";
+  }
+  std::unique_ptr<Namespaces> namespaces_;
+};
+
+TEST_F(RailTcpCables_slow, delay_loss_and_reordering_change_no_byte_and_no_count) {
+  for (int cable = 0; cable < cable_count; ++cable)
+    if (!namespaces_->on_cable(cable, "tc qdisc replace dev {} root netem delay 2ms 1ms loss 1% reorder 10%"))
+      GTEST_SKIP() << "this kernel has no netem";
+  CableEngines engines(*namespaces_, {.chunk_bytes = 64 << 10});
+  engines.connect();
+  Writes writes(engines, 8 << 20);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(writes.post(1 + i % 20, 4000, cable_counted).ok());
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
+  for (const auto& [immediate, count] : engines.sides[1].counts) EXPECT_EQ(count, 1U) << immediate;
+  for (const auto& [request, status] : engines.sides[0].ends) EXPECT_TRUE(status.ok());
+  writes.check_quiet();
+}
+
+TEST_F(RailTcpCables_slow, a_cable_that_is_down_in_mid_run_costs_nothing_and_carries_again) {
+  ASSERT_TRUE(namespaces_->limit(0, 200) && namespaces_->limit(1, 200));
+  CableEngines engines(
+      *namespaces_,
+      {.chunk_bytes = 64 << 10, .rail_bytes = 1 << 20, .rail_timeout = 500ms, .retry_after = 100ms});
+  engines.connect();
+  ASSERT_TRUE(engines.until([&] { return engines.both_cables_live(); }));
+  Writes writes(engines, 64 << 20);
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(writes.post(16, 64 << 10, cable_counted).ok());
+  ASSERT_TRUE(engines.until([&] { return engines.sides[1].counts.size() >= 5; }));
+  ASSERT_TRUE(namespaces_->on_cable(1, "ip link set {} down"));
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
+  EXPECT_EQ(engines.sides[0].link->live_rails(), 1U);
+  for (const auto& [immediate, count] : engines.sides[1].counts) EXPECT_EQ(count, 1U) << immediate;
+  for (const auto& [request, status] : engines.sides[0].ends) EXPECT_TRUE(status.ok());
+  writes.check_quiet();
+
+  ASSERT_TRUE(namespaces_->on_cable(1, "ip link set {} up"));
+  ASSERT_TRUE(engines.until([&] { return engines.both_cables_live(); }));
+  ASSERT_TRUE(namespaces_->on_cable(0, "ip link set {} down"));  // so the other one must carry
+  ASSERT_TRUE(writes.post(16, 64 << 10, cable_counted).ok());
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
+}
+
+TEST_F(RailTcpCables_slow, requests_end_with_peer_lost_when_both_cables_are_down) {
+  CableEngines engines(*namespaces_, {.rail_timeout = 300ms});
+  engines.connect();
+  Writes writes(engines, 8 << 20);
+  for (int cable = 0; cable < cable_count; ++cable)
+    ASSERT_TRUE(namespaces_->on_cable(cable, "ip link set {} down"));
+  ASSERT_TRUE(writes.post(16, 64 << 10, cable_counted).ok());
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended(); }));
+  EXPECT_EQ(engines.sides[0].ends.begin()->second.code, Code::peer_lost);
+}
+
+}  // namespace
+}  // namespace headrace::rail
