@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What drives one NIC. Whoever implements it moves bytes and reports ends; striping, counting, repeating and
-// deadlines are its callers'. docs/decisions/0016 has the reasons and walks it through verbs, EFA, UCX, tcp.
+// What drives one NIC. A provider moves bytes and reports ends; striping, counting, repeating and deadlines
+// are its callers'. docs/decisions/0016 has the reasons and walks it through verbs, EFA, UCX, tcp.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -72,10 +72,10 @@ struct Event {
   Kind kind{};
   PeerId peer{};
   std::uint64_t token = 0;
-  Status status;
+  Status status = {};
   std::uint32_t mark = 0;
   std::uint64_t bytes = 0;
-  std::string text;
+  std::string text = {};
 };
 
 struct Health {

@@ -56,7 +56,7 @@ TuneJson tuning_found(const std::string& text) {
 TEST(CliDoctor, TheCollectivesReportHasTheTableOfAuto) {
   const TuneJson built_in = tuning_found("");
   EXPECT_EQ(built_in.at("comm_tuning").at("from"), "built in");
-  EXPECT_EQ(built_in.at("comm_tuning").at("entries").size(), 7U);
+  EXPECT_EQ(built_in.at("comm_tuning").at("entries").size(), 9U);
   const TuneJson of_file =
       tuning_found(R"({"version": 1, "entries": [{"operation": "barrier", "backend": "nccl"}]})");
   EXPECT_THAT(of_file.at("comm_tuning").at("from").get<std::string>(),

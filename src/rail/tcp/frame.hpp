@@ -27,7 +27,7 @@ enum class FrameType : std::uint8_t {
 inline constexpr std::uint8_t flag_mark = 1;
 
 struct FrameHeader {
-  FrameType type{};
+  FrameType type = FrameType::write;
   std::uint8_t flags = 0;
   std::uint16_t reserved = 0;
   std::uint32_t ranges = 0;

@@ -19,8 +19,8 @@ struct OutFrame {
     answer,  ///< to the peer
     data,    ///< to the peer, from memory that may go away. The next frame is its end, which says so
   };
-  std::string head;
-  RangeCursor payload;
+  std::string head = {};
+  RangeCursor payload = {};
   Role role = Role::answer;
   std::uint64_t post = 0;
   bool refused = false;  ///< its memory is gone: zeros are sent

@@ -75,7 +75,7 @@ class Peer final : FrameReader::Handler {
 
  private:
   struct Post {
-    FrameType type{};  // write, read, offer
+    FrameType type = FrameType::write;  // or read, offer
     std::uint64_t token = 0;
     std::vector<Range> local;  // of a read and of a long message
     bool sent = false;         // nothing of it waits here

@@ -24,7 +24,7 @@ struct Options {
   std::size_t most_strangers = 64;  ///< that have not said hello; one more, and the oldest is closed
 };
 
-/// Peers are not authenticated: whoever reaches the port can say hello. Bytes are not encrypted.
+/// Peers are not authenticated: any program that reaches the port can say hello. Bytes are not encrypted.
 class TcpProvider final : public Provider {
  public:
   /// Listens. `where`: an IPv4 or IPv6 address of this host, or the name of an interface.
