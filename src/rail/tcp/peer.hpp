@@ -77,10 +77,10 @@ class Peer final : FrameReader::Handler {
   struct Post {
     FrameType type = FrameType::write;  // or read, offer
     std::uint64_t token = 0;
-    std::vector<Range> local;  // of a read and of a long message
-    bool sent = false;         // nothing of it waits here
-    bool done = false;         // its bytes are where they belong, as far as this side can see
-    std::uint64_t bytes = 0;   // of a read
+    std::vector<Range> local = {};  // of a read and of a long message
+    bool sent = false;              // nothing of it waits here
+    bool done = false;              // its bytes are where they belong, as far as this side can see
+    std::uint64_t bytes = 0;        // of a read
   };
   struct Offer {
     std::uint64_t post = 0;
