@@ -140,6 +140,7 @@ class CableEngines final : public EnginePair {
   std::vector<tcp::TcpProvider*> nics_;
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming): the end of the name is a label
 class RailTcpCables_slow : public testing::Test {
  protected:
   void SetUp() override {
