@@ -67,10 +67,10 @@ struct RemoteTensor {
 /// wait_signal alone waits for none of them. Comm::finalize does not wait for them: flush before.
 ///
 /// **On a GPU** elements are memory of the communicator's GPU. put, get and signal are queued on a stream and
-/// return, as collectives do; those of a window run in the order of call, on whatever streams. wait_signal
-/// and atomic_add return when they are done. What was put to this rank before a signal is seen by all that is
-/// queued after wait_signal. A window that is dropped without tensor_deregister keeps its memory registered,
-/// and its owner, until the communicator ends.
+/// return, as collectives do. Those of a window run in the order of call, also on several streams.
+/// wait_signal and atomic_add return when they are done. What was put to this rank before a signal is seen by
+/// all that is queued after wait_signal. A window that is dropped without tensor_deregister keeps its memory
+/// registered, and its owner, until the communicator ends.
 ///
 /// **Errors.** An operation of a window that fails or is late ends alone: the communicator goes on. What put
 /// or get were to write is undefined then, and a signal or atomic_add that is late may still be applied.

@@ -114,8 +114,8 @@ class Provider {
   /// May not wait for a peer, nor touch the memory's content.
   ///   errors  not_supported (kind of memory), invalid_argument, exhausted
   virtual Result<Registered> register_memory(const Memory& memory) = 0;
-  /// May not return before no peer can reach the memory through this NIC, whatever keys it holds. The caller
-  /// has no post on it.
+  /// When it returns, no peer can reach the memory through this NIC, also not with a key that it has. The
+  /// caller has no post on the memory.
   virtual void deregister(MemoryId memory) = 0;
 
   /// Starts to connect; `ready` or `lost` follows, here, and `joined` with the hello (at most 256 bytes)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communicators on GPUs, each rank a process with torch: p2p, nccl and auto, and torch's groups on them."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -65,6 +66,21 @@ def test_ranks_on_gpus_get_what_torch_computes_on_the_cpu(backend, gpus, tmp_pat
     assert backend in headrace.list_comm_backends()
     run_ranks(
         [PROGRAM, backend, str(gpu), str(rank), str(len(gpus)), str(tmp_path)]
+        for rank, gpu in enumerate(gpus)
+    )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="cupy is not installed")
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        pytest.param((0, 0), marks=needs(1), id="two_on_one_gpu"),
+        *(pytest.param(tuple(range(count)), marks=needs(count), id=f"{count}_gpus") for count in (2, 4)),
+    ],
+)
+def test_kernels_use_windows(gpus, tmp_path):
+    run_ranks(
+        [PROGRAM, "p2p", str(gpu), str(rank), str(len(gpus)), str(tmp_path), "check_device_window"]
         for rank, gpu in enumerate(gpus)
     )
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is registered with one NIC, and the keys by which peers name it.
 //
-// No pointer into it outlives a look-up's lock: whatever copies or receives holds a View meanwhile, so that
+// A pointer into memory is used while a View is held, which keeps the look-up's lock, and no longer. So
 // memory is quiet when `remove` has returned.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace headrace::rail::tcp {
 
 /// Listens on the address.
 [[nodiscard]] Result<UniqueFd> listen_on(const SocketAddress& at);
-/// Begins to connect from `local`, whatever its port is.
+/// Begins to connect from the address of `local`. Its port is not used.
 [[nodiscard]] Result<UniqueFd> begin_connect(const SocketAddress& local, const SocketAddress& remote);
 /// What an accepted socket does not inherit.
 void tune(int socket);
