@@ -20,7 +20,6 @@ using namespace std::chrono_literals;
 constexpr int most_ranks = HEADRACE_COLLECTIVES_MOST_RANKS;
 constexpr std::uint32_t usual_blocks = 32;
 constexpr auto between_looks = 10ms;      // at ranks that may be gone
-constexpr auto longest_farewell = 100ms;  // from the loss of a rank until what it has said must be here
 constexpr auto longest_early_end = 10ms;  // from an abort until a kernel that runs has left
 constexpr auto longest_move = 20ms;       // until ranks that move elements of an early end are done
 constexpr std::int64_t after_host_ns = 5'000'000'000;  // a kernel's deadline, if the host does not end it
@@ -64,7 +63,7 @@ Communicator::Communicator(Parts parts, const Setup& setup, const Settings& sett
       stream_(std::move(stream)),
       works_(device_, gpu::StreamWorks::Order::of_all),
       tensors_(rank_, size_, device_->ordinal(),
-               [this]() -> std::optional<Error> { return stopping_ ? why_ended() : why_in_vain(); }),
+               {[this] { return why_no_call(); }, [this](int rank) { return why_lost(rank); }}),
       windows_({rank_, size_, setup.timeout_ns, parts_.kernels, host_, &tensors_,
                 [this](int rank) { return why_lost(rank); }}) {
   launch_.struct_size = sizeof launch_;
@@ -327,9 +326,15 @@ std::string Communicator::waits_for() {
 
 // --- other ranks, and the end
 
-std::optional<Error> Communicator::why_in_vain() const {
+std::optional<Error> Communicator::why_no_call() const {
+  if (stopping_) return why_ended();
   if (const auto early = words_.early_end(Words::of_replays))
     return make_error(early->code(), "a replay of a captured call has ended early: {}", early->text());
+  return std::nullopt;
+}
+
+std::optional<Error> Communicator::why_in_vain() const {
+  if (auto no_call = why_no_call()) return no_call;
   for (int rank = 0; rank < size_; ++rank)
     if (auto lost = why_lost(rank)) return lost;
   return std::nullopt;
@@ -353,7 +358,7 @@ void Communicator::end_in_vain() {
     if (lost_limit_.expired()) return host_.ended(lost(rank, "its process has ended"));
     missing = true;
   }
-  if (missing && lost_limit_.is_never()) lost_limit_ = Deadline::after(longest_farewell);
+  if (missing && lost_limit_.is_never()) lost_limit_ = Deadline::after(longest_last_words);
 }
 
 /// A rank that gives up takes its places back, so others that have not begun to move do not begin.

@@ -104,6 +104,8 @@ class Communicator {
 
   // --- other ranks, and the end
 
+  /// Why this communicator takes no call any more, if it does not.
+  [[nodiscard]] std::optional<Error> why_no_call() const;
   /// Why a call that is begun now would never end.
   [[nodiscard]] std::optional<Error> why_in_vain() const;
   /// Why a rank does not answer any more, if it does not.

@@ -8,6 +8,7 @@
 
 #include <headrace/agent.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,9 @@
 #include <vector>
 
 namespace headrace::p2p {
+
+/// From the loss of a rank until what it has said must be here.
+inline constexpr auto longest_last_words = std::chrono::milliseconds(100);
 
 using wire::Saying;
 

@@ -153,23 +153,42 @@ Result<void> Tensors::tell(Neighbours& neighbours, int rank, const Saying& sayin
     if (told.code() != Code::would_block)
       return make_error(Code::peer_lost, "rank {} is gone: {}", rank, told.error().message);
     if (deadline.expired()) return make_error(Code::timed_out, "rank {} takes no messages", rank);
-    if (auto vain = look_()) return *vain;
+    if (auto ended = looks_.ended()) return *ended;
     std::this_thread::sleep_for(between_tries);
   }
 }
 
 Result<std::string> Tensors::said_by(int rank, Saying::Kind kind, std::uint64_t number,
                                      const Deadline& deadline) {
+  Deadline last_words = Deadline::never();
   std::unique_lock lock(mutex_);
   while (true) {
     if (auto said = said_.extract({rank, kind, number})) return std::move(said.mapped());
     if (deadline.expired())
       return make_error(Code::timed_out, "rank {} has not come: all ranks register tensors together", rank);
     lock.unlock();
-    if (auto vain = look_()) return *vain;
+    if (auto ended = looks_.ended()) return *ended;
+    if (auto silent = why_silent(rank, kind, number, last_words)) return *silent;
     lock.lock();
     heard_.wait_for(lock, between_sights, [&] { return said_.contains({rank, kind, number}); });
   }
+}
+
+std::optional<Error> Tensors::why_silent(int first, Saying::Kind kind, std::uint64_t number,
+                                         Deadline& last_words) {
+  for (int rank = first; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    auto lost = looks_.lost(rank);
+    if (!lost || has_said(rank, kind, number)) continue;  // one that has said it may leave
+    if (last_words.is_never()) last_words = Deadline::after(longest_last_words);
+    if (last_words.expired()) return lost;
+  }
+  return std::nullopt;
+}
+
+bool Tensors::has_said(int rank, Saying::Kind kind, std::uint64_t number) {
+  const std::scoped_lock lock(mutex_);
+  return said_.contains({rank, kind, number});
 }
 
 /// What was said of tensors that could not be registered.

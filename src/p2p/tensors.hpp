@@ -34,11 +34,13 @@ struct Shared {
 ///   threads  hear: any; all else: one at a time
 class Tensors {
  public:
-  /// Why other ranks are waited for in vain, if they are.
-  using Look = std::function<std::optional<Error>()>;
+  struct Looks {
+    std::function<std::optional<Error>()> ended;    ///< why this communicator has ended, if it has
+    std::function<std::optional<Error>(int)> lost;  ///< why a rank says no more, if it does not
+  };
 
-  Tensors(int rank, int size, int device, Look look)
-      : rank_(rank), size_(size), device_(device), look_(std::move(look)) {}
+  Tensors(int rank, int size, int device, Looks looks)
+      : rank_(rank), size_(size), device_(device), looks_(std::move(looks)) {}
 
   /// A tensor of each rank. All ranks call it. Returns its number.
   ///   neighbours  null: one rank
@@ -75,11 +77,15 @@ class Tensors {
                                   const Deadline& deadline) const;
   [[nodiscard]] Result<std::string> said_by(int rank, Saying::Kind kind, std::uint64_t number,
                                             const Deadline& deadline);
+  /// Why a rank from `first` on will not say it: it is gone, and its last words have had their time.
+  [[nodiscard]] std::optional<Error> why_silent(int first, Saying::Kind kind, std::uint64_t number,
+                                                Deadline& last_words);
+  [[nodiscard]] bool has_said(int rank, Saying::Kind kind, std::uint64_t number);
 
   void forget_before(std::uint64_t number);
 
   const int rank_, size_, device_;
-  const Look look_;
+  const Looks looks_;
   std::uint64_t count_ = 0;  // of registrations that were begun
   std::vector<Shared> tensors_;
   std::vector<headrace_collectives_memory_v1> memories_;  // of each of them

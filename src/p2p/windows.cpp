@@ -24,7 +24,6 @@ constexpr std::uint64_t handle_at = device_words_at + sizeof(headrace_device_wor
 constexpr std::uint64_t bytes_of_words = handle_at + sizeof(headrace_device_window_v1);
 static_assert(HEADRACE_DEVICE_WINDOW_MOST_RANKS == HEADRACE_COLLECTIVES_MOST_RANKS);
 constexpr auto between_sights_of_ranks = 10ms;  // of those that may be gone
-constexpr auto longest_last_words = 100ms;      // of a rank that is gone: it may have aborted, and said why
 constexpr int no_place = -1;
 
 Error deregistered() {

@@ -408,7 +408,15 @@ class TensorRank {
   std::optional<gpu::ShareableMemory> box_;
 
  public:
-  p2p::Tensors tensors{rank_, size_, gpu_.device()->ordinal(), [] { return std::nullopt; }};
+  std::optional<int> lost;
+  p2p::Tensors tensors{rank_,
+                       size_,
+                       gpu_.device()->ordinal(),
+                       {[] { return std::nullopt; },
+                        [this](int rank) -> std::optional<Error> {
+                          if (rank != lost) return std::nullopt;
+                          return make_error(Code::peer_lost, "rank {} is gone", rank);
+                        }}};
 };
 
 TEST(P2pTensors, each_rank_reaches_the_tensors_of_all) {
@@ -440,6 +448,38 @@ TEST(P2pTensors, each_rank_reaches_the_tensors_of_all) {
     for (std::size_t by = 0; by < size; ++by) EXPECT_EQ(memory_at(addresses[mine] + 256)[by], 10 + by);
     must(self.tensors.remove(self.neighbours.get(), number, TensorRank::limit()));
     EXPECT_TRUE(self.tensors.memories().empty());
+    gpu.meet();
+  });
+}
+
+TEST(P2pTensors, a_rank_may_leave_as_soon_as_it_has_said_its_part) {
+  constexpr int size = 3;
+  std::vector<std::string> metadata(size);
+  std::barrier<> ranks(size);
+  on_threads(size, [&](int rank) {
+    const RankGpu gpu(*plugin_gpu().driver, rank, ranks);
+    TensorRank self(gpu, rank, size);
+    metadata[static_cast<std::size_t>(rank)] = self.metadata;
+    gpu.meet();
+    self.meet(metadata);
+    gpu.meet();
+    if (rank == 0) {
+      self.lost = 2;
+      const auto say = [&](int of, std::uint64_t number) {
+        self.tensors.hear(of, {p2p::Saying::Kind::agreed, number, wire::Outcome::encode(Result<void>())});
+      };
+      say(2, 1);
+      std::jthread late([&] {
+        std::this_thread::sleep_for(2 * p2p::longest_last_words);
+        say(1, 1);
+      });
+      must(self.tensors.exchange(self.neighbours.get(), std::string(), TensorRank::limit()));
+      late.join();
+      say(1, 2);
+      const auto silent = self.tensors.exchange(self.neighbours.get(), std::string(), TensorRank::limit());
+      EXPECT_EQ(silent.code(), Code::peer_lost);
+      EXPECT_THAT(silent.error().message, HasSubstr("rank 2 is gone"));
+    }
     gpu.meet();
   });
 }
