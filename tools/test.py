@@ -35,6 +35,7 @@ DEMO_MODEL = BUILD / "demo_model"
 INSTALLED = ROOT / ".venv" / ".headrace-installed"  # as old as the last installation; the Makefile compares
 
 BUDGET_MINUTES = 30
+LAST_LINES = 12  # of each failure, told again at the end
 
 # Tests wait for other processes and for time limits: one and a half for each core keep the cores busy.
 TEST_JOBS = JOBS + JOBS // 2
@@ -788,6 +789,8 @@ def report(stages: list[Stage], minutes: float) -> int:
     for stage in stages:
         for case in stage.failures:
             print(f"failed: {stage.name}: {case.name}")
+            for line in case.text.splitlines()[-LAST_LINES:]:  # a log that is cut keeps its end
+                print(f"    {line}")
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return 1 if failed or not passed else 0
 
