@@ -6,8 +6,8 @@
 // README.md has the layouts. Everything that is read has a bound.
 #pragma once
 
-#include "backends/shm/attach.hpp"
 #include "backends/shm/imports.hpp"
+#include "host_link/attach.hpp"
 #include "host_link/control_messages.hpp"
 
 #include <headrace/result.hpp>
@@ -20,6 +20,8 @@
 #include <vector>
 
 namespace headrace::shm {
+
+using host_link::Nonce;
 
 inline constexpr std::size_t max_regions_in_message = 16;  ///< as many as a packet takes descriptors
 inline constexpr std::size_t max_ids_in_message = 512;

@@ -3,11 +3,11 @@
 // peers map, and the work that lies with the pool.
 #pragma once
 
-#include "backends/shm/attach.hpp"
 #include "backends/shm/imports.hpp"
 #include "backends/shm/lanes/lane_server.hpp"
 #include "backends/shm/settings.hpp"
 #include "base/task_gate.hpp"
+#include "host_link/attach.hpp"
 #include "host_link/control_socket.hpp"
 #include "host_link/site.hpp"
 #include "memory/near_memory.hpp"
@@ -19,6 +19,8 @@
 #include <vector>
 
 namespace headrace::shm {
+
+using host_link::Nonce;
 
 class Link;
 class Request;

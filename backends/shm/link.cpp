@@ -19,7 +19,7 @@ Imports::Found Link::import(std::uint32_t region_id) {
 // ------------------------------------------------------------------ what we say
 
 std::string Link::greeting() {
-  allow_attach_by(process().pid());  // before the peer tries
+  host_link::allow_attach_by(process().pid());  // before the peer tries
   return encode_greeting(instance_.own_nonce());
 }
 
@@ -57,7 +57,7 @@ void Link::greeted(std::string_view greeting) {
     attach_refusal_ = "cross-memory attach is switched off (option shm.attach)";
     return;
   }
-  attach_refusal_ = why_no_attach(process().pid(), decode_greeting(greeting));
+  attach_refusal_ = host_link::why_no_attach(process().pid(), decode_greeting(greeting));
   if (!attach_refusal_.empty() && !process().dying()) {
     instance_.host.log(
         HEADRACE_LOG_WARN,

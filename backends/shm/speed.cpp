@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/speed.hpp"
 
-#include "backends/shm/attach.hpp"
+#include "host_link/attach.hpp"
 
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ CopySpeed speed_of_attach() {
       there.push_back({const_cast<std::byte*>(from), probe.page_bytes});
     }
     const std::size_t bytes = probe.pages.size() * probe.page_bytes;
-    return attach_copy(::getpid(), Direction::from_peer, here, there, bytes).os_error == 0;
+    return attach_copy(::getpid(), host_link::Direction::from_peer, here, there, bytes).os_error == 0;
   });
   return speed;
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/shm/transfer.hpp"
 
-#include "backends/shm/attach.hpp"
 #include "backends/shm/link.hpp"
 #include "backends/shm/regions.hpp"
+#include "host_link/attach.hpp"
 
 #include <array>
 
 namespace headrace::shm {
 namespace {
+
+using host_link::AttachResult;
+using host_link::Direction;
 
 constexpr std::size_t small_batch =
     4;  // what few pages need: setting up a large batch costs more than they do
@@ -173,7 +176,7 @@ Outcome check_live(const Transfer& transfer, std::span<const PageRun> runs) {
 }
 
 Outcome move_part(const Transfer& transfer, PagePosition from, PagePosition to) {
-  static_assert(large_batch <= attach_vector_limit);
+  static_assert(large_batch <= host_link::attach_vector_limit);
   if (to.page - from.page < small_batch && transfer.request->grid == nullptr)
     return Batch<small_batch>(transfer).move(from, to);
   return Batch<large_batch>(transfer).move(from, to);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/attach.hpp"
+#include "host_link/attach.hpp"
 
 #include "support/child_ending.hpp"
 #include "support/forbidden_call.hpp"
@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace headrace::shm {
+namespace headrace::host_link {
 namespace {
 
 struct TwoPages {
@@ -73,4 +73,4 @@ TEST(Attach, that_the_kernel_forbids_is_told_with_what_to_do) {
 }
 
 }  // namespace
-}  // namespace headrace::shm
+}  // namespace headrace::host_link

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/shm/attach.hpp"
+#include "host_link/attach.hpp"
 
 #include "base/errors.hpp"
 
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <fstream>
 
-namespace headrace::shm {
+namespace headrace::host_link {
 namespace {
 
 std::string first_line(const char* path) {
@@ -96,4 +96,4 @@ std::string why_no_attach(pid_t peer, const Nonce& nonce) {
       peer, scope, ::geteuid());
 }
 
-}  // namespace headrace::shm
+}  // namespace headrace::host_link

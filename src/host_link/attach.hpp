@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-namespace headrace::shm {
+namespace headrace::host_link {
 
 /// What an agent says of itself so that a peer can prove that attach reaches it and nobody else: an address
 /// in its memory and the random number that lies there.
@@ -42,4 +42,4 @@ inline constexpr std::size_t attach_vector_limit = 1024;
 /// Whether attach reaches the process that holds the nonce; empty if it does, else a sentence why not.
 [[nodiscard]] std::string why_no_attach(pid_t peer, const Nonce& nonce);
 
-}  // namespace headrace::shm
+}  // namespace headrace::host_link
