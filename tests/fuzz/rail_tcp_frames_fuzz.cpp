@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The frame reader of the tcp provider, with bytes of a hostile peer. The first byte says how many bytes come
 // at a time, and whether the memory goes away in between; the second one chooses hello, key or address.
+#include "rail/stream/frame_reader.hpp"
+#include "rail/stream/hello.hpp"
 #include "rail/tcp/address.hpp"
-#include "rail/tcp/frame_reader.hpp"
-#include "rail/tcp/hello.hpp"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,8 @@
 namespace {
 
 using namespace headrace;
-using namespace headrace::rail::tcp;
+using namespace headrace::rail::stream;
+using rail::tcp::read_address;
 
 /// Places writes as a peer does, and keeps the rest where it is short.
 struct Owner final : FrameReader::Handler {

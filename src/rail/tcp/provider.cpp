@@ -1,28 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/tcp/provider.hpp"
 
-#include "base/clock.hpp"
-#include "base/random.hpp"
 #include "rail/tcp/address.hpp"
 #include "rail/tcp/sockets.hpp"
+#include "rail/tcp/stream.hpp"
 #include "topology/nics.hpp"
 
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <utility>
 
 namespace headrace::rail::tcp {
 namespace {
-
-constexpr std::uint64_t listener_key = 0;
-constexpr std::uint64_t timer_key = 1;
-constexpr int accepts_at_once = 16;
-// When descriptors run out, accept would fail at once, again and again.
-constexpr std::uint64_t listening_pause_ns = 50'000'000;
 
 std::uint64_t speed_of(const std::string& interface_name) {
   for (const Interface& each : read_interfaces(""))
@@ -30,256 +20,46 @@ std::uint64_t speed_of(const std::string& interface_name) {
   return 0;
 }
 
-void set_timer(int timer, std::uint64_t at_ns) {
-  itimerspec when{};
-  when.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000);
-  when.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000);
-  static_cast<void>(::timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, nullptr));
-}
-
 }  // namespace
 
 Result<std::unique_ptr<TcpProvider>> TcpProvider::open(const std::string& where, const Options& options) {
   HEADRACE_TRY(local, find_local_address(where));
-  HEADRACE_TRY(epoll, Epoll::create());
   HEADRACE_TRY(listener, listen_on(local.at));
   HEADRACE_TRY(bound, SocketAddress::local_of(listener.get()));
-  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!timer) return os_error(errno, "create a timer for {}", where);
-  HEADRACE_TRY_VOID(epoll.add(listener.get(), EPOLLIN, listener_key));
-  HEADRACE_TRY_VOID(epoll.add(timer.get(), EPOLLIN, timer_key));
-  std::unique_ptr<TcpProvider> made(
-      new TcpProvider(std::move(epoll), std::move(listener), std::move(timer), bound, options));
-  made->info_.name = where;
-  made->info_.bits_per_second = speed_of(local.interface_name);
+  HEADRACE_TRY(parts, Parts::open(listener.get()));
+  std::unique_ptr<TcpProvider> made(new TcpProvider(std::move(parts), std::move(listener), bound, options));
+  made->changeable_info().name = where;
+  made->changeable_info().bits_per_second = speed_of(local.interface_name);
   return made;
 }
 
-TcpProvider::TcpProvider(Epoll epoll, UniqueFd listener, UniqueFd timer, const SocketAddress& local,
-                         const Options& options)
-    : options_(options),
-      state_(std::move(epoll)),
+TcpProvider::TcpProvider(Parts parts, UniqueFd listener, const SocketAddress& local, const Options& options)
+    : StreamProvider(std::move(parts), listener.get(), options),
       listener_(std::move(listener)),
-      timer_(std::move(timer)),
       local_(local) {
-  state_.life = random_u64();
-  address_ = encode(NicAddress{local_, state_.life});
-  info_.max_moves = max_ranges;
-  info_.moves_with_mark = max_ranges;
-  info_.max_posts = max_posts;
-  info_.marks_in_flight = UINT32_MAX;
-  info_.max_message_bytes = max_message_bytes;
+  set_address(encode(NicAddress{local_, life()}));
 }
 
-TcpProvider::~TcpProvider() { peers_.clear(); }
-
-Result<Registered> TcpProvider::register_memory(const Memory& memory) {
-  HEADRACE_TRY(id, state_.memories.add(memory));
-  return Registered{id, encode(Key{state_.life, static_cast<std::uint32_t>(id), memory.bytes})};
-}
-
-// Peers.
-
-Peer* TcpProvider::find(PeerId peer) {
-  const auto at = peers_.find(peer);
-  return at == peers_.end() || at->second->is_stranger() ? nullptr : at->second.get();
-}
-
-PeerId TcpProvider::make_peer(Peer::Role role, const std::string& where, UniqueFd socket,
-                              std::uint64_t wanted_life, std::string_view hello) {
-  const PeerId id{next_peer_++};
-  const auto timeout = static_cast<std::uint64_t>(options_.hello_timeout.count());
-  peers_.emplace(
-      id, std::make_unique<Peer>(
-              state_, Peer::Setup{id, role, wanted_life, std::string(hello), now_ns() + timeout, where},
-              std::move(socket)));
-  greeting_.push_back(id);
-  return id;
-}
-
-Result<PeerId> TcpProvider::add_peer(std::string_view address, std::string_view hello) {
+Result<stream::NewStream> TcpProvider::reach(std::string_view address) {
   HEADRACE_TRY(remote, read_address(address));
-  if (hello.size() > max_hello_text_bytes)
-    return make_error(Code::invalid_argument, "a hello of {} bytes, at most {} are allowed", hello.size(),
-                      max_hello_text_bytes);
   if (remote.at.family() != local_.family())
     return make_error(Code::not_supported, "{} and {} are addresses of different kinds, IPv4 and IPv6",
                       local_.text(), remote.at.text());
   HEADRACE_TRY(socket, begin_connect(local_, remote.at));
-  return make_peer(Peer::Role::added, remote.at.text(), std::move(socket), remote.life, hello);
+  return stream::NewStream{std::make_unique<TcpStream>(std::move(socket), TcpStream::State::connecting),
+                           remote.at.text(), remote.life};
 }
 
-void TcpProvider::drop_peer(PeerId peer) {
-  Peer* const found = find(peer);
-  if (found == nullptr) return;
-  found->drop();
-  peers_.erase(peer);
-  serve_offers();  // receives may have come back
-}
-
-Result<RemoteId> TcpProvider::load_memory(PeerId peer, std::string_view key) {
-  if (Peer* const found = find(peer)) return found->load(key);
-  return make_error(Code::not_found, "there is no peer {}", static_cast<std::uint64_t>(peer));
-}
-
-void TcpProvider::unload_memory(PeerId peer, RemoteId memory) {
-  if (Peer* const found = find(peer)) found->unload(memory);
-}
-
-// Posts.
-
-Status TcpProvider::post_write(const Write& write) {
-  Peer* const found = find(write.peer);
-  return found == nullptr ? Status{Code::peer_lost} : found->write(write);
-}
-
-Status TcpProvider::post_read(const Read& read) {
-  Peer* const found = find(read.peer);
-  return found == nullptr ? Status{Code::peer_lost} : found->read(read);
-}
-
-Status TcpProvider::post_message(PeerId peer, const LocalRange& bytes, std::uint64_t token) {
-  Peer* const found = find(peer);
-  return found == nullptr ? Status{Code::peer_lost} : found->message(bytes, token);
-}
-
-Status TcpProvider::post_receive(const LocalRange& room, std::uint64_t token) {
-  {
-    Memories::View view(state_.memories);
-    const Range range{static_cast<std::uint32_t>(room.memory), room.offset, room.bytes};
-    if (room.bytes == 0 || view.find(range, Access::local) == nullptr) return {Code::invalid_argument};
+Result<stream::NewStream> TcpProvider::accept() {
+  UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!socket) {
+    const bool none = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
+    return os_error(none ? Code::would_block : Code::exhausted, errno, "accept a connection");
   }
-  state_.receives.push_back({room, token});
-  serve_offers();
-  return {};
-}
-
-/// One of each peer in turn, so that none takes all receives.
-void TcpProvider::serve_offers() {
-  for (bool served = true; served && !state_.receives.empty();) {
-    served = false;
-    for (const auto& [id, peer] : peers_) served = peer->serve_offer() || served;
-  }
-}
-
-void TcpProvider::cancel(PeerId peer, std::uint64_t token) {
-  if (Peer* const found = find(peer)) found->cancel(token);
-}
-
-// Work.
-
-std::size_t TcpProvider::poll(std::span<Event> events) {
-  if (state_.events.size() < events.size()) {
-    flush_all();
-    take_sockets();
-    look_at_time();
-    serve_offers();  // a peer that was lost gives its receives back
-    flush_all();
-  }
-  std::size_t count = 0;
-  for (; count < events.size() && !state_.events.empty(); ++count) {
-    events[count] = std::move(state_.events.front());
-    state_.events.pop_front();
-  }
-  return count;
-}
-
-void TcpProvider::flush_all() {
-  for (const auto& [id, peer] : peers_)
-    if (peer->has_output()) peer->flush();
-}
-
-void TcpProvider::take_sockets() {
-  std::array<epoll_event, 32> ready;
-  const auto waited = state_.epoll.wait(ready, Deadline::at_ns(0));
-  if (!waited) return;
-  for (std::size_t i = 0; i < *waited; ++i) {
-    const std::uint64_t key = ready[i].data.u64;
-    if (key == listener_key) {
-      accept_strangers();
-    } else if (key == timer_key) {
-      set_timer(timer_.get(), 0);
-    } else if (const auto at = peers_.find(PeerId{key}); at != peers_.end()) {
-      at->second->on_ready(ready[i].events);
-    }
-  }
-  forget_strangers();
-}
-
-void TcpProvider::accept_strangers() {
-  for (int i = 0; i < accepts_at_once; ++i) {
-    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) {
-      const bool again = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED;
-      if (!again) pause_listening();
-      return;
-    }
-    tune(socket.get());
-    const auto from = SocketAddress::peer_of(socket.get());
-    make_peer(Peer::Role::stranger, from ? from->text() : "a peer", std::move(socket));
-    limit_strangers();
-  }
-}
-
-/// Honest peers are done within a round trip: the oldest is the least likely to be one.
-void TcpProvider::limit_strangers() {
-  const auto is_stranger = [this](PeerId id) {
-    const auto at = peers_.find(id);
-    return at != peers_.end() && at->second->is_stranger();
-  };
-  const auto strangers = std::count_if(greeting_.begin(), greeting_.end(), is_stranger);
-  if (static_cast<std::size_t>(strangers) <= options_.most_strangers) return;
-  const auto oldest = std::find_if(greeting_.begin(), greeting_.end(), is_stranger);
-  peers_.erase(*oldest);
-  greeting_.erase(oldest);
-}
-
-void TcpProvider::pause_listening() {
-  listen_again_ns_ = now_ns() + listening_pause_ns;
-  static_cast<void>(state_.epoll.modify(listener_.get(), 0, listener_key));
-}
-
-/// Those that were closed before they had a user.
-void TcpProvider::forget_strangers() {
-  std::erase_if(greeting_, [this](PeerId id) {
-    const auto at = peers_.find(id);
-    if (at == peers_.end()) return true;
-    if (at->second->greets()) return false;
-    if (at->second->is_stranger()) peers_.erase(at);
-    return true;
-  });
-}
-
-void TcpProvider::look_at_time() {
-  if (greeting_.empty() && listen_again_ns_ == 0) return;
-  const std::uint64_t now = now_ns();
-  if (listen_again_ns_ != 0 && now >= listen_again_ns_) {
-    listen_again_ns_ = 0;
-    static_cast<void>(state_.epoll.modify(listener_.get(), EPOLLIN, listener_key));
-  }
-  for (const PeerId id : greeting_) {
-    const auto at = peers_.find(id);
-    if (at != peers_.end() && at->second->greets() && at->second->deadline_ns() <= now)
-      at->second->lose(make_error(Code::timed_out, "no hello came within {} ms",
-                                  options_.hello_timeout.count() / 1'000'000));
-  }
-  forget_strangers();
-}
-
-std::uint64_t TcpProvider::next_deadline_ns() const {
-  std::uint64_t next = listen_again_ns_ == 0 ? UINT64_MAX : listen_again_ns_;
-  for (const PeerId id : greeting_)
-    if (const auto at = peers_.find(id); at != peers_.end()) next = std::min(next, at->second->deadline_ns());
-  return next;
-}
-
-bool TcpProvider::arm() {
-  if (!state_.events.empty()) return false;
-  for (const auto& [id, peer] : peers_)
-    if (peer->has_output()) return false;
-  const std::uint64_t next = next_deadline_ns();
-  set_timer(timer_.get(), next == UINT64_MAX ? 0 : std::max<std::uint64_t>(next, 1));
-  return true;
+  tune(socket.get());
+  const auto from = SocketAddress::peer_of(socket.get());
+  return stream::NewStream{std::make_unique<TcpStream>(std::move(socket), TcpStream::State::connected),
+                           from ? from->text() : "a peer", 0};
 }
 
 }  // namespace headrace::rail::tcp

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tcp NIC and peers that lie: each is reset or refused by name, and an honest peer beside them goes on.
 #include "base/clock.hpp"
+#include "rail/stream/frame.hpp"
+#include "rail/stream/hello.hpp"
 #include "rail/tcp/address.hpp"
-#include "rail/tcp/frame.hpp"
-#include "rail/tcp/hello.hpp"
 #include "rail/tcp/provider.hpp"
 
 #include <gtest/gtest.h>
@@ -21,6 +21,9 @@
 
 namespace headrace::rail::tcp {
 namespace {
+
+using namespace stream;
+using stream::encode;
 
 using Kind = Event::Kind;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels between two NICs of the tcp provider once they know each other: docs/wire.md, section 8.
+// What travels between two NICs over a stream once they know each other: docs/wire.md, section 8.
 #pragma once
 
 #include "base/errors.hpp"
-#include "rail/tcp/memories.hpp"
+#include "rail/stream/memories.hpp"
 
 #include <bit>
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 enum class FrameType : std::uint8_t {
   write = 1,    ///< ranges, payload; with `flag_mark` a mark
@@ -58,4 +58,4 @@ inline constexpr std::uint32_t max_short_message_bytes = 256;  ///< it travels w
 ///   errors  corrupt (an empty one; lengths that are not the payload of a write)
 [[nodiscard]] Result<std::vector<Range>> read_ranges(const FrameHeader& header, std::string_view bytes);
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

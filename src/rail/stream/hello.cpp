@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rail/tcp/hello.hpp"
+#include "rail/stream/hello.hpp"
 
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 namespace {
 
 constexpr std::string_view hello_magic = "HRFABRIC";
@@ -51,4 +51,4 @@ Result<Hello> read_hello(std::string_view bytes) {
   return Hello{life, wanted, std::string(text)};
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rail/tcp/memories.hpp"
+#include "rail/stream/memories.hpp"
 
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 namespace {
 
-constexpr std::string_view key_magic = "tcpkey1:";
+constexpr std::string_view key_magic = "nickey1:";
 
 }  // namespace
 
 Result<MemoryId> Memories::add(const Memory& memory) {
   if (memory.device)
-    return make_error(Code::not_supported, "sockets reach host memory alone, this is memory of GPU {}",
+    return make_error(Code::not_supported, "this NIC reaches host memory alone, this is memory of GPU {}",
                       *memory.device);
   if (memory.bytes == 0) return make_error(Code::invalid_argument, "0 bytes cannot be registered");
   const std::uint32_t id = next_.fetch_add(1, std::memory_order_relaxed);
@@ -48,7 +48,7 @@ std::string encode(const Key& key) {
 }
 
 Result<Key> read_key(std::string_view bytes) {
-  wire::BoundedReader in(bytes, "a key of a tcp NIC's memory");
+  wire::BoundedReader in(bytes, "a key of a NIC's memory");
   HEADRACE_TRY(magic, in.bytes(key_magic.size(), "its beginning"));
   if (magic != key_magic) return in.corrupt("it does not begin with \"{}\"", key_magic);
   HEADRACE_TRY(life, in.number<std::uint64_t>("the life"));
@@ -58,4 +58,4 @@ Result<Key> read_key(std::string_view bytes) {
   return Key{life, memory, length};
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

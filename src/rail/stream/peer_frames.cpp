@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a peer's frames mean. All of it is bytes from outside: what cannot be is a lie, and ends the peer.
 #include "memory/peer_memory_access.hpp"
-#include "rail/tcp/peer.hpp"
+#include "rail/stream/peer.hpp"
 
 #include <cstring>
 #include <utility>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 namespace {
 
 // A peer has at most `max_posts` posts that have not ended. Each makes two answers at most.
@@ -227,4 +227,4 @@ Result<void> Peer::ended(const FrameHeader& header) {
   return {};
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// A peer of one NIC: one socket, and all posts over it.
+// A peer of one NIC: one stream, and all posts over it.
 //
-// One socket keeps order, so a mark needs no counting of chunks, and its reset fences the rail. Where one
-// stream does not fill the link, a NIC is opened several times: each is a rail of its own.
+// A stream keeps order, so a mark needs no counting of chunks, and its end fences the rail. Where one stream
+// does not fill the link, a NIC is opened several times: each is a rail of its own.
 #pragma once
 
-#include "base/unique_fd.hpp"
-#include "rail/tcp/frame_reader.hpp"
-#include "rail/tcp/hello.hpp"
-#include "rail/tcp/nic_state.hpp"
-#include "rail/tcp/outgoing.hpp"
+#include "rail/stream/frame_reader.hpp"
+#include "rail/stream/hello.hpp"
+#include "rail/stream/nic_state.hpp"
+#include "rail/stream/outgoing.hpp"
+#include "rail/stream/stream.hpp"
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 /// `state` outlives it.
 class Peer final : FrameReader::Handler {
  public:
   enum class Life : std::uint8_t {
-    connecting,  ///< the socket is
+    connecting,  ///< the stream is
     greeting,    ///< the hello of the other side has not come
     usable,
     lost,
   };
-  /// How it came: a stranger is a socket that connected here and has not said hello.
+  /// How it came: a stranger is a stream that came in and has not said hello.
   enum class Role : std::uint8_t { added, stranger };
   struct Setup {
     PeerId id{};
@@ -40,7 +41,7 @@ class Peer final : FrameReader::Handler {
     std::uint64_t deadline_ns = 0;  ///< for its hello
     std::string where;              ///< for sentences
   };
-  Peer(NicState& state, Setup setup, UniqueFd socket);
+  Peer(NicState& state, Setup setup, std::unique_ptr<Stream> stream);
   ~Peer() override;
 
   [[nodiscard]] PeerId id() const { return setup_.id; }
@@ -49,18 +50,25 @@ class Peer final : FrameReader::Handler {
   [[nodiscard]] bool is_stranger() const { return setup_.role == Role::stranger && !joined_; }
   [[nodiscard]] bool greets() const { return life_ == Life::connecting || life_ == Life::greeting; }
   [[nodiscard]] std::uint64_t deadline_ns() const { return setup_.deadline_ns; }
-  [[nodiscard]] int socket() const { return socket_.get(); }
   /// Something waits that `flush` could send.
   [[nodiscard]] bool has_output() const {
     return !blocked_ && !outgoing_.empty() && (life_ == Life::greeting || life_ == Life::usable);
   }
 
   // What the NIC passes on.
-  void on_ready(std::uint32_t events);
+  /// Of the set.
+  void on_event(std::uint32_t events);
+  /// What the set has not told.
+  void look();
+  /// As of a stream.
+  [[nodiscard]] bool arm() { return stream_ == nullptr || stream_->arm(); }
+  void disarm() {
+    if (stream_ != nullptr) stream_->disarm();
+  }
   void flush();
   /// Gives the next waiting message its receive. False: there is no such message, or no receive.
   bool serve_offer();
-  /// Closes the socket and ends all posts; a peer that has a user hears `lost`.
+  /// Ends the stream and all posts; a peer that has a user hears `lost`.
   void lose(const Error& why);
   /// The same, without `lost`; then `dropped`.
   void drop();
@@ -93,13 +101,13 @@ class Peer final : FrameReader::Handler {
   };
 
   // Greeting.
-  void on_connected();
+  void on_ready(std::uint32_t events);
   Result<void> receive_hello();
   Result<void> greeted();
-  Result<std::size_t> receive_some(std::byte* at, std::size_t bytes);
 
   // Frames.
   Result<void> receive();
+  Result<std::size_t> receive_some();
   Result<void> begin(const FrameHeader& header, std::vector<Range> ranges) override;
   Result<void> end(const FrameHeader& header, std::string_view kept, bool refused) override;
   Result<void> begin_request(const FrameHeader& header, std::vector<Range> ranges);
@@ -130,15 +138,15 @@ class Peer final : FrameReader::Handler {
   void end_post(std::map<std::uint64_t, Post>::iterator at, Code code);
   void close();
   void say(Event event);
-  void watch(bool output);
+  void set_blocked(bool blocked);
   [[nodiscard]] Error lie(std::uint64_t post, std::string_view what) const;
 
   NicState& state_;
   const Setup setup_;
-  UniqueFd socket_;
+  std::unique_ptr<Stream> stream_;  // none: lost or dropped
   Life life_;
   bool joined_ = false;   // a stranger has become a peer
-  bool blocked_ = false;  // the socket takes no more for now
+  bool blocked_ = false;  // the stream takes no more for now
   std::string hello_;     // of the other side, as far as it has come
   FrameReader reader_;
   Outgoing outgoing_;
@@ -155,4 +163,4 @@ class Peer final : FrameReader::Handler {
   std::map<std::uint64_t, Taken> taken_;
 };
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns what comes out of a socket into frames. It says where the next bytes belong, the owner lets the
-// socket put them there and says how many came: long payload goes straight into its place.
+// Turns what comes out of a stream into frames. It says where the next bytes belong, the owner lets the
+// stream put them there and says how many came: long payload goes straight into its place.
 #pragma once
 
-#include "rail/tcp/frame.hpp"
-#include "rail/tcp/range_cursor.hpp"
+#include "rail/stream/frame.hpp"
+#include "rail/stream/range_cursor.hpp"
 
 #include <sys/uio.h>
 
@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 class FrameReader {
  public:
@@ -71,4 +71,4 @@ class FrameReader {
   std::uint64_t direct_bytes_ = 0;  // of the targets, what is payload
 };
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

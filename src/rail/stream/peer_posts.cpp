@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Posts to a peer: looked at, put into frames, ended.
-#include "rail/tcp/peer.hpp"
+#include "rail/stream/peer.hpp"
 
 #include <utility>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 Result<RemoteId> Peer::load(std::string_view key) {
   HEADRACE_TRY(read, read_key(key));
@@ -107,4 +107,4 @@ void Peer::end_post(std::map<std::uint64_t, Post>::iterator at, Code code) {
   --state_.posts;
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rail/tcp/frame_reader.hpp"
+#include "rail/stream/frame_reader.hpp"
 
 #include "memory/peer_memory_access.hpp"
 
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 namespace {
 
 constexpr std::size_t most_pieces = 64;
@@ -96,4 +96,4 @@ void FrameReader::copy_to_place(std::size_t bytes) {
   }
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

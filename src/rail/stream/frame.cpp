@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rail/tcp/frame.hpp"
+#include "rail/stream/frame.hpp"
 
 #include "wire/byte_writer.hpp"
 
 #include <cstring>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 namespace {
 
 Error lie(const FrameHeader& header, std::string_view why) {
@@ -102,4 +102,4 @@ Result<std::vector<Range>> read_ranges(const FrameHeader& header, std::string_vi
   return ranges;
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A walk over ranges of registered memory, while their bytes go into a socket or come out of one.
+// A walk over ranges of registered memory, while their bytes go into a stream or come out of one.
 #pragma once
 
-#include "rail/tcp/memories.hpp"
+#include "rail/stream/memories.hpp"
 
 #include <sys/uio.h>
 
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 class RangeCursor {
  public:
@@ -59,4 +59,4 @@ class RangeCursor {
   std::uint64_t left_ = 0;
 };
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -3,14 +3,14 @@
 #pragma once
 
 #include "base/epoll.hpp"
-#include "rail/tcp/memories.hpp"
+#include "rail/stream/memories.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <vector>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 inline constexpr std::uint32_t max_posts = 256;
 
@@ -31,4 +31,4 @@ struct NicState {
   std::uint32_t posts = 0;   // that have not ended
 };
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

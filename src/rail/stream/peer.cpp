@@ -1,42 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // A peer's life: connecting, greeting, and its end.
-#include "rail/tcp/peer.hpp"
+#include "rail/stream/peer.hpp"
 
 #include "memory/peer_memory_access.hpp"
-#include "rail/tcp/sockets.hpp"
 
-#include <sys/socket.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 namespace {
 
 constexpr int receives_at_once = 16;  // then other peers have their turn
 
 }  // namespace
 
-Peer::Peer(NicState& state, Setup setup, UniqueFd socket)
+Peer::Peer(NicState& state, Setup setup, std::unique_ptr<Stream> stream)
     : state_(state),
       setup_(std::move(setup)),
-      socket_(std::move(socket)),
-      life_(setup_.role == Role::added ? Life::connecting : Life::greeting),
+      stream_(std::move(stream)),
+      life_(stream_->is_open() ? Life::greeting : Life::connecting),
       reader_(state.memories) {
-  const bool connecting = life_ == Life::connecting;
-  if (connecting) outgoing_.push({.head = encode(Hello{state.life, setup_.wanted_life, setup_.hello})});
-  const auto watched = state_.epoll.add(socket_.get(), EPOLLIN | (connecting ? EPOLLOUT : 0U),
-                                        static_cast<std::uint64_t>(setup_.id));
+  if (setup_.role == Role::added)
+    outgoing_.push({.head = encode(Hello{state.life, setup_.wanted_life, setup_.hello})});
+  const auto watched = stream_->watch(state_.epoll, static_cast<std::uint64_t>(setup_.id));
   if (!watched) lose(watched.error());
 }
 
 Peer::~Peer() { close(); }
 
 void Peer::close() {
-  if (!socket_) return;
-  static_cast<void>(state_.epoll.remove(socket_.get()));
-  reset(socket_);
+  if (stream_ == nullptr) return;
+  stream_.reset();
   for (const auto& [post, taken] : taken_) state_.receives.push_front(taken.receive);
   taken_.clear();
   offers_.clear();
@@ -65,18 +58,30 @@ void Peer::say(Event event) {
   state_.events.push_back(std::move(event));
 }
 
-void Peer::watch(bool output) {
-  const auto changed = state_.epoll.modify(socket_.get(), EPOLLIN | (output ? EPOLLOUT : 0U),
-                                           static_cast<std::uint64_t>(setup_.id));
-  if (!changed) lose(changed.error());
+void Peer::set_blocked(bool blocked) {
+  blocked_ = blocked;
+  const auto told = stream_->tell_room(blocked);
+  if (!told) lose(told.error());
+}
+
+void Peer::on_event(std::uint32_t events) {
+  if (stream_ == nullptr) return;
+  stream_->woken();
+  on_ready(events);
+}
+
+void Peer::look() {
+  if (stream_ == nullptr) return;
+  if (const std::uint32_t news = stream_->news(); news != 0) on_ready(news);
 }
 
 void Peer::on_ready(std::uint32_t events) {
-  if (life_ == Life::connecting) return on_connected();
-  if ((events & EPOLLOUT) != 0 && blocked_) {
-    blocked_ = false;
-    watch(false);
+  if (life_ == Life::connecting) {
+    if (const auto opened = stream_->open(); !opened) return lose(opened.error());
+    if (!stream_->is_open()) return;
+    life_ = Life::greeting;
   }
+  if ((events & EPOLLOUT) != 0 && blocked_) set_blocked(false);
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0 || life_ == Life::lost) return;
   auto received = life_ == Life::greeting ? receive_hello() : receive();
   if (received) return;
@@ -86,31 +91,10 @@ void Peer::on_ready(std::uint32_t events) {
   lose(received.error());
 }
 
-void Peer::on_connected() {
-  const auto result = connect_result(socket_.get());
-  if (!result) return lose(result.error());
-  life_ = Life::greeting;
-  watch(false);
-}
-
 void Peer::flush() {
-  const auto full =
-      outgoing_.flush(socket_.get(), state_.memories, [this](const OutFrame& f) { finished(f); });
+  const auto full = outgoing_.flush(*stream_, state_.memories, [this](const OutFrame& f) { finished(f); });
   if (!full) return lose(full.error());
-  if (!*full) return;
-  blocked_ = true;
-  watch(true);
-}
-
-/// 0: nothing is there now.
-Result<std::size_t> Peer::receive_some(std::byte* at, std::size_t bytes) {
-  for (;;) {
-    const ssize_t n = ::recv(socket_.get(), at, bytes, MSG_DONTWAIT);
-    if (n > 0) return static_cast<std::size_t>(n);
-    if (n == 0) return make_error(Code::peer_lost, "the peer has closed the connection");
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::size_t{0};
-    if (errno != EINTR) return os_error(Code::peer_lost, errno, "receive from the peer");
-  }
+  if (*full) set_blocked(true);
 }
 
 /// Takes no byte beyond the hello: what follows is the frame reader's.
@@ -122,7 +106,8 @@ Result<void> Peer::receive_hello() {
     }
     if (hello_.size() == wanted) return greeted();
     std::byte some[hello_head_bytes + max_hello_text_bytes];
-    HEADRACE_TRY(n, receive_some(some, wanted - hello_.size()));
+    const iovec place{some, wanted - hello_.size()};
+    HEADRACE_TRY(n, stream_->receive({&place, 1}));
     if (n == 0) return {};
     hello_.append(reinterpret_cast<const char*>(some), n);
   }
@@ -144,25 +129,20 @@ Result<void> Peer::greeted() {
   return {};
 }
 
+Result<std::size_t> Peer::receive_some() {
+  Memories::View view(state_.memories);
+  const auto targets = reader_.targets(view);
+  const PeerMemoryAccess access;
+  return stream_->receive(targets);
+}
+
 Result<void> Peer::receive() {
   for (int i = 0; i < receives_at_once; ++i) {
-    ssize_t n = 0;
-    {
-      Memories::View view(state_.memories);
-      const auto targets = reader_.targets(view);
-      const PeerMemoryAccess access;
-      msghdr message{};
-      message.msg_iov = targets.data();
-      message.msg_iovlen = targets.size();
-      n = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
-    }
-    if (n == 0) return make_error(Code::peer_lost, "the peer has closed the connection");
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return os_error(Code::peer_lost, errno, "receive from the peer");
-    HEADRACE_TRY_VOID(reader_.took(static_cast<std::size_t>(n), *this));
+    HEADRACE_TRY(n, receive_some());
+    if (n == 0) return {};
+    HEADRACE_TRY_VOID(reader_.took(n, *this));
   }
   return {};
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rail/tcp/outgoing.hpp"
+#include "rail/stream/outgoing.hpp"
 
 #include "memory/peer_memory_access.hpp"
-#include "rail/tcp/frame.hpp"
-
-#include <sys/socket.h>
+#include "rail/stream/frame.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 namespace {
 
 constexpr std::size_t most_pieces_out = 64;
@@ -83,25 +80,21 @@ void Outgoing::sent(std::size_t bytes, const std::function<void(const OutFrame&)
   }
 }
 
-Result<bool> Outgoing::flush(int socket, const Memories& memories,
+Result<std::size_t> Outgoing::send_some(Stream& stream, const Memories& memories) {
+  Memories::View view(memories);
+  HEADRACE_TRY_VOID(gather(view));
+  const PeerMemoryAccess access;
+  return stream.send(pieces_);
+}
+
+Result<bool> Outgoing::flush(Stream& stream, const Memories& memories,
                              const std::function<void(const OutFrame&)>& finished) {
   for (int i = 0; i < sends_at_once && !frames_.empty(); ++i) {
-    ssize_t n = 0;
-    {
-      Memories::View view(memories);
-      HEADRACE_TRY_VOID(gather(view));
-      const PeerMemoryAccess access;
-      msghdr message{};
-      message.msg_iov = pieces_.data();
-      message.msg_iovlen = pieces_.size();
-      n = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    if (n < 0) return os_error(errno, "send to the peer");
-    sent(static_cast<std::size_t>(n), finished);
+    HEADRACE_TRY(taken, send_some(stream, memories));
+    if (taken == 0) return true;
+    sent(taken, finished);
   }
   return !frames_.empty();
 }
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 struct Hello {
   std::uint64_t life = 0;    ///< of the sender
@@ -27,4 +27,4 @@ inline constexpr std::size_t max_hello_text_bytes = 256;
 ///   errors  as above
 [[nodiscard]] Result<Hello> read_hello(std::string_view bytes);
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

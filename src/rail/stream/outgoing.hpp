@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frames that wait for one socket, in order. Payload is read from its place when the socket takes it.
+// The frames that wait for one stream, in order. Payload is read from its place when the stream takes it.
 #pragma once
 
-#include "rail/tcp/range_cursor.hpp"
+#include "rail/stream/range_cursor.hpp"
+#include "rail/stream/stream.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 struct OutFrame {
   enum class Role : std::uint8_t {
@@ -38,13 +39,14 @@ class Outgoing {
   /// Takes out the frame of a post, if none of its bytes has left.
   bool withdraw(std::uint64_t post);
 
-  /// Sends until the socket takes no more, or for a while. `finished` is called for each whole frame.
-  /// True: the socket is full.
-  ///   errors  of the socket; internal (memory of a post was deregistered)
-  Result<bool> flush(int socket, const Memories& memories,
+  /// Sends until the stream takes no more, or for a while. `finished` is called for each whole frame.
+  /// True: the stream is full.
+  ///   errors  of the stream; internal (memory of a post was deregistered)
+  Result<bool> flush(Stream& stream, const Memories& memories,
                      const std::function<void(const OutFrame&)>& finished);
 
  private:
+  Result<std::size_t> send_some(Stream& stream, const Memories& memories);
   Result<void> gather(Memories::View& view);
   Result<void> gather_payload(Memories::View& view, std::size_t index);
   void sent(std::size_t bytes, const std::function<void(const OutFrame&)>& finished);
@@ -53,4 +55,4 @@ class Outgoing {
   std::vector<iovec> pieces_;
 };
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

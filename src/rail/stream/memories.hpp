@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace headrace::rail::tcp {
+namespace headrace::rail::stream {
 
 /// Bytes of a memory of this side, for this side's own posts or for a peer.
 using transport::Range;
@@ -55,4 +55,4 @@ struct Key {
 ///   errors  corrupt
 [[nodiscard]] Result<Key> read_key(std::string_view bytes);
 
-}  // namespace headrace::rail::tcp
+}  // namespace headrace::rail::stream

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes to and from one peer, in order: what carries the frames of a NIC. A socket, or rings of shared
+// memory.
+#pragma once
+
+#include "base/epoll.hpp"
+#include "base/errors.hpp"
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace headrace::rail::stream {
+
+/// The destructor ends both directions at once: no byte is sent, and none is taken, afterwards.
+class Stream {
+ public:
+  Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  virtual ~Stream() = default;
+
+  /// Lets the set tell of news. Before any other call.
+  [[nodiscard]] virtual Result<void> watch(Epoll& epoll, std::uint64_t key) = 0;
+  /// Bytes may go.
+  [[nodiscard]] virtual bool is_open() const = 0;
+  /// Goes on with opening, at each event until it is open.
+  ///   errors  it cannot be opened
+  [[nodiscard]] virtual Result<void> open() = 0;
+
+  /// Takes some bytes of the pieces, in order. 0: none now.
+  ///   errors  of the network; then nothing more may be sent
+  [[nodiscard]] virtual Result<std::size_t> send(std::span<const iovec> pieces) = 0;
+  /// Whether the set tells, by EPOLLOUT, that there is room again.
+  ///   errors  of the system
+  [[nodiscard]] virtual Result<void> tell_room(bool on) = 0;
+  /// Fills places, in order. 0: nothing is there now.
+  ///   errors  peer_lost (closed, and all bytes were taken), corrupt, those of the network
+  [[nodiscard]] virtual Result<std::size_t> receive(std::span<const iovec> places) = 0;
+
+  // A stream of shared memory has news that no set tells of.
+
+  /// An event of the set has come.
+  virtual void woken() {}
+  /// EPOLLIN, EPOLLOUT: what may be done now and the set has not told.
+  [[nodiscard]] virtual std::uint32_t news() { return 0; }
+  /// From now on the set tells of all news, until `disarm`. False: there are some already.
+  [[nodiscard]] virtual bool arm() { return true; }
+  virtual void disarm() {}
+};
+
+/// A stream to a peer, and what is known of it.
+struct NewStream {
+  std::unique_ptr<Stream> stream;
+  std::string where;       ///< for sentences
+  std::uint64_t life = 0;  ///< of the NIC there, by its address
+};
+
+}  // namespace headrace::rail::stream
