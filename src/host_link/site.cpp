@@ -3,15 +3,14 @@
 
 #include "base/random.hpp"
 #include "host_link/link.hpp"
+#include "host_link/socket_folder.hpp"
 
-#include <dirent.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 
 namespace headrace::host_link {
 namespace {
@@ -20,33 +19,11 @@ constexpr std::uint64_t look_every_ns =
     20'000;                             // a system call, so not at each pass; peers' deaths can wait as long
 constexpr long timer_ns = 100'000'000;  // while some link shakes hands, or none can come in
 constexpr std::uint32_t events_a_look = 32;
-constexpr int stale_sockets_a_start = 32;
-constexpr std::string_view socket_suffix = ".sock";
 
 /// The site's own keys have serial 0.
 constexpr std::uint64_t listener_key = 0;
 constexpr std::uint64_t bell_key = 1;
 constexpr std::uint64_t timer_key = 2;
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
-/// Processes that were killed leave their sockets behind. Listening there takes the lock, which only a dead
-/// owner's socket lets us have, and going away again removes the files.
-void sweep_stale_sockets(const std::string& runtime_dir, const std::string& prefix) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(runtime_dir.c_str()), ::closedir);
-  if (folder == nullptr) return;
-  int swept = 0;
-  while (const dirent* const entry = ::readdir(folder.get())) {
-    const std::string_view file = entry->d_name;
-    if (!file.starts_with(prefix) || !file.ends_with(socket_suffix)) continue;
-    if (UnixListener::listen(runtime_dir + "/" + entry->d_name) && ++swept == stale_sockets_a_start) return;
-  }
-}
 
 Result<UniqueFd> create_timer() {
   UniqueFd fd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
