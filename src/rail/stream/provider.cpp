@@ -2,7 +2,6 @@
 #include "rail/stream/provider.hpp"
 
 #include "base/clock.hpp"
-#include "base/random.hpp"
 
 #include <sys/timerfd.h>
 
@@ -38,9 +37,9 @@ Result<StreamProvider::Parts> StreamProvider::Parts::open(int listener) {
   return Parts{std::move(epoll), std::move(timer)};
 }
 
-StreamProvider::StreamProvider(Parts parts, int listener, const Options& options)
+StreamProvider::StreamProvider(Parts parts, int listener, const Options& options, std::uint64_t life)
     : options_(options), state_(std::move(parts.epoll)), timer_(std::move(parts.timer)), listener_(listener) {
-  state_.life = random_u64();
+  state_.life = life;
   info_.max_moves = max_ranges;
   info_.moves_with_mark = max_ranges;
   info_.max_posts = max_posts;
@@ -142,7 +141,7 @@ std::size_t StreamProvider::poll(std::span<Event> events) {
   if (state_.events.size() < events.size()) {
     flush_all();
     const bool slept = std::exchange(armed_, false);
-    if (must_ask_system() || slept) take_events();
+    if (slept || !greeting_.empty() || must_ask_system()) take_events();
     look_at_peers(slept);
     look_at_time();
     serve_offers();  // a peer that was lost gives its receives back
@@ -190,6 +189,7 @@ void StreamProvider::accept_strangers() {
   for (int i = 0; i < accepts_at_once; ++i) {
     auto made = accept();
     if (!made) {
+      if (made.code() == Code::not_supported) continue;  // another user's
       if (made.code() != Code::would_block) pause_listening();
       return;
     }

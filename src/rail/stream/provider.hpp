@@ -58,7 +58,8 @@ class StreamProvider : public Provider {
     /// The listener is watched, and stays its owner's.
     static Result<Parts> open(int listener);
   };
-  StreamProvider(Parts parts, int listener, const Options& options);
+  /// `life`: drawn at random; peers that mean another one are refused.
+  StreamProvider(Parts parts, int listener, const Options& options, std::uint64_t life);
 
   [[nodiscard]] std::uint64_t life() const { return state_.life; }
   void set_address(std::string address) { address_ = std::move(address); }
@@ -68,7 +69,7 @@ class StreamProvider : public Provider {
   ///   errors  corrupt, not_supported, those of the network
   virtual Result<NewStream> reach(std::string_view address) = 0;
   /// A stream that has come in.
-  ///   errors  would_block: none waits; others: none can be taken now
+  ///   errors  would_block: none waits; not_supported: it may not; others: none can be taken now
   virtual Result<NewStream> accept() = 0;
   /// False: this pass may do without a system call, for peers have other ways to tell their news.
   virtual bool must_ask_system() { return true; }

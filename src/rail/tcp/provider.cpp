@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/tcp/provider.hpp"
 
+#include "base/random.hpp"
 #include "rail/tcp/address.hpp"
 #include "rail/tcp/sockets.hpp"
 #include "rail/tcp/stream.hpp"
@@ -34,7 +35,7 @@ Result<std::unique_ptr<TcpProvider>> TcpProvider::open(const std::string& where,
 }
 
 TcpProvider::TcpProvider(Parts parts, UniqueFd listener, const SocketAddress& local, const Options& options)
-    : StreamProvider(std::move(parts), listener.get(), options),
+    : StreamProvider(std::move(parts), listener.get(), options, random_u64()),
       listener_(std::move(listener)),
       local_(local) {
   set_address(encode(NicAddress{local_, life()}));

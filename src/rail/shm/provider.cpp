@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rail/shm/provider.hpp"
+
+#include "base/random.hpp"
+#include "host_link/socket_folder.hpp"
+#include "rail/shm/address.hpp"
+#include "rail/shm/stream.hpp"
+
+#include <utility>
+
+namespace headrace::rail::shm {
+namespace {
+
+constexpr std::string_view socket_prefix = "fabric-";
+constexpr std::uint32_t passes_without_system = 64;  // strangers and deaths can wait as long
+constexpr std::uint64_t near_bits_per_second =
+    80'000'000'000;  // about a memory copy; engines prefer it anyway
+
+std::string socket_path(const std::string& folder, std::uint64_t life) {
+  return fmt::format("{}/{}{:016x}{}", folder, socket_prefix, life, host_link::socket_suffix);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShmProvider>> ShmProvider::open(const std::string& folder, const Options& options) {
+  host_link::sweep_stale_sockets(folder, std::string(socket_prefix));
+  const std::uint64_t life = random_u64();
+  HEADRACE_TRY(listener, UnixListener::listen(socket_path(folder, life)));
+  HEADRACE_TRY(parts, Parts::open(listener.fd()));
+  return std::unique_ptr<ShmProvider>(
+      new ShmProvider(std::move(parts), std::move(listener), {folder, life}, options));
+}
+
+ShmProvider::ShmProvider(Parts parts, UnixListener listener, Place place, const Options& options)
+    : StreamProvider(std::move(parts), listener.fd(), options, place.life),
+      listener_(std::move(listener)),
+      folder_(std::move(place.folder)) {
+  set_address(encode(NearAddress{this_host(), life()}));
+  changeable_info().name = "this host";
+  changeable_info().bits_per_second = near_bits_per_second;
+}
+
+Result<stream::NewStream> ShmProvider::reach(std::string_view address) {
+  HEADRACE_TRY(at, read_near_address(address));
+  if (at.host != this_host())
+    return make_error(Code::not_supported, "the NIC {} is on another host, or this one was started again",
+                      address);
+  auto stream = ShmStream::connect(socket_path(folder_, at.life));
+  if (!stream && stream.code() == Code::not_found)
+    return make_error(
+        Code::not_supported,
+        "the NIC {} has closed, or uses another HEADRACE_RUNTIME_DIR than {}: give both processes "
+        "the same folder",
+        address, folder_);
+  if (!stream) return std::move(stream).error().within(fmt::format("connect to {}", address));
+  std::string where = (*stream)->peer_text();
+  return stream::NewStream{std::move(*stream), std::move(where), at.life};
+}
+
+Result<stream::NewStream> ShmProvider::accept() {
+  HEADRACE_TRY(socket, listener_.accept());
+  HEADRACE_TRY(stream, ShmStream::accept(std::move(socket)));
+  std::string where = stream->peer_text();
+  return stream::NewStream{std::move(stream), std::move(where), 0};
+}
+
+bool ShmProvider::must_ask_system() {
+  if (++passes_ < passes_without_system) return false;
+  passes_ = 0;
+  return true;
+}
+
+}  // namespace headrace::rail::shm

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The provider for peers of this host: one NIC, whose network is shared memory. docs/decisions/0016,
+// section 5.
+#pragma once
+
+#include "base/unix_socket.hpp"
+#include "rail/stream/provider.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace headrace::rail::shm {
+
+using stream::Options;
+
+/// Peers are processes of this user that find the socket in the same folder.
+class ShmProvider final : public stream::StreamProvider {
+ public:
+  /// `folder`: as base's `runtime_dir`; peers must be given the same.
+  ///   errors  those of the system
+  static Result<std::unique_ptr<ShmProvider>> open(const std::string& folder, const Options& options = {});
+
+ private:
+  struct Place {
+    std::string folder;
+    std::uint64_t life = 0;
+  };
+  ShmProvider(Parts parts, UnixListener listener, Place place, const Options& options);
+  Result<stream::NewStream> reach(std::string_view address) override;
+  Result<stream::NewStream> accept() override;
+  bool must_ask_system() override;
+
+  UnixListener listener_;
+  const std::string folder_;
+  std::uint32_t passes_ = 0;  // since the system was asked
+};
+
+}  // namespace headrace::rail::shm
