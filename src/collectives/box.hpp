@@ -8,9 +8,9 @@
 // looks like a line that is ready.
 #pragma once
 
+#include "base/bell.hpp"
 #include "base/errors.hpp"
 #include "base/utf8.hpp"
-#include "collectives/bell.hpp"
 
 #include <headrace/result.hpp>
 

@@ -3,9 +3,9 @@
 // one of them while another can move. Algorithms are sequences of phases.
 #pragma once
 
+#include "base/waiter.hpp"
 #include "collectives/members.hpp"
 #include "collectives/reduction.hpp"
-#include "collectives/waiter.hpp"
 #include "collectives/work_state.hpp"
 
 #include <chrono>

@@ -5,13 +5,13 @@
 #include "base/log.hpp"
 #include "base/names.hpp"
 #include "base/start_thread.hpp"
+#include "base/waiter.hpp"
 #include "collectives/check_options.hpp"
 #include "collectives/meeting.hpp"
 #include "collectives/missing_ranks.hpp"
 #include "collectives/split.hpp"
 #include "collectives/table_call.hpp"
 #include "collectives/table_window.hpp"
-#include "collectives/waiter.hpp"
 
 #include <fmt/ranges.h>
 

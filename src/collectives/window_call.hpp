@@ -4,10 +4,10 @@
 #pragma once
 
 #include "base/errors.hpp"
+#include "base/waiter.hpp"
 #include "collectives/interrupt.hpp"
 #include "collectives/members.hpp"
 #include "collectives/missing_ranks.hpp"
-#include "collectives/waiter.hpp"
 #include "collectives/work_state.hpp"
 
 #include <headrace/comm_call.hpp>

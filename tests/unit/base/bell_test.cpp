@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/bell.hpp"
+#include "base/bell.hpp"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <thread>
 
-namespace headrace::collectives {
+namespace headrace {
 namespace {
 
 using namespace std::chrono_literals;
@@ -55,4 +55,4 @@ TEST(BellTest, a_sleep_ends_at_its_deadline) {
 }
 
 }  // namespace
-}  // namespace headrace::collectives
+}  // namespace headrace

@@ -3,8 +3,8 @@
 // sleeps until its bell rings. Between looks it checks whether it waits in vain.
 #pragma once
 
+#include "base/bell.hpp"
 #include "base/clock.hpp"
-#include "collectives/bell.hpp"
 
 #include <headrace/result.hpp>
 
@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <thread>
 
-namespace headrace::collectives {
+namespace headrace {
 
 class Waiter {
  public:
@@ -86,4 +86,4 @@ class Waiter {
   std::uint64_t shared_until_ns_ = 0;  // until then the core is believed to be wanted by others
 };
 
-}  // namespace headrace::collectives
+}  // namespace headrace

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace headrace::collectives {
+namespace headrace {
 
 /// A waiter arms the bell, looks once more for what it waits for, and sleeps. A writer stores that, and
 /// rings. What is waited for is stored and loaded with sequential consistency, as the word is, so that either
@@ -33,4 +33,4 @@ class Bell {
   std::atomic<std::uint32_t>* word_ = nullptr;
 };
 
-}  // namespace headrace::collectives
+}  // namespace headrace
