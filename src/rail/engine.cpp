@@ -48,7 +48,7 @@ Result<Link*> Engine::connect(std::string_view address) {
   const auto rails = static_cast<std::uint32_t>(std::max(addresses.size(), nics_.size()));
   const auto peer_nics = static_cast<std::uint32_t>(addresses.size());
   Link::Setup setup{id_, random_u64(), rails, peer_nics, std::move(addresses)};
-  links_.push_back(std::make_unique<Link>(std::move(setup), nics_, events_, options_));
+  links_.push_back(std::make_unique<Link>(std::move(setup), nics_, receives_, events_, options_));
   links_.back()->connect(clock_.now_ns());
   return links_.back().get();
 }
@@ -65,7 +65,7 @@ Link& Engine::link_of(const RailHello& hello) {
   if (at != links_.end()) return **at;
   // No rail is connected from here.
   links_.push_back(std::make_unique<Link>(Link::Setup{hello.engine, hello.link, hello.rails, hello.nics, {}},
-                                          nics_, events_, options_));
+                                          nics_, receives_, events_, options_));
   events_.linked(*links_.back());
   return *links_.back();
 }
@@ -79,29 +79,45 @@ void Engine::joined(std::uint32_t nic, const Event& event, std::uint64_t now_ns)
 
 // ------------------------------------------------------------------ memory
 
-Result<LocalRegion> Engine::register_memory(const Memory& memory) {
-  LocalRegion region{memory, {}, {}};
-  for (const auto& nic : nics_) {
-    auto registered = nic->provider().register_memory(memory);
-    if (!registered) {
-      deregister(region);
-      return std::move(registered.error())
-          .within(fmt::format("register {} bytes on {}", memory.bytes, nic->provider().info().name));
-    }
-    region.ids.push_back(registered->id);
-    region.keys.push_back(std::move(registered->key));
-  }
-  return region;
-}
+Result<LocalRegion> Engine::register_memory(const Memory& memory) { return register_with_all(nics_, memory); }
 
-void Engine::deregister(const LocalRegion& region) {
-  for (std::size_t nic = 0; nic < region.ids.size(); ++nic)
-    nics_[nic]->provider().deregister(region.ids[nic]);
-}
+void Engine::deregister(const LocalRegion& region) { deregister_with_all(nics_, region); }
 
 Result<RemoteRegion> Engine::load(std::string_view descriptor) {
   HEADRACE_TRY(keys, read_nic_list(descriptor, "a descriptor"));
   return RemoteRegion{std::move(keys), {}};
+}
+
+// ------------------------------------------------------------------ receives
+
+Status Engine::post_receive(const Receive& receive) {
+  if (receive.bytes > 0) {
+    if (receive.region == nullptr) return {Code::invalid_argument};
+    const Memory& memory = receive.region->memory;
+    if (memory.device) return {Code::not_supported};
+    if (receive.offset > memory.bytes || receive.bytes > memory.bytes - receive.offset)
+      return {Code::invalid_argument};
+  }
+  if (receive.from != nullptr && receive.from->lost()) return {Code::peer_lost};
+  return receives_.add(receive) ? Status{} : Status{Code::would_block};
+}
+
+void Engine::cancel_receive(std::uint64_t token) {
+  if (receives_.remove(token)) {
+    events_.received(nullptr, token, 0, {Code::canceled});
+    return;
+  }
+  const std::uint64_t now_ns = clock_.now_ns();
+  for (std::size_t i = 0; i < links_.size(); ++i)
+    if (links_[i]->cancel_receive(token, now_ns)) return;
+}
+
+/// A message of each link in turn, so that no peer takes all receives.
+void Engine::match_messages() {
+  for (bool matched = true; matched && receives_.size() > 0;) {
+    matched = false;
+    for (std::size_t i = 0; i < links_.size(); ++i) matched = links_[i]->match_message() || matched;
+  }
 }
 
 // ------------------------------------------------------------------ progress
@@ -116,6 +132,7 @@ std::size_t Engine::poll() {
       for (std::size_t i = 0; i < count; ++i) take(nic, events[i], now_ns);
     }
   }
+  match_messages();
   for (std::size_t i = 0; i < links_.size(); ++i) links_[i]->pump(now_ns);  // its callbacks may connect
   return all;
 }

@@ -52,6 +52,16 @@ class Engine {
   ///   errors  corrupt
   static Result<RemoteRegion> load(std::string_view descriptor);
 
+  /// Room for a message, of any peer or of one. Its end comes by `received`.
+  ///   errors  invalid_argument (outside of its region), not_supported (memory of a GPU), peer_lost (that
+  ///   link
+  ///           is lost), would_block (`Receives::most` wait)
+  Status post_receive(const Receive& receive);
+  /// `received` follows, with canceled, or with ok if a message was nearly there. If a message has begun to
+  /// come, its sender hears `canceled`. A deadline is the caller's: it cancels at it. Unknown tokens are
+  /// ignored.
+  void cancel_receive(std::uint64_t token);
+
   /// Does what there is to do, without waiting. Returns how many events there were.
   std::size_t poll();
 
@@ -63,8 +73,10 @@ class Engine {
   void joined(std::uint32_t nic, const Event& event, std::uint64_t now_ns);
   Link& link_of(const RailHello& hello);
   Link* link_of_peer(std::uint32_t nic, PeerId peer);
+  void match_messages();
 
-  std::vector<std::unique_ptr<Nic>> nics_;
+  Nics nics_;
+  Receives receives_;
   EngineEvents& events_;
   const Clock& clock_;
   const LinkOptions options_;

@@ -7,7 +7,7 @@
 
 namespace headrace::rail {
 
-Link::Link(Setup setup, Nics& nics, LinkEvents& events, const LinkOptions& options)
+Link::Link(Setup setup, Nics& nics, Receives& receives, LinkEvents& events, const LinkOptions& options)
     : setup_(std::move(setup)),
       nics_(nics),
       events_(events),
@@ -15,7 +15,9 @@ Link::Link(Setup setup, Nics& nics, LinkEvents& events, const LinkOptions& optio
       rails_(setup_.rails),
       numbers_(first_number(setup_.id)),
       arrivals_(first_number(setup_.id)),
-      told_below_(first_number(setup_.id)) {
+      told_below_(first_number(setup_.id)),
+      sends_(nics),
+      deliveries_(*this, receives, events, setup_.peer_nics) {
   for (std::uint32_t index = 0; index < setup_.rails; ++index) {
     rails_[index].index = index;
     rails_[index].nic = index % static_cast<std::uint32_t>(nics_.size());
@@ -133,7 +135,26 @@ void Link::finish_if_done(Request& request) {
   if (request.canceling_)
     std::erase_if(canceling_, [&](const Canceling& each) { return each.request == &request; });
   request.posted_ = false;
-  events_.ended(*this, request, request.status_);
+  tell_end(request, request.status_);
+}
+
+void Link::tell_end(Request& request, Status status) {
+  if (request.message == 0) {
+    events_.ended(*this, request, status);
+  } else if (const auto taken = deliveries_.read_ended(request, status); !taken) {
+    lie_ = taken.error().message;
+  }
+}
+
+Status Link::send(const OutMessage& message) {
+  if (lost_) return {Code::peer_lost};
+  return sends_.post(message);
+}
+
+void Link::tell_sent() {
+  while (!sends_.ended.empty())
+    for (const Sends::Ended& each : std::exchange(sends_.ended, {}))
+      events_.sent(*this, each.token, each.status, each.why);
 }
 
 /// All pieces have ended. If marks do not tell the peer, an announcement without marks does.
@@ -149,7 +170,8 @@ void Link::use_up_number(Request& request) {
 }
 
 std::size_t Link::held() const {
-  std::size_t count = posted_.size() + repeats_.size() + outgoing_.size() + arrivals_.open();
+  std::size_t count = posted_.size() + repeats_.size() + outgoing_.size() + arrivals_.open() + sends_.size() +
+                      deliveries_.open();
   for (const Rail& rail : rails_) count += rail.flights.size() + rail.unfinished.size();
   return count;
 }

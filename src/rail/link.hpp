@@ -5,12 +5,15 @@
 
 #include "base/errors.hpp"
 #include "rail/arrivals.hpp"
+#include "rail/deliveries.hpp"
 #include "rail/link_message.hpp"
 #include "rail/nic.hpp"
 #include "rail/open_numbers.hpp"
 #include "rail/rail_state.hpp"
+#include "rail/receives.hpp"
 #include "rail/region.hpp"
 #include "rail/request.hpp"
+#include "rail/sends.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -39,14 +42,19 @@ class LinkEvents {
   virtual ~LinkEvents() = default;
   virtual void ended(Link& link, Request& request, Status status) = 0;
   virtual void counted(Link& link, const CountedAt& counted) = 0;
-  /// No rail is left and all requests have ended.
+  /// A message of ours has ended: its memory is the caller's again. `why`: of one that failed.
+  virtual void sent(Link& /*link*/, std::uint64_t /*token*/, Status /*status*/, const std::string& /*why*/) {}
+  /// A receive has ended: ok, and `bytes` of it are a message. Messages of one link come in the order in
+  /// which they were sent. `link` is null if it was canceled before a message came.
+  virtual void received(Link* /*link*/, std::uint64_t /*token*/, std::uint64_t /*bytes*/, Status /*status*/) {
+  }
+  /// No rail is left and all requests, messages and receives of this link have ended.
   virtual void lost(Link& link, const std::string& why) = 0;
 };
 
 /// Not thread-safe: the worker of its engine calls it.
 class Link {
  public:
-  using Nics = std::vector<std::unique_ptr<Nic>>;
   struct Setup {
     std::uint64_t engine = 0;  ///< of the side that connects
     std::uint64_t id = 0;
@@ -54,8 +62,8 @@ class Link {
     std::uint32_t peer_nics = 0;
     std::vector<std::string> addresses;  ///< of the peer's NICs; empty: the peer connects
   };
-  /// `nics` and `events` outlive the link.
-  Link(Setup setup, Nics& nics, LinkEvents& events, const LinkOptions& options);
+  /// `nics`, `receives` and `events` outlive the link.
+  Link(Setup setup, Nics& nics, Receives& receives, LinkEvents& events, const LinkOptions& options);
 
   // For users of the engine.
   /// Begins a post. Its end comes by `ended`, perhaps before this returns.
@@ -64,9 +72,20 @@ class Link {
   /// No more chunks of it are cut. It ends when those on their way have ended; rails that keep one for longer
   /// than `cancel_timeout` are dropped. A deadline is the caller's: it cancels at it.
   void cancel(Request& request, std::uint64_t now_ns);
+  /// A message of any length, for the next receive of the peer. It waits until there is one. Its end comes by
+  /// `sent`. Messages of a link are received in the order in which they were sent.
+  ///   errors  invalid_argument (outside of its region), would_block (too many wait here), peer_lost
+  Status send(const OutMessage& message);
+  /// `sent` follows, with canceled, or with ok if it was nearly done. A peer that does not answer within
+  /// `cancel_timeout` loses the link. Unknown tokens are ignored.
+  void cancel_send(std::uint64_t token, std::uint64_t now_ns) { sends_.cancel(token, now_ns); }
   [[nodiscard]] bool lost() const { return lost_; }
+  /// corrupt: the peer has lied; else peer_lost.
+  [[nodiscard]] Code lost_code() const { return lost_code_; }
   [[nodiscard]] std::size_t live_rails() const;
   [[nodiscard]] std::uint64_t id() const { return setup_.id; }
+  /// Frees what a peer's memory takes in the providers; no request uses it.
+  void unload(RemoteRegion& region);
   /// Numbers, slots, pieces and messages that it holds: to see that nothing stays behind.
   [[nodiscard]] std::size_t held() const;
 
@@ -79,6 +98,9 @@ class Link {
   void take(Rail& rail, const Event& event, std::uint64_t now_ns);
   void message(Rail& rail, std::string_view bytes, std::uint64_t now_ns);
   void nic_is_down(std::uint32_t nic, const std::string& why, std::uint64_t now_ns);
+  /// Gives the peer's next message a receive. False: it has none, or there is none.
+  bool match_message() { return !lost_ && deliveries_.match_one(); }
+  bool cancel_receive(std::uint64_t token, std::uint64_t now_ns) { return deliveries_.cancel(token, now_ns); }
   /// Posts what there is to post, and looks at the time.
   void pump(std::uint64_t now_ns);
 
@@ -93,6 +115,8 @@ class Link {
   void stop_cutting(Request& request, Status status);
   void finish_if_done(Request& request);
   void use_up_number(Request& request);
+  void tell_end(Request& request, Status status);
+  void tell_sent();
 
   // What is posted (link_posts.cpp).
   void send_pieces(std::uint64_t now_ns);
@@ -121,6 +145,7 @@ class Link {
   void try_again(std::uint64_t now_ns);
   void look_for_rails(std::uint64_t now_ns);
   void lose(const std::string& why);
+  [[nodiscard]] bool lied() const { return lost_code_ != Code::peer_lost; }
   void check(const Result<void>& result, std::uint64_t now_ns);
   void count_arrivals();
 
@@ -131,6 +156,8 @@ class Link {
   std::vector<Rail> rails_;
   std::uint64_t born_ns_ = 0;
   bool lost_ = false;
+  Code lost_code_ = Code::peer_lost;
+  std::string lie_;  // of the peer, found out where the time is not known
 
   std::map<std::uint64_t, Request*> posted_;  // by the number of their post, so in order
   std::uint64_t next_post_ = 1;
@@ -151,6 +178,8 @@ class Link {
   std::uint64_t settle_below_ = 0;  // these numbers are announced without marks
   Arrivals arrivals_;
   std::uint64_t told_below_;  // of the arrivals, what the peer knows
+  Sends sends_;
+  Deliveries deliveries_;
 };
 
 }  // namespace headrace::rail

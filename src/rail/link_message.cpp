@@ -7,7 +7,14 @@
 namespace headrace::rail {
 namespace {
 
-enum class Type : std::uint8_t { announcement = 1, counted_below = 2, rail_down = 3 };
+enum class Type : std::uint8_t {
+  announcement = 1,
+  counted_below = 2,
+  rail_down = 3,
+  offer = 4,
+  withdraw = 5,
+  done = 6,
+};
 constexpr std::uint32_t hello_magic = 0x4C52'5248;  // "HRRL"
 constexpr std::uint16_t hello_version = 1;
 
@@ -40,6 +47,27 @@ std::string write(const RailDown& message) {
   for (const std::uint64_t bits : message.counted.bits) out.number(bits);
   return std::move(out).take();
 }
+std::string write(const Offer& message) {
+  auto out = begin(Type::offer);
+  out.number(message.id);
+  out.number(message.bytes);
+  out.number(static_cast<std::uint8_t>(message.keys.size()));
+  for (const std::string& key : message.keys) out.text(key, max_bytes_of_nic);
+  out.bytes(message.content);
+  return std::move(out).take();
+}
+std::string write(const Withdraw& message) {
+  auto out = begin(Type::withdraw);
+  out.number(message.id);
+  return std::move(out).take();
+}
+std::string write(const Done& message) {
+  auto out = begin(Type::done);
+  out.number(message.id);
+  out.number(static_cast<std::uint8_t>(message.code));
+  out.number(message.room);
+  return std::move(out).take();
+}
 
 Announcement read_announcement(wire::PacketReader& in) {
   Announcement message;
@@ -59,12 +87,41 @@ RailDown read_rail_down(wire::PacketReader& in) {
   for (std::uint64_t& bits : message.counted.bits) bits = in.number<std::uint64_t>();
   return message;
 }
+Offer read_offer(wire::PacketReader& in) {
+  Offer message;
+  message.id = in.number<std::uint64_t>();
+  message.bytes = in.number<std::uint64_t>();
+  const std::size_t keys = in.number<std::uint8_t>();
+  while (in.good() && message.keys.size() < keys) message.keys.push_back(in.text(1, max_bytes_of_nic));
+  if (keys == 0) message.content = in.rest();
+  return message;
+}
+Done read_done(wire::PacketReader& in) {
+  Done message;
+  message.id = in.number<std::uint64_t>();
+  message.code = static_cast<Code>(in.number<std::uint8_t>());
+  message.room = in.number<std::uint64_t>();
+  return message;
+}
+
+bool sound(const Offer& offer) {
+  if (offer.id == 0 || offer.keys.size() > max_rails) return false;
+  if (!offer.keys.empty()) return offer.bytes > 0;
+  return offer.content.size() == offer.bytes && offer.bytes <= max_inline_bytes;
+}
+bool sound(const Done& done) {
+  return done.id > 0 && (done.code == Code::ok || done.code == Code::invalid_argument ||
+                         done.code == Code::canceled || done.code == Code::backend_failed);
+}
 
 bool sound(const LinkMessage& message) {
   if (const auto* announced = std::get_if<Announcement>(&message))
     return announced->number > 0 && announced->chunks <= most_marked_chunks;
   if (const auto* down = std::get_if<RailDown>(&message))
     return down->rail < max_rails && down->epoch > 0 && down->next > 0;
+  if (const auto* offer = std::get_if<Offer>(&message)) return sound(*offer);
+  if (const auto* withdraw = std::get_if<Withdraw>(&message)) return withdraw->id > 0;
+  if (const auto* done = std::get_if<Done>(&message)) return sound(*done);
   return true;
 }
 
@@ -87,6 +144,15 @@ Result<LinkMessage> read_link_message(std::string_view bytes) {
       break;
     case Type::rail_down:
       message = read_rail_down(in);
+      break;
+    case Type::offer:
+      message = read_offer(in);
+      break;
+    case Type::withdraw:
+      message = Withdraw{in.number<std::uint64_t>()};
+      break;
+    case Type::done:
+      message = read_done(in);
       break;
     default:
       return make_error(Code::corrupt, "a message of a link has the unknown type {}", type);

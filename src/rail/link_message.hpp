@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace headrace::rail {
 
@@ -50,9 +51,35 @@ struct RailDown {
   friend bool operator==(const RailDown&, const RailDown&) = default;
 };
 
-using LinkMessage = std::variant<Announcement, CountedBelow, RailDown>;
+/// A message of the sender's user waits for a receive. A short one travels along; a longer one is read.
+struct Offer {
+  std::uint64_t id = 0;  ///< of the link and direction: from 1 on, without gaps
+  std::uint64_t bytes = 0;
+  std::string content = {};            ///< the message, or
+  std::vector<std::string> keys = {};  ///< of the memory that holds it alone, by the sender's NIC
+  friend bool operator==(const Offer&, const Offer&) = default;
+};
 
-inline constexpr std::size_t max_link_message_bytes = 256;
+/// The sender wants the memory of that message back. `Done` answers.
+struct Withdraw {
+  std::uint64_t id = 0;
+  friend bool operator==(const Withdraw&, const Withdraw&) = default;
+};
+
+/// The receiver does not touch the memory of that message any more.
+struct Done {
+  std::uint64_t id = 0;
+  Code code = Code::ok;    ///< or invalid_argument (longer than the receive), canceled, backend_failed
+  std::uint64_t room = 0;  ///< of the receive
+  friend bool operator==(const Done&, const Done&) = default;
+};
+
+using LinkMessage = std::variant<Announcement, CountedBelow, RailDown, Offer, Withdraw, Done>;
+
+inline constexpr std::size_t max_link_message_bytes = 2048;
+inline constexpr std::size_t max_inline_bytes = 1024;  ///< of a message that travels with its offer
+inline constexpr std::uint32_t max_rails = 64;
+inline constexpr std::uint16_t max_bytes_of_nic = 256;  ///< of an address or a key
 
 [[nodiscard]] std::string encode(const LinkMessage& message);
 /// Bytes of a peer.
@@ -69,8 +96,6 @@ struct RailHello {
   std::uint32_t epoch = 0;  ///< from 1: how often this rail was connected
   friend bool operator==(const RailHello&, const RailHello&) = default;
 };
-
-inline constexpr std::uint32_t max_rails = 64;
 
 [[nodiscard]] std::string encode(const RailHello& hello);
 ///   errors  corrupt, not_supported (another version)

@@ -9,6 +9,10 @@ namespace headrace::rail {
 void Link::pump(std::uint64_t now_ns) {
   if (lost_) return;
   look_at_time(now_ns);
+  if (lost_) return;
+  sends_.offer(outgoing_);
+  deliveries_.answer(outgoing_);
+  tell_sent();
   for (Rail& rail : rails_) rail.full = false;
   send_messages(now_ns);
   repeat(now_ns);
@@ -109,6 +113,16 @@ Result<void> Link::fill_moves(Rail& rail, const Piece& piece) {
     moves_.push_back({local.ids[rail.nic], loaded.id, run.local_offset, run.remote_offset, run.bytes});
   }
   return {};
+}
+
+void Link::unload(RemoteRegion& region) {
+  for (std::size_t i = 0; i < region.loaded.size(); ++i) {
+    const Rail& rail = rails_[i];
+    const RemoteRegion::Loaded& loaded = region.loaded[i];
+    if (loaded.epoch != 0 && loaded.epoch == rail.epoch && rail.usable())
+      nics_[rail.nic]->provider().unload_memory(rail.peer, loaded.id);
+  }
+  region.loaded.clear();
 }
 
 Status Link::post_piece(Rail& rail, const Piece& piece, std::optional<std::uint32_t> mark,

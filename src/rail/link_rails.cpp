@@ -38,7 +38,7 @@ void Link::add_peer(Rail& rail, std::uint64_t now_ns) {
 bool Link::joined(const RailHello& hello, std::uint32_t nic, PeerId peer, std::uint64_t now_ns) {
   Rail& rail = rails_[hello.rail];
   const bool free = rail.life == Life::unused || rail.life == Life::fenced;
-  if (lost_ || hello.rails != setup_.rails || rail.nic != nic || !free || hello.epoch <= rail.epoch)
+  if (lost_ || lied() || hello.rails != setup_.rails || rail.nic != nic || !free || hello.epoch <= rail.epoch)
     return false;
   if (born_ns_ == 0) born_ns_ = now_ns;
   rail.epoch = hello.epoch;
@@ -87,25 +87,30 @@ void Link::take(Rail& rail, const Event& event, std::uint64_t now_ns) {
 }
 
 void Link::message(Rail& rail, std::string_view bytes, std::uint64_t now_ns) {
-  const auto message = read_link_message(bytes);
-  if (!message) {
-    dies(rail, message.error().message, now_ns);
-    return;
-  }
+  auto message = read_link_message(bytes);
+  if (!message)
+    return check(std::move(message.error()).within(fmt::format("over rail {}", rail.index)), now_ns);
   if (const auto* announced = std::get_if<Announcement>(&*message)) {
     check(arrivals_.announced(*announced), now_ns);
     count_arrivals();
   } else if (const auto* counted = std::get_if<CountedBelow>(&*message)) {
     numbers_.counted_below(counted->below);
     give_numbers();
+  } else if (const auto* down = std::get_if<RailDown>(&*message)) {
+    heard_down(*down, now_ns);
+  } else if (auto* offer = std::get_if<Offer>(&*message)) {
+    check(deliveries_.offered(std::move(*offer)), now_ns);
+  } else if (const auto* withdraw = std::get_if<Withdraw>(&*message)) {
+    check(deliveries_.withdrawn(withdraw->id), now_ns);
   } else {
-    heard_down(std::get<RailDown>(*message), now_ns);
+    check(sends_.done(std::get<Done>(*message)), now_ns);
   }
 }
 
 /// A peer that lies loses the link: all rails.
 void Link::check(const Result<void>& result, std::uint64_t now_ns) {
   if (result) return;
+  lost_code_ = result.error().code;
   for (Rail& rail : rails_) dies(rail, result.error().message, now_ns);
 }
 
@@ -147,6 +152,7 @@ void Link::dropped(Rail& rail, std::uint64_t now_ns) {
   for (const Rail& each : rails_)
     if (each.down()) tell_down(each);
   settle();
+  sends_.say_again(outgoing_);
   if (rail.peers_number) fence(rail, now_ns);
   look_for_rails(now_ns);
 }
@@ -204,6 +210,7 @@ void Link::fence(Rail& rail, std::uint64_t now_ns) {
 // ------------------------------------------------------------------ time, and the end
 
 void Link::look_at_time(std::uint64_t now_ns) {
+  if (!lie_.empty()) check(make_error(Code::corrupt, "{}", std::exchange(lie_, {})), now_ns);
   const auto timeout = static_cast<std::uint64_t>(options_.rail_timeout.count());
   for (Rail& rail : rails_) {
     if (!rail.usable()) continue;
@@ -230,9 +237,12 @@ void Link::look_at_cancels(std::uint64_t now_ns) {
       if (keeps) dies(rail, "a canceled request did not end on it", now_ns);
     }
   }
+  if (!sends_.is_overdue(now_ns, timeout)) return;
+  for (Rail& rail : rails_) dies(rail, "the peer did not give a canceled message back", now_ns);
 }
 
 void Link::try_again(std::uint64_t now_ns) {
+  if (lied()) return;
   const auto retry = static_cast<std::uint64_t>(options_.retry_after.count());
   for (Rail& rail : rails_) {
     const bool due = rail.life == Life::fenced && now_ns - rail.since_ns >= retry;
@@ -246,7 +256,7 @@ void Link::look_for_rails(std::uint64_t now_ns) {
   const bool young = now_ns - born_ns_ <= static_cast<std::uint64_t>(options_.rail_timeout.count());
   for (const Rail& rail : rails_) {
     if (rail.usable() || rail.life == Life::dropping) return;
-    if (rail.life == Life::unused && setup_.addresses.empty() && young) return;
+    if (rail.life == Life::unused && setup_.addresses.empty() && young && !lied()) return;
     if (!rail.why.empty()) last = &rail;
   }
   lose(last == nullptr ? "no rail could be connected" : last->why);
@@ -263,9 +273,11 @@ void Link::lose(const std::string& why) {
   const auto requests = std::exchange(posted_, {});
   for (const auto& [post, request] : requests) {
     request->posted_ = false;
-    const Status status = request->status_.ok() ? Status{Code::peer_lost} : request->status_;
-    events_.ended(*this, *request, status);
+    tell_end(*request, request->status_.ok() ? Status{lost_code_} : request->status_);
   }
+  sends_.lose({lost_code_}, why);
+  tell_sent();
+  deliveries_.lose({lost_code_});
   events_.lost(*this, why);
 }
 

@@ -43,4 +43,23 @@ std::string Nic::received(std::uint64_t token, std::uint64_t bytes) {
   return message;
 }
 
+Result<LocalRegion> register_with_all(Nics& nics, const Memory& memory) {
+  LocalRegion region{memory, {}, {}};
+  for (const auto& nic : nics) {
+    auto registered = nic->provider().register_memory(memory);
+    if (!registered) {
+      deregister_with_all(nics, region);
+      return std::move(registered.error())
+          .within(fmt::format("register {} bytes on {}", memory.bytes, nic->provider().info().name));
+    }
+    region.ids.push_back(registered->id);
+    region.keys.push_back(std::move(registered->key));
+  }
+  return region;
+}
+
+void deregister_with_all(Nics& nics, const LocalRegion& region) {
+  for (std::size_t nic = 0; nic < region.ids.size(); ++nic) nics[nic]->provider().deregister(region.ids[nic]);
+}
+
 }  // namespace headrace::rail

@@ -6,6 +6,7 @@
 #include "base/errors.hpp"
 #include "rail/link_message.hpp"
 #include "rail/provider.hpp"
+#include "rail/region.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -48,5 +49,11 @@ class Nic {
   MemoryId memory_id_{};
   std::vector<std::uint32_t> free_;
 };
+
+using Nics = std::vector<std::unique_ptr<Nic>>;
+
+///   errors  those of the providers; nothing is registered then
+[[nodiscard]] Result<LocalRegion> register_with_all(Nics& nics, const Memory& memory);
+void deregister_with_all(Nics& nics, const LocalRegion& region);
 
 }  // namespace headrace::rail

@@ -16,8 +16,6 @@
 
 namespace headrace::rail {
 
-inline constexpr std::uint16_t max_bytes_of_nic = 256;
-
 inline std::string encode_nic_list(std::span<const std::string> each) {
   wire::ByteWriter out;
   out.number(static_cast<std::uint8_t>(each.size()));

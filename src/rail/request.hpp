@@ -36,12 +36,14 @@ struct PostPlan {
 class Request {
  public:
   /// The regions of the local side are LocalRegion, those of the remote side RemoteRegion.
-  explicit Request(const headrace_prepare_v1& prepared) : args(prepared) {}
+  explicit Request(const headrace_prepare_v1& prepared, std::uint64_t message_id = 0)
+      : args(prepared), message(message_id) {}
 
   [[nodiscard]] bool is_write() const { return args.op == HEADRACE_WRITE; }
   [[nodiscard]] bool posted() const { return posted_; }
 
   const headrace_prepare_v1 args;
+  const std::uint64_t message;  ///< of the peer that it reads, inside of a link; 0: it is a user's
 
  private:
   friend class Link;

@@ -47,11 +47,28 @@ struct Side final : EngineEvents {
     counts[at.immediate] += at.amount;
     if (on_count) on_count(at);
   }
+  void sent(Link&, std::uint64_t token, Status status, const std::string& why) override {
+    EXPECT_TRUE(sends.emplace(token, std::pair(status, why)).second) << "ended twice";
+    if (on_sent) on_sent(token, status);
+  }
+  void received(Link* from, std::uint64_t token, std::uint64_t bytes, Status status) override {
+    receives.push_back({from, token, bytes, status});
+    if (on_received) on_received(receives.back());
+  }
   void lost(Link&, const std::string& text) override { why_lost = text; }
   void linked(Link& made) override { link = &made; }
 
   std::map<Request*, Status> ends;
   std::map<std::uint32_t, std::uint64_t> counts;
+  struct Received {
+    Link* from;
+    std::uint64_t token, bytes;
+    Status status;
+  };
+  std::map<std::uint64_t, std::pair<Status, std::string>> sends;
+  std::vector<Received> receives;
+  std::function<void(std::uint64_t, Status)> on_sent;
+  std::function<void(const Received&)> on_received;
   std::function<void(Request&, Status)> on_end;
   std::function<void(const CountedAt&)> on_count;
   std::string why_lost;
