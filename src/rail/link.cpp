@@ -28,7 +28,10 @@ Link::Link(Setup setup, Nics& nics, Receives& receives, LinkEvents& events, cons
 Status Link::post(Request& request, const PostPlan& plan) {
   if (request.posted_ || (plan.counted && !request.is_write())) return {Code::invalid_argument};
   if (lost_) return {Code::peer_lost};
+  const std::uint64_t counts = counts_of(request, plan);
+  if (counts > UINT32_MAX) return {Code::invalid_argument};
   request.plan_ = plan;
+  if (plan.counted) request.plan_.counted->amount = static_cast<std::uint32_t>(counts);
   request.posted_ = true;
   request.cut_all_ = request.settled_ = false;
   request.next_ = transport::skip_empty_pages(request.args, {0, 0});
@@ -46,6 +49,15 @@ Status Link::post(Request& request, const PostPlan& plan) {
     begin_cutting(request);
   }
   return {};
+}
+
+/// Above 32 bits: too many.
+std::uint64_t Link::counts_of(const Request& request, const PostPlan& plan) const {
+  if (!plan.counted) return 0;
+  std::uint64_t parts = 1;
+  if (plan.count_by == CountBy::page) parts = request.args.count;
+  if (plan.count_by == CountBy::shard) parts = plan.shards != 0 ? plan.shards : rails();
+  return parts > UINT32_MAX ? parts : parts * plan.counted->amount;
 }
 
 void Link::give_numbers() {

@@ -67,7 +67,8 @@ class Link {
 
   // For users of the engine.
   /// Begins a post. Its end comes by `ended`, perhaps before this returns.
-  ///   errors  invalid_argument (it is posted, or a read that is to be counted), peer_lost
+  ///   errors  invalid_argument (it is posted; a read that is to be counted; a count above 32 bits),
+  ///   peer_lost
   Status post(Request& request, const PostPlan& plan);
   /// No more chunks of it are cut. It ends when those on their way have ended; rails that keep one for longer
   /// than `cancel_timeout` are dropped. A deadline is the caller's: it cancels at it.
@@ -83,6 +84,8 @@ class Link {
   /// corrupt: the peer has lied; else peer_lost.
   [[nodiscard]] Code lost_code() const { return lost_code_; }
   [[nodiscard]] std::size_t live_rails() const;
+  /// The same number on both sides: of the NICs of the side that has more.
+  [[nodiscard]] std::uint32_t rails() const { return setup_.rails; }
   [[nodiscard]] std::uint64_t id() const { return setup_.id; }
   /// Frees what a peer's memory takes in the providers; no request uses it.
   void unload(RemoteRegion& region);
@@ -106,6 +109,7 @@ class Link {
 
  private:
   // Requests (link.cpp).
+  [[nodiscard]] std::uint64_t counts_of(const Request& request, const PostPlan& plan) const;
   void give_numbers();
   void begin_cutting(Request& request);
   bool cut(Request& request, Rail& rail, std::uint64_t now_ns);

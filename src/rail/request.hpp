@@ -26,10 +26,20 @@ struct CountedAt {
   std::uint32_t amount = 1;
 };
 
+/// How often a write is counted: `amount` times this many. All at once, when all of its bytes are there: a
+/// peer that waits for n pages never sees a count whose page has not come.
+enum class CountBy : std::uint8_t {
+  request,  ///< once
+  page,     ///< once for each of its pages, also for one of 0 bytes
+  shard,    ///< once for each of `PostPlan::shards`
+};
+
 struct PostPlan {
   Spread spread = Spread::free;
   std::uint32_t pinned_nic = 0;
   std::optional<CountedAt> counted;  ///< of a write: counted at the peer after all bytes
+  CountBy count_by = CountBy::request;
+  std::uint32_t shards = 0;  ///< 0: one for each rail of the link, so that both sides know the number
 };
 
 /// Its owner keeps it, its page lists and their memory until its post has ended.

@@ -168,6 +168,7 @@ class Writes {
     headrace_side_v1 local_view{}, remote_view{};
     std::unique_ptr<Request> request;
     bool counted = false;
+    std::uint64_t counts = 0;  ///< expected
   };
 
   /// Pages in reverse order at the target. Its immediate is its index.
@@ -176,6 +177,10 @@ class Writes {
     const auto index = static_cast<std::uint32_t>(writes.size() - 1);
     std::memcpy(memory_[0].data() + write.offset, pattern(index), pages * page_bytes);
     if (plan.counted) plan.counted->immediate = index, plan.counted->amount = amount;
+    const std::uint32_t shards = plan.shards != 0 ? plan.shards : engines_.sides[1].link->rails();
+    write.counts = amount;
+    if (plan.count_by == CountBy::page) write.counts *= pages;
+    if (plan.count_by == CountBy::shard) write.counts *= shards;
     return begin(write, plan);
   }
   /// Page i comes from the place of page `pages` - 1 - i.
@@ -217,7 +222,11 @@ class Writes {
     return write;
   }
   [[nodiscard]] bool all_ended() const { return engines_.sides[0].ends.size() == writes.size(); }
-  [[nodiscard]] bool all_counted() const { return engines_.sides[1].counts.size() == writes.size(); }
+  [[nodiscard]] bool all_counted() const {
+    const auto expected =
+        std::count_if(writes.begin(), writes.end(), [](const auto& write) { return write->counts > 0; });
+    return engines_.sides[1].counts.size() == static_cast<std::size_t>(expected);
+  }
   [[nodiscard]] bool arrived(std::uint32_t index) const {
     const Write& write = *writes[index];
     const std::uint8_t* const target = memory_[1].data() + write.offset;
@@ -234,6 +243,14 @@ class Writes {
                       pattern(index) + (write.pages - 1 - page) * write.page_bytes, write.page_bytes) != 0)
         return false;
     return true;
+  }
+  /// Each as often as it was to be.
+  void check_counts() const {
+    for (std::uint32_t i = 0; i < writes.size(); ++i) {
+      const auto& counts = engines_.sides[1].counts;
+      const auto at = counts.find(i);
+      EXPECT_EQ(at == counts.end() ? 0 : at->second, writes[i]->counts) << i;
+    }
   }
   /// Nothing was written over what was counted.
   void check_quiet() const {
