@@ -4,7 +4,6 @@
 #include "base/random.hpp"
 #include "host_link/socket_folder.hpp"
 #include "rail/shm/address.hpp"
-#include "rail/shm/stream.hpp"
 
 #include <utility>
 
@@ -34,7 +33,8 @@ Result<std::unique_ptr<ShmProvider>> ShmProvider::open(const std::string& folder
 ShmProvider::ShmProvider(Parts parts, UnixListener listener, Place place, const Options& options)
     : StreamProvider(std::move(parts), listener.fd(), options, place.life),
       listener_(std::move(listener)),
-      folder_(std::move(place.folder)) {
+      folder_(std::move(place.folder)),
+      copies_(options.copies) {
   set_address(encode(NearAddress{this_host(), life()}));
   changeable_info().name = "this host";
   changeable_info().bits_per_second = near_bits_per_second;
@@ -45,7 +45,7 @@ Result<stream::NewStream> ShmProvider::reach(std::string_view address) {
   if (at.host != this_host())
     return make_error(Code::not_supported, "the NIC {} is on another host, or this one was started again",
                       address);
-  auto stream = ShmStream::connect(socket_path(folder_, at.life));
+  auto stream = ShmStream::connect(socket_path(folder_, at.life), copies_);
   if (!stream && stream.code() == Code::not_found)
     return make_error(
         Code::not_supported,
@@ -59,7 +59,7 @@ Result<stream::NewStream> ShmProvider::reach(std::string_view address) {
 
 Result<stream::NewStream> ShmProvider::accept() {
   HEADRACE_TRY(socket, listener_.accept());
-  HEADRACE_TRY(stream, ShmStream::accept(std::move(socket)));
+  HEADRACE_TRY(stream, ShmStream::accept(std::move(socket), copies_));
   std::string where = stream->peer_text();
   return stream::NewStream{std::move(stream), std::move(where), 0};
 }

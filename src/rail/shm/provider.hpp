@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/unix_socket.hpp"
+#include "rail/shm/stream.hpp"
 #include "rail/stream/provider.hpp"
 
 #include <cstdint>
@@ -13,7 +14,9 @@
 
 namespace headrace::rail::shm {
 
-using stream::Options;
+struct Options : stream::Options {
+  Copies copies = Copies::by_the_system;
+};
 
 /// Peers are processes of this user that find the socket in the same folder.
 class ShmProvider final : public stream::StreamProvider {
@@ -34,6 +37,7 @@ class ShmProvider final : public stream::StreamProvider {
 
   UnixListener listener_;
   const std::string folder_;
+  const Copies copies_;
   std::uint32_t passes_ = 0;  // since the system was asked
 };
 

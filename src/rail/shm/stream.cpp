@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/shm/stream.hpp"
 
+#include "base/random.hpp"
+#include "host_link/attach.hpp"
+#include "host_link/live_table.hpp"
+
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -24,31 +30,38 @@ bool is_readable(int fd) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShmStream>> ShmStream::of(UnixSocket socket) {
+ShmStream::ShmStream(UnixSocket socket, host_link::PeerProcess process, Copies copies)
+    : socket_(std::move(socket)), process_(std::move(process)), copies_(copies), nonce_(random_u64()) {}
+
+Result<std::unique_ptr<ShmStream>> ShmStream::of(UnixSocket socket, Copies copies) {
   HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
   if (process.uid() != ::geteuid())
     return make_error(Code::not_supported,
                       "{} runs as user {} and we as user {}: memory is shared by one user", process.text(),
                       process.uid(), ::geteuid());
-  return std::unique_ptr<ShmStream>(new ShmStream(std::move(socket), std::move(process)));
+  return std::unique_ptr<ShmStream>(new ShmStream(std::move(socket), std::move(process), copies));
 }
 
-Result<std::unique_ptr<ShmStream>> ShmStream::connect(const std::string& path) {
+Result<std::unique_ptr<ShmStream>> ShmStream::connect(const std::string& path, Copies copies) {
   HEADRACE_TRY(socket, UnixSocket::connect(path));
-  HEADRACE_TRY(stream, of(std::move(socket)));
+  HEADRACE_TRY(stream, of(std::move(socket), copies));
   HEADRACE_TRY(made, Pipe::create(stream_ring_bytes));
   std::array<int, Pipe::descriptors> numbers;
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = made.to_send[i].get();
   HEADRACE_TRY_VOID(stream->socket_.send(std::as_bytes(std::span(pipe_packet)), numbers));
-  stream->pipe_ = std::move(made.pipe);
+  stream->begin(std::move(made.pipe));
   return stream;
 }
 
-Result<std::unique_ptr<ShmStream>> ShmStream::accept(UnixSocket socket) { return of(std::move(socket)); }
+Result<std::unique_ptr<ShmStream>> ShmStream::accept(UnixSocket socket, Copies copies) {
+  return of(std::move(socket), copies);
+}
 
-/// The peer sees `closed` before this side's posts end, and takes nothing of them from then on.
 ShmStream::~ShmStream() {
   if (pipe_) pipe_->own().closed.store(1, std::memory_order_seq_cst);
+  // Our posts end, and their memory gets its next use. A peer that copies out of it sees `closed` before that
+  // (pairs with the fence in `fetch`) and throws away what it copied.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (epoll_ == nullptr) return;
   static_cast<void>(epoll_->remove(socket_.fd()));
   if (process_.pidfd() >= 0) static_cast<void>(epoll_->remove(process_.pidfd()));
@@ -75,7 +88,7 @@ Result<void> ShmStream::open() {
   if (came->bytes != packet.size() || std::memcmp(packet.data(), pipe_packet.data(), packet.size()) != 0)
     return make_error(Code::corrupt, "{} said something else than \"{}\"", process_.text(), pipe_packet);
   HEADRACE_TRY(pipe, Pipe::adopt(std::move(came->descriptors), most_ring_bytes));
-  pipe_ = std::move(pipe);
+  begin(std::move(pipe));
   return watch_one(pipe_->bell());
 }
 
@@ -105,6 +118,43 @@ Result<std::size_t> ShmStream::receive(std::span<const iovec> places) {
   if (*taken == 0 && ended)
     return make_error(Code::peer_lost, "{} has ended or closed the connection", process_.text());
   return *taken;
+}
+
+// ------------------------------------------------------------------ copies out of the peer's memory
+
+void ShmStream::begin(Pipe pipe) {
+  pipe_ = std::move(pipe);
+  host_link::allow_attach_by(process_.pid());  // before the peer tries
+  pipe_->own().nonce_address.store(reinterpret_cast<std::uintptr_t>(&nonce_), std::memory_order_relaxed);
+  pipe_->own().nonce.store(nonce_, std::memory_order_relaxed);
+}
+
+/// The hello has published the peer's nonce.
+void ShmStream::greeted() {
+  const host_link::Nonce theirs{pipe_->theirs().nonce_address.load(std::memory_order_relaxed),
+                                pipe_->theirs().nonce.load(std::memory_order_relaxed)};
+  // Without a pidfd, a copy out of a process that took the peer's number could not be told.
+  if (copies_ == Copies::through_rings || process_.pidfd() < 0 ||
+      !host_link::why_no_attach(process_.pid(), theirs).empty())
+    return;
+  pipe_->own().fetches.store(1, std::memory_order_release);
+}
+
+bool ShmStream::peer_fetches() const { return pipe_->theirs().fetches.load(std::memory_order_acquire) != 0; }
+
+Result<std::size_t> ShmStream::fetch(std::span<const iovec> to, std::span<const iovec> from) {
+  const ssize_t n = ::process_vm_readv(process_.pid(), to.data(), to.size(), from.data(), from.size(), 0);
+  const int error = n < 0 ? errno : EFAULT;
+  host_link::copies_before_later_loads();
+  if (peer_ended() || is_readable(process_.pidfd()))
+    return make_error(Code::peer_lost, "{} ended while its bytes were copied", process_.text());
+  if (n > 0) return static_cast<std::size_t>(n);
+  if (error == EPERM || error == ENOSYS) {
+    pipe_->own().fetches.store(0, std::memory_order_release);
+    return os_error(Code::not_supported, error, "copy from {}", process_.text());
+  }
+  return os_error(Code::peer_lost, error, "copy from {}, which unmapped memory that it writes from",
+                  process_.text());
 }
 
 // ------------------------------------------------------------------ news

@@ -17,14 +17,20 @@ namespace headrace::rail::shm {
 
 inline constexpr std::uint64_t stream_ring_bytes = 256 * 1024;
 
+/// How this side takes long writes of the peer.
+enum class Copies : bool {
+  through_rings,
+  by_the_system,  ///< once, out of the peer's memory, where the system allows that
+};
+
 class ShmStream final : public stream::Stream {
  public:
   /// To the NIC that listens at `path`; makes the rings.
   ///   errors  not_found, peer_lost (nobody listens there), not_supported (another user), those of the system
-  static Result<std::unique_ptr<ShmStream>> connect(const std::string& path);
+  static Result<std::unique_ptr<ShmStream>> connect(const std::string& path, Copies copies);
   /// Of a NIC that has connected here; the rings will come.
   ///   errors  as above
-  static Result<std::unique_ptr<ShmStream>> accept(UnixSocket socket);
+  static Result<std::unique_ptr<ShmStream>> accept(UnixSocket socket, Copies copies);
   ~ShmStream() override;
 
   [[nodiscard]] std::string peer_text() const { return process_.text(); }
@@ -41,10 +47,14 @@ class ShmStream final : public stream::Stream {
   [[nodiscard]] bool arm() override;
   void disarm() override;
 
+  void greeted() override;
+  [[nodiscard]] bool peer_fetches() const override;
+  Result<std::size_t> fetch(std::span<const iovec> to, std::span<const iovec> from) override;
+
  private:
-  ShmStream(UnixSocket socket, host_link::PeerProcess process)
-      : socket_(std::move(socket)), process_(std::move(process)) {}
-  static Result<std::unique_ptr<ShmStream>> of(UnixSocket socket);
+  ShmStream(UnixSocket socket, host_link::PeerProcess process, Copies copies);
+  static Result<std::unique_ptr<ShmStream>> of(UnixSocket socket, Copies copies);
+  void begin(Pipe pipe);
   Result<void> watch_one(int fd);
   /// The peer has closed, or ended. What it wrote before is still to be read.
   [[nodiscard]] bool peer_ended() const;
@@ -54,6 +64,8 @@ class ShmStream final : public stream::Stream {
   std::optional<Pipe> pipe_;
   Epoll* epoll_ = nullptr;
   std::uint64_t key_ = 0;
+  const Copies copies_;
+  const std::uint64_t nonce_;  // at its address the peer proves that it can copy from us
   bool hung_up_ = false;
   bool wants_room_ = false;
 };

@@ -32,6 +32,8 @@ Shape shape_of(FrameType type) {
       return {false, max_short_message_bytes, 0};
     case FrameType::message:
       return {false, max_message_bytes, 0};
+    case FrameType::fetch:
+      return {true, max_ranges * source_bytes, flag_mark};
     default:
       return {};
   }
@@ -40,7 +42,8 @@ Shape shape_of(FrameType type) {
 /// What a header's value may be.
 Result<void> check_value(const FrameHeader& header) {
   if (header.type == FrameType::end && header.value != code_value(Code::ok) &&
-      header.value != code_value(Code::not_found) && header.value != code_value(Code::invalid_argument))
+      header.value != code_value(Code::not_found) && header.value != code_value(Code::invalid_argument) &&
+      header.value != code_value(Code::not_supported))
     return lie(header, fmt::format("no post ends with code {}", header.value));
   if (header.type != FrameType::offer) return {};
   if (header.value == 0 || header.value > max_message_bytes)
@@ -68,7 +71,7 @@ std::string encode(FrameHeader header, const std::vector<Range>& ranges) {
 }
 
 Result<void> check(const FrameHeader& header) {
-  if (header.type < FrameType::write || header.type > FrameType::end)
+  if (header.type < FrameType::write || header.type > FrameType::fetch)
     return lie(header, "there is no such type");
   const Shape shape = shape_of(header.type);
   if (header.reserved != 0 || header.reserved_too != 0 || (header.flags & ~shape.flags) != 0)
@@ -82,6 +85,9 @@ Result<void> check(const FrameHeader& header) {
     return lie(header, "it has neither bytes nor a mark");
   if ((header.type == FrameType::data || header.type == FrameType::message) && empty)
     return lie(header, "it is empty");
+  if (header.type == FrameType::fetch &&
+      (header.ranges == 0 || header.payload == 0 || header.payload % source_bytes != 0))
+    return lie(header, "it fetches nothing, or a part of a place");
   return check_value(header);
 }
 

@@ -21,7 +21,9 @@ enum class FrameType : std::uint8_t {
   offer = 4,    ///< a message of `value` bytes waits; a short one is the payload
   take = 5,     ///< a receive is there for that message
   message = 6,  ///< payload: a message that was taken
-  end = 7,      ///< of a write, a read or an offer; `value` is a code: ok, not_found, invalid_argument
+  end = 7,      ///< of a write, a read, an offer or a fetch; `value` is a code: ok, not_found,
+                ///< invalid_argument, not_supported (of a fetch: it is to be sent as a write)
+  fetch = 8,    ///< ranges; payload: where the bytes lie in the sender's process. Else as a write
 };
 
 inline constexpr std::uint8_t flag_mark = 1;
@@ -42,6 +44,7 @@ static_assert(sizeof(FrameHeader) == header_bytes && std::endian::native == std:
 
 inline constexpr std::size_t range_bytes = 24;
 inline constexpr std::uint32_t max_ranges = 1024;
+inline constexpr std::size_t source_bytes = 16;  ///< a place in a fetch: address u64, bytes u64
 inline constexpr std::uint32_t max_message_bytes = 64 * 1024 + 64;
 inline constexpr std::uint32_t max_short_message_bytes = 256;  ///< it travels with its offer
 

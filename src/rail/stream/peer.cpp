@@ -10,6 +10,7 @@ namespace headrace::rail::stream {
 namespace {
 
 constexpr int receives_at_once = 16;  // then other peers have their turn
+constexpr int fetch_steps_at_once = 4;
 
 }  // namespace
 
@@ -33,6 +34,7 @@ void Peer::close() {
   for (const auto& [post, taken] : taken_) state_.receives.push_front(taken.receive);
   taken_.clear();
   offers_.clear();
+  fetches_.clear();
 }
 
 void Peer::lose(const Error& why) {
@@ -122,11 +124,24 @@ Result<void> Peer::greeted() {
   if (!added) outgoing_.push({.head = encode(Hello{state_.life, theirs.life, {}})});
   life_ = Life::usable;
   joined_ = true;
+  stream_->greeted();
   if (added)
     say({.kind = Event::Kind::ready});
   else
     say({.kind = Event::Kind::joined, .text = theirs.text});
   return {};
+}
+
+void Peer::fetch() {
+  for (int i = 0; i < fetch_steps_at_once && !fetches_.empty(); ++i) {
+    const auto state = fetches_.front().step(*stream_, state_.memories);
+    if (!state && state.code() != Code::not_supported) return lose(state.error());
+    if (!state) {
+      finish_fetch(Code::not_supported);
+    } else if (*state != Fetch::State::under_way) {
+      finish_fetch(*state == Fetch::State::done ? Code::ok : Code::not_found);
+    }
+  }
 }
 
 Result<std::size_t> Peer::receive_some() {

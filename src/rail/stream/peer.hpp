@@ -5,6 +5,7 @@
 // does not fill the link, a NIC is opened several times: each is a rail of its own.
 #pragma once
 
+#include "rail/stream/fetch.hpp"
 #include "rail/stream/frame_reader.hpp"
 #include "rail/stream/hello.hpp"
 #include "rail/stream/nic_state.hpp"
@@ -15,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -66,6 +68,9 @@ class Peer final : FrameReader::Handler {
     if (stream_ != nullptr) stream_->disarm();
   }
   void flush();
+  /// Copies bytes that the peer has named, some at a time.
+  void fetch();
+  [[nodiscard]] bool has_fetches() const { return !fetches_.empty(); }
   /// Gives the next waiting message its receive. False: there is no such message, or no receive.
   bool serve_offer();
   /// Ends the stream and all posts; a peer that has a user hears `lost`.
@@ -83,12 +88,14 @@ class Peer final : FrameReader::Handler {
 
  private:
   struct Post {
-    FrameType type = FrameType::write;  // or read, offer
+    FrameType type = FrameType::write;  // or read, offer, fetch
     std::uint64_t token = 0;
-    std::vector<Range> local = {};  // of a read and of a long message
-    bool sent = false;              // nothing of it waits here
-    bool done = false;              // its bytes are where they belong, as far as this side can see
-    std::uint64_t bytes = 0;        // of a read
+    std::vector<Range> local = {};           // of a read, a long message, a fetch
+    std::vector<Range> remote = {};          // of a fetch
+    std::optional<std::uint32_t> mark = {};  // the same
+    bool sent = false;                       // nothing of it waits here
+    bool done = false;                       // its bytes are where they belong, as far as this side can see
+    std::uint64_t bytes = 0;                 // of a read
   };
   struct Offer {
     std::uint64_t post = 0;
@@ -116,6 +123,8 @@ class Peer final : FrameReader::Handler {
   Result<void> begin_data(const FrameHeader& header);
   Result<void> begin_message(const FrameHeader& header);
   void end_write(const FrameHeader& header, bool refused);
+  Result<void> end_fetch(const FrameHeader& header, std::string_view sources);
+  void finish_fetch(Code code);
   Result<void> end_data(const FrameHeader& header, bool refused);
   Result<void> end_offer(const FrameHeader& header, std::string_view kept);
   Result<void> end_message(const FrameHeader& header, bool refused);
@@ -134,6 +143,9 @@ class Peer final : FrameReader::Handler {
   Status look_at(std::span<const Move> moves, Moves& looked) const;
   [[nodiscard]] bool is_registered(const Range& range) const;
   std::uint64_t keep(Post post);
+  void send_write(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark);
+  void let_fetch(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark);
+  void send_instead(std::map<std::uint64_t, Post>::iterator at);
   void finished(const OutFrame& frame);
   void end_post(std::map<std::uint64_t, Post>::iterator at, Code code);
   void close();
@@ -159,6 +171,8 @@ class Peer final : FrameReader::Handler {
 
   std::uint64_t last_request_ = 0;  // the number of the peer's latest post
   bool refused_ = false;            // the frame that comes now
+  std::vector<Range> fetched_;      // its ranges, of a fetch
+  std::deque<Fetch> fetches_;       // the first one is under way
   std::deque<Offer> offers_;        // without a receive
   std::map<std::uint64_t, Taken> taken_;
 };

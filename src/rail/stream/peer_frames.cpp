@@ -30,6 +30,7 @@ Result<void> Peer::begin(const FrameHeader& header, std::vector<Range> ranges) {
     case FrameType::write:
     case FrameType::read:
     case FrameType::offer:
+    case FrameType::fetch:
       return begin_request(header, std::move(ranges));
     case FrameType::data:
       return begin_data(header);
@@ -57,6 +58,8 @@ Result<void> Peer::end(const FrameHeader& header, std::string_view kept, bool re
       return end_message(header, refused);
     case FrameType::end:
       return ended(header);
+    case FrameType::fetch:
+      return end_fetch(header, kept);
   }
   return {};
 }
@@ -70,8 +73,9 @@ Result<void> Peer::begin_request(const FrameHeader& header, std::vector<Range> r
     begin_write(std::move(ranges));
   else if (header.type == FrameType::read)
     begin_read(header, std::move(ranges));
-  else if (header.type == FrameType::offer)
+  else
     reader_.keep();
+  if (header.type == FrameType::fetch) fetched_ = std::move(ranges);
   return {};
 }
 
@@ -88,6 +92,32 @@ void Peer::end_write(const FrameHeader& header, bool refused) {
   if (refused || refused_) return answer(header.post, Code::not_found);
   if ((header.flags & flag_mark) != 0) say({.kind = Event::Kind::marked, .mark = header.value});
   answer(header.post, Code::ok);
+}
+
+Result<void> Peer::end_fetch(const FrameHeader& header, std::string_view sources) {
+  if (fetches_.size() >= max_posts)
+    return lie(header.post, fmt::format("{} fetches wait already", fetches_.size()));
+  RangeCursor places(std::move(fetched_), Access::peers_read_and_write);
+  HEADRACE_TRY(read, read_sources(sources, places.left()));
+  bool allowed = false;
+  {
+    Memories::View view(state_.memories);
+    allowed = places.allowed(view);
+  }
+  if (allowed)
+    fetches_.emplace_back(header, std::move(places), std::move(read));
+  else
+    answer(header.post, Code::not_found);
+  return {};
+}
+
+/// The first one.
+void Peer::finish_fetch(Code code) {
+  const FrameHeader header = fetches_.front().header;
+  fetches_.pop_front();
+  if (code == Code::ok && (header.flags & flag_mark) != 0)
+    say({.kind = Event::Kind::marked, .mark = header.value});
+  answer(header.post, code);
 }
 
 void Peer::begin_read(const FrameHeader& header, std::vector<Range> ranges) {
@@ -223,6 +253,11 @@ Result<void> Peer::ended(const FrameHeader& header) {
   const auto code = static_cast<Code>(header.value);
   if (!at->second.sent) return lie(header.post, "it ends before all of it has left");
   if (code == Code::ok && !at->second.done) return lie(header.post, "it ends well, and nothing has moved");
+  if (code == Code::not_supported) {
+    if (at->second.type != FrameType::fetch) return lie(header.post, "nothing was to be fetched");
+    send_instead(at);
+    return {};
+  }
   end_post(at, code);
   return {};
 }

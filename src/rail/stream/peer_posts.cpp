@@ -5,6 +5,12 @@
 #include <utility>
 
 namespace headrace::rail::stream {
+namespace {
+
+// A shorter write is copied twice, through the stream, in less time than the system takes to be asked.
+constexpr std::uint64_t least_fetched_bytes = 16 * 1024;
+
+}  // namespace
 
 Result<RemoteId> Peer::load(std::string_view key) {
   HEADRACE_TRY(read, read_key(key));
@@ -44,17 +50,59 @@ Status Peer::write(const Write& write) {
   Moves moves;
   if (const Status looked = look_at(write.moves, moves); !looked.ok()) return looked;
   if (write.moves.empty() && !write.mark) return {Code::invalid_argument};
+  if (moves.bytes >= least_fetched_bytes && stream_->peer_fetches())
+    let_fetch(write.token, std::move(moves), write.mark);
+  else
+    send_write(write.token, std::move(moves), write.mark);
+  return {};
+}
+
+void Peer::send_write(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark) {
   OutFrame frame{.role = OutFrame::Role::post};
-  frame.post = keep({.type = FrameType::write, .token = write.token, .done = true});
+  frame.post = keep({.type = FrameType::write, .token = token, .done = true});
   frame.head = encode({.type = FrameType::write,
-                       .flags = write.mark ? flag_mark : std::uint8_t{0},
+                       .flags = mark ? flag_mark : std::uint8_t{0},
                        .post = frame.post,
                        .payload = moves.bytes,
-                       .value = write.mark.value_or(0)},
+                       .value = mark.value_or(0)},
                       moves.remote);
   frame.payload = RangeCursor(std::move(moves.local), Access::local);
   outgoing_.push(std::move(frame));
-  return {};
+}
+
+/// Tells the peer where the bytes lie: it copies them by itself.
+void Peer::let_fetch(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark) {
+  std::vector<Source> sources;
+  {
+    Memories::View view(state_.memories);
+    for (const Range& range : moves.local)
+      sources.push_back({reinterpret_cast<std::uintptr_t>(view.find(range, Access::local)), range.length});
+  }
+  OutFrame frame{.role = OutFrame::Role::post};
+  const std::string places = encode(sources);
+  FrameHeader header{.type = FrameType::fetch,
+                     .flags = mark ? flag_mark : std::uint8_t{0},
+                     .payload = places.size(),
+                     .value = mark.value_or(0)};
+  header.post = frame.post = next_post_;
+  frame.head = encode(header, moves.remote) + places;
+  keep({.type = FrameType::fetch,
+        .token = token,
+        .local = std::move(moves.local),
+        .remote = std::move(moves.remote),
+        .mark = mark,
+        .done = true});
+  outgoing_.push(std::move(frame));
+}
+
+/// The peer may not fetch after all.
+void Peer::send_instead(std::map<std::uint64_t, Post>::iterator at) {
+  Post post = std::move(at->second);
+  posts_.erase(at);
+  --state_.posts;
+  Moves moves{std::move(post.local), std::move(post.remote)};
+  for (const Range& range : moves.local) moves.bytes += range.length;
+  send_write(post.token, std::move(moves), post.mark);
 }
 
 Status Peer::read(const Read& read) {

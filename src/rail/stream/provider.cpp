@@ -166,6 +166,7 @@ void StreamProvider::look_at_peers(bool slept) {
     if (slept) peer->disarm();
     peer->look();
   }
+  for (const auto& [id, peer] : peers_) peer->fetch();
   forget_strangers();
 }
 
@@ -253,7 +254,7 @@ std::uint64_t StreamProvider::next_deadline_ns() const {
 bool StreamProvider::arm() {
   if (!state_.events.empty()) return false;
   for (const auto& [id, peer] : peers_)
-    if (peer->has_output()) return false;
+    if (peer->has_output() || peer->has_fetches()) return false;
   const std::uint64_t next = next_deadline_ns();
   set_timer(timer_.get(), next == UINT64_MAX ? 0 : std::max<std::uint64_t>(next, 1));
   armed_ = true;

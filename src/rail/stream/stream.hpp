@@ -51,6 +51,16 @@ class Stream {
   /// From now on the set tells of all news, until `disarm`. False: there are some already.
   [[nodiscard]] virtual bool arm() { return true; }
   virtual void disarm() {}
+
+  // A stream to a process of this host may let the owner copy from the writer's memory.
+
+  /// Both sides have said hello.
+  virtual void greeted() {}
+  /// The peer copies out of this process by itself, if it is told the addresses.
+  [[nodiscard]] virtual bool peer_fetches() const { return false; }
+  /// Copies some bytes from the peer's addresses; both lists have the same number of bytes.
+  ///   errors  not_supported (the system does not let us: the bytes are to be sent), peer_lost
+  [[nodiscard]] virtual Result<std::size_t> fetch(std::span<const iovec> to, std::span<const iovec> from);
 };
 
 /// A stream to a peer, and what is known of it.

@@ -12,14 +12,16 @@
 namespace headrace::test {
 namespace {
 
-std::unique_ptr<rail::Provider> open_shm_nic(const std::string& folder) {
-  auto opened = rail::shm::ShmProvider::open(folder);
+std::unique_ptr<rail::Provider> open_shm_nic(const std::string& folder, rail::shm::Copies copies) {
+  auto opened = rail::shm::ShmProvider::open(folder, {.copies = copies});
   EXPECT_TRUE(opened) << opened.error().message;
   return opened ? std::move(*opened) : nullptr;
 }
 
 class ShmPair final : public ProviderPair {
  public:
+  explicit ShmPair(rail::shm::Copies copies)
+      : nics_{open_shm_nic(folder_.path(), copies), open_shm_nic(folder_.path(), copies)} {}
   rail::Provider& nic(int side) override { return *nics_[side]; }
   void close(int side) override { nics_[side].reset(); }
   /// Waits until a NIC has something to do, or a moment.
@@ -36,11 +38,16 @@ class ShmPair final : public ProviderPair {
 
  private:
   TemporaryFolder folder_;
-  std::unique_ptr<rail::Provider> nics_[2] = {open_shm_nic(folder_.path()), open_shm_nic(folder_.path())};
+  std::unique_ptr<rail::Provider> nics_[2];
 };
 
+ProviderCase shm_case(const char* name, rail::shm::Copies copies) {
+  return {name, [=] { return std::make_unique<ShmPair>(copies); }};
+}
+
 INSTANTIATE_TEST_SUITE_P(Shm, ProviderContract,
-                         testing::Values(ProviderCase{"shm", [] { return std::make_unique<ShmPair>(); }}),
+                         testing::Values(shm_case("shm", rail::shm::Copies::by_the_system),
+                                         shm_case("shm_rings", rail::shm::Copies::through_rings)),
                          name_of_provider_case);
 
 }  // namespace
