@@ -35,19 +35,22 @@ Engine::Engine(std::vector<std::unique_ptr<Nic>> nics, EngineEvents& events, con
 
 std::string Engine::encode_keys(const std::vector<std::string>& keys) { return encode_nic_list(keys); }
 
-std::string Engine::address() const {
+std::vector<std::string> Engine::nic_addresses() const {
   std::vector<std::string> addresses;
   for (const auto& nic : nics_) addresses.push_back(nic->provider().address());
-  return encode_nic_list(addresses);
+  return addresses;
 }
+
+std::string Engine::address() const { return encode_nic_list(nic_addresses()); }
 
 // ------------------------------------------------------------------ links
 
 Result<Link*> Engine::connect(std::string_view address) {
   HEADRACE_TRY(addresses, read_nic_list(address, "an address"));
-  const auto rails = static_cast<std::uint32_t>(std::max(addresses.size(), nics_.size()));
+  auto pairs = pair_nics(nic_addresses(), addresses);
+  const auto rails = static_cast<std::uint32_t>(pairs.size());
   const auto peer_nics = static_cast<std::uint32_t>(addresses.size());
-  Link::Setup setup{id_, random_u64(), rails, peer_nics, std::move(addresses)};
+  Link::Setup setup{id_, random_u64(), rails, peer_nics, std::move(addresses), std::move(pairs)};
   links_.push_back(std::make_unique<Link>(std::move(setup), nics_, receives_, events_, options_));
   links_.back()->connect(clock_.now_ns());
   return links_.back().get();
@@ -64,16 +67,16 @@ Link& Engine::link_of(const RailHello& hello) {
       std::find_if(links_.begin(), links_.end(), [&](const auto& link) { return link->id() == hello.link; });
   if (at != links_.end()) return **at;
   // No rail is connected from here.
-  links_.push_back(std::make_unique<Link>(Link::Setup{hello.engine, hello.link, hello.rails, hello.nics, {}},
-                                          nics_, receives_, events_, options_));
+  links_.push_back(
+      std::make_unique<Link>(Link::Setup{hello.engine, hello.link, hello.rails, hello.nics, {}, {}}, nics_,
+                             receives_, events_, options_));
   events_.linked(*links_.back());
   return *links_.back();
 }
 
 void Engine::joined(std::uint32_t nic, const Event& event, std::uint64_t now_ns) {
   const auto hello = read_rail_hello(event.text);
-  const bool taken =
-      hello && hello->rail % nics_.size() == nic && link_of(*hello).joined(*hello, nic, event.peer, now_ns);
+  const bool taken = hello && link_of(*hello).joined(*hello, nic, event.peer, now_ns);
   if (!taken) nics_[nic]->provider().drop_peer(event.peer);
 }
 

@@ -68,6 +68,7 @@ class Engine {
  private:
   Engine(std::vector<std::unique_ptr<Nic>> nics, EngineEvents& events, const Clock& clock,
          const LinkOptions& options);
+  [[nodiscard]] std::vector<std::string> nic_addresses() const;
   static std::string encode_keys(const std::vector<std::string>& keys);
   void take(std::uint32_t nic, const Event& event, std::uint64_t now_ns);
   void joined(std::uint32_t nic, const Event& event, std::uint64_t now_ns);

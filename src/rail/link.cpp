@@ -20,8 +20,9 @@ Link::Link(Setup setup, Nics& nics, Receives& receives, LinkEvents& events, cons
       deliveries_(*this, receives, events, setup_.peer_nics) {
   for (std::uint32_t index = 0; index < setup_.rails; ++index) {
     rails_[index].index = index;
-    rails_[index].nic = index % static_cast<std::uint32_t>(nics_.size());
-    rails_[index].peer_nic = index % setup_.peer_nics;
+    if (setup_.pairs.empty()) continue;
+    rails_[index].nic = setup_.pairs[index].here;
+    rails_[index].peer_nic = setup_.pairs[index].there;
   }
 }
 

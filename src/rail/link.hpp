@@ -8,6 +8,7 @@
 #include "rail/deliveries.hpp"
 #include "rail/link_message.hpp"
 #include "rail/nic.hpp"
+#include "rail/nic_pairs.hpp"
 #include "rail/open_numbers.hpp"
 #include "rail/rail_state.hpp"
 #include "rail/receives.hpp"
@@ -61,6 +62,7 @@ class Link {
     std::uint32_t rails = 0;
     std::uint32_t peer_nics = 0;
     std::vector<std::string> addresses;  ///< of the peer's NICs; empty: the peer connects
+    std::vector<NicPair> pairs;          ///< by rail; empty: the peer tells them
   };
   /// `nics`, `receives` and `events` outlive the link.
   Link(Setup setup, Nics& nics, Receives& receives, LinkEvents& events, const LinkOptions& options);
@@ -132,6 +134,7 @@ class Link {
   Rail* pick(const Request& request);
   Rail* freest();
   Rail* next_in_turn();
+  [[nodiscard]] bool carries(const Rail& rail) const;
   [[nodiscard]] bool has_room(const Rail& rail) const;
   void say(const LinkMessage& message) { outgoing_.push_back(encode(message)); }
   void ended(Rail& rail, const Event& event, std::uint64_t now_ns);
@@ -159,6 +162,7 @@ class Link {
   const LinkOptions options_;
   std::vector<Rail> rails_;
   std::uint64_t born_ns_ = 0;
+  bool near_ = false;  // a rail of this host lives: it carries all
   bool lost_ = false;
   Code lost_code_ = Code::peer_lost;
   std::string lie_;  // of the peer, found out where the time is not known

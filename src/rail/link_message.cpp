@@ -173,6 +173,7 @@ std::string encode(const RailHello& hello) {
   out.number(hello.rails);
   out.number(hello.nics);
   out.number(hello.epoch);
+  out.number(hello.nic);
   return std::move(out).take();
 }
 
@@ -191,8 +192,9 @@ Result<RailHello> read_rail_hello(std::string_view bytes) {
   hello.rails = in.number<std::uint32_t>();
   hello.nics = in.number<std::uint32_t>();
   hello.epoch = in.number<std::uint32_t>();
+  hello.nic = in.number<std::uint32_t>();
   if (!in.complete() || hello.rails == 0 || hello.rails > max_rails || hello.rail >= hello.rails ||
-      hello.nics == 0 || hello.nics > hello.rails || hello.epoch == 0)
+      hello.nics == 0 || hello.nics > max_rails || hello.nic >= hello.nics || hello.epoch == 0)
     return make_error(Code::corrupt, "the hello of a rail has {} bytes that do not fit it", bytes.size());
   return hello;
 }

@@ -94,6 +94,7 @@ struct RailHello {
   std::uint32_t rails = 0;
   std::uint32_t nics = 0;   ///< of the engine that connects
   std::uint32_t epoch = 0;  ///< from 1: how often this rail was connected
+  std::uint32_t nic = 0;    ///< of the engine that connects, by its address
   friend bool operator==(const RailHello&, const RailHello&) = default;
 };
 

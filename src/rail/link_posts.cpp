@@ -13,6 +13,9 @@ void Link::pump(std::uint64_t now_ns) {
   sends_.offer(outgoing_);
   deliveries_.answer(outgoing_);
   tell_sent();
+  near_ = std::any_of(rails_.begin(), rails_.end(), [&](const Rail& rail) {
+    return rail.life == Rail::Life::live && nics_[rail.nic]->provider().info().near;
+  });
   for (Rail& rail : rails_) rail.full = false;
   send_messages(now_ns);
   repeat(now_ns);
@@ -22,6 +25,11 @@ void Link::pump(std::uint64_t now_ns) {
 
 // ------------------------------------------------------------------ which rail
 
+/// It lives, and is of this host if there is such a one.
+bool Link::carries(const Rail& rail) const {
+  return rail.life == Rail::Life::live && (!near_ || nics_[rail.nic]->provider().info().near);
+}
+
 bool Link::has_room(const Rail& rail) const {
   return rail.life == Rail::Life::live && !rail.full && rail.bytes < options_.rail_bytes;
 }
@@ -30,7 +38,7 @@ Rail* Link::freest() {
   Rail* best = nullptr;
   double least = 0;
   for (Rail& rail : rails_) {
-    if (!has_room(rail)) continue;
+    if (!carries(rail) || !has_room(rail)) continue;
     const auto speed = std::max<std::uint64_t>(nics_[rail.nic]->provider().info().bits_per_second, 1);
     const double busy = static_cast<double>(rail.bytes + options_.chunk_bytes) / static_cast<double>(speed);
     if (best != nullptr && busy >= least) continue;
@@ -44,7 +52,7 @@ Rail* Link::freest() {
 Rail* Link::next_in_turn() {
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[(turn_ + i) % rails_.size()];
-    if (rail.life != Rail::Life::live) continue;
+    if (!carries(rail)) continue;
     if (!has_room(rail)) return nullptr;
     turn_ = (rail.index + 1) % static_cast<std::uint32_t>(rails_.size());
     return &rail;

@@ -21,8 +21,8 @@ void Link::connect(std::uint64_t now_ns) {
 
 void Link::add_peer(Rail& rail, std::uint64_t now_ns) {
   const RailHello hello{
-      setup_.engine, setup_.id, rail.index, setup_.rails, static_cast<std::uint32_t>(nics_.size()),
-      rail.epoch + 1};
+      setup_.engine,  setup_.id, rail.index, setup_.rails, static_cast<std::uint32_t>(nics_.size()),
+      rail.epoch + 1, rail.nic};
   const auto added = nics_[rail.nic]->provider().add_peer(setup_.addresses[rail.peer_nic], encode(hello));
   rail.since_ns = now_ns;
   if (!added) {
@@ -38,10 +38,13 @@ void Link::add_peer(Rail& rail, std::uint64_t now_ns) {
 bool Link::joined(const RailHello& hello, std::uint32_t nic, PeerId peer, std::uint64_t now_ns) {
   Rail& rail = rails_[hello.rail];
   const bool free = rail.life == Life::unused || rail.life == Life::fenced;
-  if (lost_ || lied() || hello.rails != setup_.rails || rail.nic != nic || !free || hello.epoch <= rail.epoch)
+  if (lost_ || lied() || hello.rails != setup_.rails || hello.nics != setup_.peer_nics || !free ||
+      hello.epoch <= rail.epoch)
     return false;
   if (born_ns_ == 0) born_ns_ = now_ns;
   rail.epoch = hello.epoch;
+  rail.nic = nic;
+  rail.peer_nic = hello.nic;
   rail.peer = peer;
   rail.peers_number.reset();
   rail.life = Life::live;

@@ -92,6 +92,7 @@ struct ProviderInfo {
   std::uint32_t marks_in_flight = 0;    ///< that all peers together may have under way to this NIC
   std::uint32_t max_message_bytes = 0;  ///< at least 4096
   bool gpu_memory = false;
+  bool near = false;  ///< its peers are of this host: engines prefer it to all others
 };
 
 /// A provider of one NIC. Each implementation has a static `open` that returns a Result.

@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::string_view socket_prefix = "fabric-";
 constexpr std::uint32_t passes_without_system = 64;  // strangers and deaths can wait as long
-constexpr std::uint64_t near_bits_per_second =
-    80'000'000'000;  // about a memory copy; engines prefer it anyway
 
 std::string socket_path(const std::string& folder, std::uint64_t life) {
   return fmt::format("{}/{}{:016x}{}", folder, socket_prefix, life, host_link::socket_suffix);
@@ -37,7 +35,7 @@ ShmProvider::ShmProvider(Parts parts, UnixListener listener, Place place, const 
       copies_(options.copies) {
   set_address(encode(NearAddress{this_host(), life()}));
   changeable_info().name = "this host";
-  changeable_info().bits_per_second = near_bits_per_second;
+  changeable_info().near = true;
 }
 
 Result<stream::NewStream> ShmProvider::reach(std::string_view address) {

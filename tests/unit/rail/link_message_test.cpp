@@ -50,13 +50,14 @@ TEST(RailLinkMessage, is_refused_if_it_is_cut_or_longer) {
 }
 
 TEST(RailHello, is_read_as_it_was_written_and_refused_if_it_is_damaged) {
-  const RailHello hello{1, 2, 3, 4, 2, 5};
+  const RailHello hello{1, 2, 3, 4, 2, 5, 1};
   const auto bytes = encode(hello);
   EXPECT_EQ(*read_rail_hello(bytes), hello);
   for (std::size_t length = 0; length < bytes.size(); ++length)
     EXPECT_FALSE(read_rail_hello(bytes.substr(0, length))) << length;
   EXPECT_EQ(read_rail_hello(encode(RailHello{1, 2, 4, 4, 2, 1})).code(), Code::corrupt) << "rail 4 of 4";
-  EXPECT_EQ(read_rail_hello(encode(RailHello{1, 2, 3, 4, 5, 1})).code(), Code::corrupt) << "5 NICs, 4 rails";
+  EXPECT_EQ(read_rail_hello(encode(RailHello{1, 2, 3, 4, 2, 1, 2})).code(), Code::corrupt) << "NIC 2 of 2";
+  EXPECT_EQ(read_rail_hello(encode(RailHello{1, 2, 3, 4, max_rails + 1, 1})).code(), Code::corrupt);
   auto newer = bytes;
   newer[4] = 9;
   EXPECT_EQ(read_rail_hello(newer).code(), Code::not_supported);
