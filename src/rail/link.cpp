@@ -71,8 +71,10 @@ void Link::give_numbers() {
   }
 }
 
+/// Without bytes a counted request is one empty chunk: its end says that the peer has the mark.
 void Link::begin_cutting(Request& request) {
-  if (request.next_.page < request.args.count && request.args.bytes > 0) {
+  const bool has_bytes = request.next_.page < request.args.count && request.args.bytes > 0;
+  if (has_bytes || (request.number_ != 0 && request.number_ >= settle_below_)) {
     uncut_.push_back(&request);
     return;
   }
@@ -83,13 +85,20 @@ void Link::begin_cutting(Request& request) {
 /// The next chunk of the request, the front of `uncut_`, over that rail. False: the NIC takes none now.
 bool Link::cut(Request& request, Rail& rail, std::uint64_t now_ns) {
   const ProviderInfo& info = nics_[rail.nic]->provider().info();
-  Piece piece{&request,
-              transport::cut_chunk(request.args, request.next_, {options_.chunk_bytes, info.max_moves})};
+  Piece piece{&request, {request.next_, {request.args.count, 0}, 0, 0}};
+  if (request.args.bytes > 0)
+    piece.chunk = transport::cut_chunk(request.args, request.next_, {options_.chunk_bytes, info.max_moves});
   piece.chunk.number = request.chunks_;
   const bool marked = request.number_ != 0 && request.number_ >= settle_below_ && !request.settled_ &&
                       request.chunks_ < most_marked_chunks;
   std::optional<std::uint32_t> mark;
   if (marked) mark = mark_of(request.number_, request.chunks_);
+  if (!marked && piece.chunk.bytes == 0) {  // a rail has died meanwhile: only its announcement is left
+    request.settled_ = true;
+    after_cut(request, piece.chunk);
+    piece_ended(request, {});
+    return true;
+  }
   const Status posted = post_piece(rail, piece, mark, now_ns);
   if (posted.code == Code::would_block || posted.code == Code::peer_lost) return false;
   if (!marked) request.settled_ = true;
@@ -180,6 +189,13 @@ void Link::use_up_number(Request& request) {
     numbers_.failed(request.number_);
   }
   if (!by_marks && !numbers_.counted(request.number_)) say(numbers_.announcement(request.number_));
+}
+
+bool Link::sends() const {
+  const bool on_rails = std::any_of(rails_.begin(), rails_.end(), [](const Rail& rail) {
+    return !rail.flights.empty() || !rail.unfinished.empty();
+  });
+  return on_rails || !posted_.empty() || !repeats_.empty() || !outgoing_.empty();
 }
 
 std::size_t Link::held() const {

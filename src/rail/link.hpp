@@ -82,6 +82,10 @@ class Link {
   /// `sent` follows, with canceled, or with ok if it was nearly done. A peer that does not answer within
   /// `cancel_timeout` loses the link. Unknown tokens are ignored.
   void cancel_send(std::uint64_t token, std::uint64_t now_ns) { sends_.cancel(token, now_ns); }
+  /// Drops all rails. Its requests end with peer_lost, then `lost` comes.
+  void close(const std::string& why, std::uint64_t now_ns);
+  /// Whether something of this side is on its way or waits to be.
+  [[nodiscard]] bool sends() const;
   [[nodiscard]] bool lost() const { return lost_; }
   /// corrupt: the peer has lied; else peer_lost.
   [[nodiscard]] Code lost_code() const { return lost_code_; }

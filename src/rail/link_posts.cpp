@@ -105,6 +105,7 @@ void Link::repeat(std::uint64_t now_ns) {
 
 Result<void> Link::fill_moves(Rail& rail, const Piece& piece) {
   moves_.clear();
+  if (piece.chunk.bytes == 0) return {};
   PageCursor cursor(piece.request->args, piece.chunk.from, piece.chunk.to);
   for (PageRun run; cursor.next(run);) {
     const auto& local = *static_cast<const LocalRegion*>(run.local_region);

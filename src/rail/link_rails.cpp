@@ -114,7 +114,11 @@ void Link::message(Rail& rail, std::string_view bytes, std::uint64_t now_ns) {
 void Link::check(const Result<void>& result, std::uint64_t now_ns) {
   if (result) return;
   lost_code_ = result.error().code;
-  for (Rail& rail : rails_) dies(rail, result.error().message, now_ns);
+  close(result.error().message, now_ns);
+}
+
+void Link::close(const std::string& why, std::uint64_t now_ns) {
+  for (Rail& rail : rails_) dies(rail, why, now_ns);
 }
 
 void Link::count_arrivals() {
@@ -202,7 +206,7 @@ void Link::fence(Rail& rail, std::uint64_t now_ns) {
   const auto unfinished = std::exchange(rail.unfinished, {});
   for (const Piece& piece : unfinished) {
     const bool counted = piece.request->number_ != 0 && numbers_.counted(piece.request->number_);
-    if (counted || !piece.request->status_.ok()) {
+    if (counted || piece.chunk.bytes == 0 || !piece.request->status_.ok()) {
       piece_ended(*piece.request, {});
     } else {
       repeats_.push_back(piece);

@@ -34,8 +34,8 @@ TEST(RailEngine, an_immediate_without_bytes_is_counted_as_often_as_it_says) {
   engines.connect();
   Writes writes(engines, 4096);
   ASSERT_TRUE(writes.post(0, 0, counted_once, 7).ok());
-  EXPECT_TRUE(writes.all_ended());
-  ASSERT_TRUE(engines.until([&] { return writes.all_counted(); }));
+  EXPECT_FALSE(writes.all_ended()) << "the peer does not have it yet";
+  ASSERT_TRUE(engines.until([&] { return writes.all_counted() && writes.all_ended(); }));
   EXPECT_EQ(engines.sides[1].counts.at(0), 7U);
 }
 
@@ -60,6 +60,20 @@ TEST(RailEngine, a_count_above_32_bits_is_refused) {
   const PostPlan by_page{Spread::free, 0, CountedAt{}, CountBy::page};
   EXPECT_EQ(writes.post(2, 1, by_page, 1U << 31).code, Code::invalid_argument);
   EXPECT_TRUE(writes.post(2, 1, by_page, (1U << 31) - 1).ok());
+}
+
+TEST(RailEngine, a_link_that_is_closed_ends_its_requests_and_is_lost) {
+  TwoEngines engines(2, 2);
+  engines.connect();
+  Writes writes(engines, 1 << 20);
+  ASSERT_TRUE(writes.post(25, 4000, counted_once).ok());
+  ASSERT_TRUE(writes.post(0, 0, counted_once).ok());
+  EXPECT_TRUE(engines.sides[0].link->sends());
+  engines.sides[0].link->close("the test closes it", engines.net.now_ns());
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && engines.sides[0].link->lost(); }));
+  for (const auto& [request, status] : engines.sides[0].ends) EXPECT_EQ(status.code, Code::peer_lost);
+  EXPECT_EQ(engines.sides[0].why_lost, "the test closes it");
+  EXPECT_FALSE(engines.sides[0].link->sends());
 }
 
 TEST(RailEngine, more_chunks_than_marks_are_settled) {
