@@ -43,6 +43,11 @@ TESTS = {
     """,
 }
 CONFTEST = "from parts import add_option as pytest_addoption, pytest_collection_modifyitems\n"
+# In place of Python, where a test asks which files run and not how they end: each has one test, which passes.
+STAND_IN = """#!/bin/sh
+for argument; do case "$argument" in --junitxml=*) report="${argument#*=}" ;; esac; done
+echo '<testsuite><testcase classname="x" name="y" time="0" /></testsuite>' >"$report"
+"""
 PLAIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 PYPROJECT = """[tool.pytest.ini_options]
 markers = ["slow"]
@@ -98,13 +103,13 @@ def tree(tmp_path, monkeypatch, plugin):
 def run(tree):
     """Runs the files as `make test` does. Returns the stage, and the files that ran."""
 
-    def run_files(use_store=True, marks="not slow"):
+    def run_files(use_store=True, marks="not slow", interpreter=sys.executable):
         for report in (tree / "reports").glob("*.xml"):
             report.unlink()
         store._known.clear()  # a run by another process
         store.surroundings.cache_clear()
         more = [tree / "demo_model"]
-        place = python_files.Place(tree / "root", Path(sys.executable), tree / "package", (marks,), more)
+        place = python_files.Place(tree / "root", Path(interpreter), tree / "package", (marks,), more)
         counted = stage.Stage("python", "")
         files = sorted((tree / "root" / "tests" / "python").glob("test_*.py"))
         python_files.run(stage.Runner(None, use_store), counted, place, files, ["-m", marks], PLAIN, 2)
@@ -112,6 +117,28 @@ def run(tree):
         return counted, ran
 
     return run_files
+
+
+@pytest.fixture
+def which_run(run, tree):
+    """As `run` with a stand-in for pytest, which costs no interpreter a file. Returns the files that ran."""
+    stand_in = tree / "stand_in"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+
+    def run_files(**options):
+        counted, ran = run(interpreter=stand_in, **options)
+        assert counted.failures == []
+        return ran
+
+    return run_files
+
+
+def leave(tree, *names):
+    """Removes the other files of tests: each costs a run of pytest."""
+    for file in (tree / "root" / "tests" / "python").glob("test_*.py"):
+        if file.stem.removeprefix("test_") not in names:
+            file.unlink()
 
 
 EACH = ["each@others", "each@shm", "each@tcp"]
@@ -145,38 +172,44 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("group", CHANGES)
-def test_a_change_runs_the_files_that_depend_on_it(run, tree, group):
-    run()
+def test_a_change_runs_the_files_that_depend_on_it(which_run, tree, group):
+    assert which_run() == ALL
     for changed, runs in CHANGES[group].items():
         file = tree / changed
         file.write_bytes(file.read_bytes() + b"\n" if file.exists() else b"")
-        assert run()[1] == runs, changed
+        assert which_run() == runs, changed
 
 
 def test_a_file_that_tests_only_look_for_is_an_input(run, tree):
+    leave(tree, "any", "none")
     run()
     (tree / "root" / "CHANGELOG.md").unlink()
     counted, ran = run()
-    assert ([case.name for case in counted.failures], ran) == (["tests.python.test_any.test_it"], ALL)
+    assert ([case.name for case in counted.failures], ran) == (
+        ["tests.python.test_any.test_it"],
+        ["any", "none"],
+    )
 
 
 @pytest.mark.parametrize("options", [["-I"], ["-S"], ["-E"]])
 def test_what_a_child_reads_without_its_environment_is_an_input(run, tree, options):
     reads = f"import subprocess, sys; command = [sys.executable, *{options!r}, '-c', 'open(\"src/x.cpp\")']"
     text = f"{reads}\ndef test_it(): subprocess.run(command, env={{}}, check=True)\n"
+    leave(tree, "none")
     (tree / "root" / "tests" / "python" / "test_none.py").write_text(text)
     assert run()[0].failures == []
     (tree / "root" / "src" / "x.cpp").unlink()
     assert "tests.python.test_none.test_it" in [case.name for case in run()[0].failures]
 
 
-def test_a_mode_is_an_input(run, tree):
-    run()
+def test_a_mode_is_an_input(which_run, tree):
+    which_run()
     (tree / "root" / "src" / "x.cpp").chmod(0o755)
-    assert run()[1] == ALL
+    assert which_run() == ALL
 
 
 def test_a_file_that_loads_a_backend_beside_its_own_fails(run, tree):
+    leave(tree, "fake", "none")
     file = tree / "root" / "tests" / "python" / "test_fake.py"
     file.write_text(file.read_text().replace("# backends: fake", "# backends: shm, tcp"))
     counted, _ = run()
@@ -188,19 +221,20 @@ def test_a_file_that_loads_a_backend_beside_its_own_fails(run, tree):
 @pytest.mark.parametrize(
     "variable", ["HEADRACE_CONTRACT_BACKENDS", "NIXL_PLUGIN_DIR", "CXX", "PYTHONHASHSEED"]
 )
-def test_another_environment_runs_every_file(run, monkeypatch, variable):
-    run()
+def test_another_environment_runs_every_file(which_run, monkeypatch, variable):
+    which_run()
     monkeypatch.setenv(variable, "1")
-    assert run()[1] == ALL
-    assert run()[1] == []
+    assert which_run() == ALL
+    assert which_run() == []
 
 
-def test_other_marks_run_every_file(run):
-    run()
-    assert run(marks="not other")[1] == ALL
+def test_other_marks_run_every_file(which_run):
+    which_run()
+    assert which_run(marks="not other") == ALL
 
 
 def test_a_failure_is_not_stored(run, tree):
+    leave(tree, "any", "none")
     write(tree / "root" / "tests" / "python" / "test_none.py", "def test_it(): assert False")
     counted, _ = run()
     assert [case.name for case in counted.failures] == ["tests.python.test_none.test_it"]
@@ -208,21 +242,24 @@ def test_a_failure_is_not_stored(run, tree):
 
 
 def test_a_result_during_which_a_file_changed_is_not_stored(run, tree):
+    leave(tree, "any", "none")
     text = "from pathlib import Path\ndef test_it(): Path('data').write_text('')\n"
     (tree / "root" / "tests" / "python" / "test_none.py").write_text(text)
     run()
-    assert run()[1] == ALL
+    assert run()[1] == ["any", "none"]
     assert run()[1] == []
 
 
 def test_a_file_that_cannot_be_read_fails(run, tree):
+    leave(tree, "none")
     write(tree / "root" / "tests" / "python" / "test_none.py", "import nothing_of_this_name")
     assert len(run()[0].failures) == 1
 
 
 def test_a_file_without_a_test_of_these_marks_counts_nothing(run, tree):
+    leave(tree, "any", "none")
     text = "import pytest\npytestmark = pytest.mark.slow\ndef test_it(): assert False"
     (tree / "root" / "tests" / "python" / "test_none.py").write_text(text)
     counted, _ = run()
-    assert (counted.passed, counted.failures) == (6, [])
+    assert (counted.passed, counted.failures) == (1, [])
     assert run()[1] == []
