@@ -63,8 +63,9 @@ void Engine::forget(Link& link) {
 }
 
 Link& Engine::link_of(const RailHello& hello) {
-  const auto at =
-      std::find_if(links_.begin(), links_.end(), [&](const auto& link) { return link->id() == hello.link; });
+  const auto at = std::find_if(links_.begin(), links_.end(), [&](const auto& link) {
+    return link->id() == hello.link && !link->connects();
+  });
   if (at != links_.end()) return **at;
   // No rail is connected from here.
   links_.push_back(

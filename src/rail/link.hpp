@@ -95,6 +95,8 @@ class Link {
   [[nodiscard]] std::uint64_t id() const { return setup_.id; }
   /// Frees what a peer's memory takes in the providers; no request uses it.
   void unload(RemoteRegion& region);
+  /// This side connects its rails. Both ends of a link to the own engine have one id.
+  [[nodiscard]] bool connects() const { return !setup_.addresses.empty(); }
   /// Numbers, slots, pieces and messages that it holds: to see that nothing stays behind.
   [[nodiscard]] std::size_t held() const;
 
