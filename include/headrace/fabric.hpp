@@ -228,6 +228,7 @@ class Fabric {
   HEADRACE_API void on_error(std::function<void(const Error&)> failed);
 
  private:
+  friend class fabric::Core;
   explicit Fabric(std::shared_ptr<fabric::Core> core) : core_(std::move(core)) {}
   std::shared_ptr<fabric::Core> core_;
 };

@@ -8,6 +8,7 @@
 #include <headrace/comm_window.hpp>
 #include <headrace/completion_queue.hpp>
 #include <headrace/counter.hpp>
+#include <headrace/fabric.hpp>
 #include <headrace/log.hpp>
 #include <headrace/memory.hpp>
 #include <headrace/model.hpp>

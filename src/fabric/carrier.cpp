@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/carrier.hpp"
+
+#include <algorithm>
+
+namespace headrace::fabric {
+namespace {
+
+constexpr std::uint64_t look_while_busy_ns = 5'000'000;
+constexpr std::uint64_t look_while_linked_ns = 250'000'000;
+
+Error canceled(std::string why) { return Error{Code::canceled, std::move(why), no_page}; }
+
+}  // namespace
+
+Result<std::unique_ptr<Carrier>> Carrier::open(std::vector<std::unique_ptr<rail::Provider>> providers,
+                                               Setup setup) {
+  std::vector<rail::Provider*> plain;
+  for (const auto& provider : providers) plain.push_back(provider.get());
+  std::unique_ptr<Carrier> made(new Carrier(std::move(setup), std::move(plain)));
+  HEADRACE_TRY(engine,
+               rail::Engine::open(std::move(providers), *made, *made->setup_.clock, made->setup_.links));
+  made->engine_ = std::move(engine);
+  made->nics_ = made->engine_->address();
+  return made;
+}
+
+// ------------------------------------------------------------------ memory
+
+Result<rail::LocalRegion> Carrier::register_memory(const rail::Memory& memory) {
+  const std::lock_guard lock(engine_mutex_);
+  if (engine_ == nullptr) return make_error(Code::invalid_argument, "the fabric is closed: open another");
+  return engine_->register_memory(memory);
+}
+
+void Carrier::deregister(const rail::LocalRegion& region) {
+  const std::lock_guard lock(engine_mutex_);
+  if (engine_ != nullptr) engine_->deregister(region);
+}
+
+void Carrier::quiet(const std::shared_ptr<Memory>& memory, std::function<void()> quiet) {
+  std::set<Work*> users;
+  for (const auto& [request, part] : parts_)
+    if (part->setup.here == memory) users.insert(part->work.get());
+  waiting_for_memory_.emplace_back(memory, std::move(quiet));
+  for (Work* const work : users) cancel(*work, canceled("its memory was deregistered"));
+  settle();
+  tell_if_quiet(memory);
+}
+
+void Carrier::tell_if_quiet(const std::shared_ptr<Memory>& memory) {
+  if (memory->parts > 0) return;
+  std::erase_if(waiting_for_memory_, [&](const auto& each) {
+    if (each.first != memory) return false;
+    each.second();
+    return true;
+  });
+}
+
+// ------------------------------------------------------------------ posts
+
+void Carrier::post(const std::shared_ptr<Work>& work) {
+  works_.emplace(work.get(), work);
+  if (work->setup.deadline_ns != UINT64_MAX) deadlines_.emplace(work->setup.deadline_ns, work.get());
+  const auto parts = work->run.parts;
+  for (const auto& part : parts) {
+    if (part->setup.here != nullptr) ++part->setup.here->parts;
+    parts_.emplace(&part->request(), part);
+    if (auto begun = begin(part); !begun)
+      ended_.push_back({part, {begun.code()}, std::move(begun.error().message)});
+  }
+  settle();
+  finish_if_over(*work);  // a barrier without peers
+}
+
+Result<void> Carrier::begin(const std::shared_ptr<Part>& part) {
+  if (part->work->run.cause) return *part->work->run.cause;
+  if (part->setup.here != nullptr && part->setup.here->gone) return canceled("its memory was deregistered");
+  HEADRACE_TRY(peer, peer_at(part->setup.owner));
+  if (part->setup.there != nullptr) {
+    HEADRACE_TRY(region, region_of(*peer, *part->setup.there));
+    part->aim(region);
+  }
+  part->link = peer->link;
+  const Status posted = peer->link->post(part->request(), part->setup.plan);
+  if (posted.ok()) return {};
+  const auto lost = lost_.find(peer->link);
+  return make_error(posted.code, "{}", lost == lost_.end() ? "the link took no post" : lost->second);
+}
+
+Result<Carrier::Peer*> Carrier::peer_at(const NicList& owner) {
+  Peer& peer = peers_[owner];
+  if (peer.link != nullptr) return &peer;
+  auto link = engine_->connect(owner);
+  if (!link) {
+    peers_.erase(owner);
+    return std::move(link).error();
+  }
+  peer.link = *link;
+  links_.insert(*link);
+  return &peer;
+}
+
+Result<rail::RemoteRegion*> Carrier::region_of(Peer& peer, const DescriptorParts& there) {
+  auto& region = peer.regions[there.keys];
+  if (region == nullptr) {
+    HEADRACE_TRY(loaded, rail::Engine::load(there.keys));
+    region = std::make_unique<rail::RemoteRegion>(std::move(loaded));
+  }
+  return region.get();
+}
+
+void Carrier::peers_have_told(Work& work) {
+  work.run.waits_for_peers = false;
+  finish_if_over(work);
+}
+
+void Carrier::cancel(Work& work, const Error& cause) {
+  if (!works_.contains(&work) || work.run.cause) return;
+  stop(work, cause);
+  work.canceling();
+  const auto parts = work.run.parts;
+  for (const auto& part : parts)
+    if (part->link != nullptr) part->link->cancel(part->request(), setup_.clock->now_ns());
+  settle();
+  finish_if_over(work);
+}
+
+/// What ends without success from now on ends for this cause.
+void Carrier::stop(Work& work, const Error& cause) {
+  if (!work.run.cause) work.run.cause = cause;
+  if (std::exchange(work.run.waits_for_peers, false) && !work.run.failed)
+    work.run.failed = Error(cause).within(work.setup.what);
+}
+
+void Carrier::look_at_deadlines() {
+  const std::uint64_t now = setup_.clock->now_ns();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    Work& work = *deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    cancel(work, make_error(Code::timed_out, "its time was over"));
+  }
+}
+
+// ------------------------------------------------------------------ links
+
+void Carrier::connect(const NicList& owner) {
+  static_cast<void>(peer_at(owner));  // a post to it says why not
+  settle();
+}
+
+void Carrier::forget(const NicList& owner) {
+  const auto at = peers_.find(owner);
+  if (at == peers_.end()) return;
+  rail::Link* const link = at->second.link;
+  for (const auto& [request, part] : parts_)
+    if (part->link == link) part->cause = canceled("its peer was forgotten");
+  leaving_.push_back(std::move(at->second));
+  peers_.erase(at);  // a later post makes a new link
+  link->close("the peer was forgotten here", setup_.clock->now_ns());
+  settle();
+}
+
+// ------------------------------------------------------------------ what the engine tells
+
+void Carrier::ended(rail::Link& /*link*/, rail::Request& request, Status status) {
+  const auto at = parts_.find(&request);
+  if (at != parts_.end()) ended_.push_back({at->second, status, {}});
+}
+
+void Carrier::counted(rail::Link& /*link*/, const rail::CountedAt& counted) {
+  setup_.expectations->arrived({counted.immediate, counted.scope}, counted.amount);
+}
+
+void Carrier::lost(rail::Link& link, const std::string& why) { lost_[&link] = why; }
+
+/// Does what the engine's calls have told.
+void Carrier::settle() {
+  while (!ended_.empty()) {
+    const auto ended = std::exchange(ended_, {});
+    for (const Ended& each : ended) part_ended(each);
+  }
+  if (!lost_.empty()) forget_lost_links();
+}
+
+void Carrier::part_ended(const Ended& ended) {
+  const std::shared_ptr<Part>& part = ended.part;
+  if (parts_.erase(&part->request()) == 0) return;
+  const std::shared_ptr<Work> work = std::exchange(part->work, nullptr);
+  std::erase(work->run.parts, part);
+  if (!ended.status.ok() && !work->run.failed) {
+    const auto lost = lost_.find(part->link);
+    std::string why = ended.why;
+    if (why.empty()) why = lost != lost_.end() ? lost->second : std::string(code_sentence(ended.status.code));
+    Error error{ended.status.code, std::move(why), ended.status.page};
+    if (work->run.cause) error = *work->run.cause;
+    if (part->cause) error = *part->cause;
+    work->run.failed =
+        std::move(error).within(fmt::format("{} to {}", work->setup.what, name_of(part->setup.owner)));
+  }
+  if (part->setup.here != nullptr) {
+    --part->setup.here->parts;
+    tell_if_quiet(part->setup.here);
+  }
+  finish_if_over(*work);
+}
+
+void Carrier::finish_if_over(Work& work) {
+  const auto at = works_.find(&work);
+  if (at == works_.end() || !work.run.parts.empty()) return;
+  if (work.run.waits_for_peers && !work.run.failed) return;
+  const std::shared_ptr<Work> kept = std::move(at->second);
+  works_.erase(at);
+  deadlines_.erase({work.setup.deadline_ns, &work});
+  if (work.run.when_over) std::exchange(work.run.when_over, nullptr)();
+  Error error{Code::ok, {}, no_page};
+  if (work.run.failed) error = std::move(*work.run.failed);
+  ++(error.code == Code::ok ? setup_.tally->done : setup_.tally->failed);
+  work.end(std::move(error));
+}
+
+/// A later post makes a new link.
+void Carrier::forget_lost_links() {
+  const auto lost = std::exchange(lost_, {});
+  std::erase_if(peers_, [&](const auto& peer) { return lost.contains(peer.second.link); });
+  std::erase_if(leaving_, [&](const Peer& peer) { return lost.contains(peer.link); });
+  for (const auto& [link, why] : lost) {
+    links_.erase(link);
+    engine_->forget(*link);
+  }
+}
+
+// ------------------------------------------------------------------ progress
+
+std::size_t Carrier::poll() {
+  const std::size_t events = engine_->poll();
+  settle();
+  look_at_deadlines();
+  return events;
+}
+
+bool Carrier::arm() {
+  return std::all_of(providers_.begin(), providers_.end(),
+                     [](rail::Provider* each) { return each->descriptor() < 0 || each->arm(); });
+}
+
+std::vector<int> Carrier::descriptors() const {
+  std::vector<int> all;
+  for (const rail::Provider* const each : providers_) all.push_back(each->descriptor());
+  return all;
+}
+
+std::uint64_t Carrier::next_look_ns() const {
+  const std::uint64_t now = setup_.clock->now_ns();
+  std::uint64_t next = UINT64_MAX;
+  if (!links_.empty()) next = now + look_while_linked_ns;
+  if (!parts_.empty()) next = now + look_while_busy_ns;
+  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  return next;
+}
+
+std::vector<rail::Health> Carrier::health() const {
+  std::vector<rail::Health> all;
+  for (const rail::Provider* const each : providers_) all.push_back(each->health());
+  return all;
+}
+
+// ------------------------------------------------------------------ the end
+
+void Carrier::begin_close() {
+  const auto works = works_;
+  for (const auto& [plain, work] : works) cancel(*work, canceled("the fabric was closed"));
+}
+
+bool Carrier::is_quiet() const {
+  return works_.empty() &&
+         std::none_of(links_.begin(), links_.end(), [](const rail::Link* link) { return link->sends(); });
+}
+
+void Carrier::close() {
+  {
+    const std::lock_guard lock(engine_mutex_);
+    if (engine_ == nullptr) return;
+    engine_.reset();  // with it all NICs
+  }
+  links_.clear();
+  lost_.clear();
+  peers_.clear();
+  leaving_.clear();
+  const Error cause = canceled("the fabric was closed");
+  const auto works = works_;
+  for (const auto& [plain, work] : works) stop(*work, cause);
+  for (const auto& [request, part] : parts_) ended_.push_back({part, {Code::canceled}, {}});
+  settle();
+  for (const auto& [plain, work] : works) finish_if_over(*work);
+  for (const auto& [memory, quiet] : waiting_for_memory_) quiet();
+  waiting_for_memory_.clear();
+}
+
+}  // namespace headrace::fabric

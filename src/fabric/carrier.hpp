@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The links of one group and the posts on them: what the group's worker does between two sleeps.
+#pragma once
+
+#include "base/clock.hpp"
+#include "fabric/expectations.hpp"
+#include "fabric/part.hpp"
+#include "rail/engine.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace headrace::fabric {
+
+/// Posts that have ended, of all groups.
+struct Tally {
+  std::atomic<std::uint64_t> done = 0, failed = 0;
+};
+
+/// One thread calls it, the worker's, but for `register_memory` and `deregister`.
+class Carrier final : rail::EngineEvents {
+ public:
+  struct Setup {
+    std::shared_ptr<Expectations> expectations;
+    std::shared_ptr<Tally> tally;
+    std::shared_ptr<const Clock> clock;
+    rail::LinkOptions links;
+  };
+  ///   errors  those of rail::Engine::open
+  static Result<std::unique_ptr<Carrier>> open(std::vector<std::unique_ptr<rail::Provider>> providers,
+                                               Setup setup);
+  ~Carrier() override { close(); }
+
+  // From any thread.
+  Result<rail::LocalRegion> register_memory(const rail::Memory& memory);
+  void deregister(const rail::LocalRegion& region);
+  [[nodiscard]] const NicList& nics() const { return nics_; }
+
+  // Of the worker.
+  /// Its end comes by Work::end.
+  void post(const std::shared_ptr<Work>& work);
+  /// Of a barrier: all peers have told.
+  void peers_have_told(Work& work);
+  void cancel(Work& work, const Error& cause);
+  void connect(const NicList& owner);
+  void forget(const NicList& owner);
+  /// Cancels the posts that use it, and calls `quiet` when they have ended.
+  void quiet(const std::shared_ptr<Memory>& memory, std::function<void()> quiet);
+  /// Cancels everything.
+  void begin_close();
+  /// Whether all has ended and left.
+  [[nodiscard]] bool is_quiet() const;
+  /// No NIC is used from the return on. What has not ended is canceled.
+  void close();
+
+  std::size_t poll();
+  /// False: there is something to do. Before sleeping.
+  bool arm();
+  /// To wait for; -1 among them: a NIC must be polled.
+  [[nodiscard]] std::vector<int> descriptors() const;
+  [[nodiscard]] std::uint64_t next_look_ns() const;
+  [[nodiscard]] std::vector<rail::Health> health() const;
+  /// Posts and links, lost ones apart: to see that nothing stays behind.
+  [[nodiscard]] std::size_t held() const { return works_.size() + parts_.size() + links_.size(); }
+
+ private:
+  struct Peer {
+    rail::Link* link = nullptr;
+    std::unordered_map<std::string, std::unique_ptr<rail::RemoteRegion>> regions;  // by key
+  };
+  struct Ended {
+    std::shared_ptr<Part> part;
+    Status status;
+    std::string why;
+  };
+
+  Carrier(Setup setup, std::vector<rail::Provider*> providers)
+      : setup_(std::move(setup)), providers_(std::move(providers)) {}
+
+  void ended(rail::Link& link, rail::Request& request, Status status) override;
+  void counted(rail::Link& link, const rail::CountedAt& counted) override;
+  void lost(rail::Link& link, const std::string& why) override;
+  void linked(rail::Link& link) override { links_.insert(&link); }
+
+  Result<void> begin(const std::shared_ptr<Part>& part);
+  Result<Peer*> peer_at(const NicList& owner);
+  Result<rail::RemoteRegion*> region_of(Peer& peer, const DescriptorParts& there);
+  void settle();
+  void part_ended(const Ended& ended);
+  static void stop(Work& work, const Error& cause);
+  void tell_if_quiet(const std::shared_ptr<Memory>& memory);
+  void finish_if_over(Work& work);
+  void forget_lost_links();
+  void look_at_deadlines();
+
+  const Setup setup_;
+  const std::vector<rail::Provider*> providers_;  // of the engine
+  NicList nics_;
+
+  std::mutex engine_mutex_;  // registering, and the engine's end
+  std::unique_ptr<rail::Engine> engine_;
+
+  std::set<rail::Link*> links_;
+  std::unordered_map<NicList, Peer> peers_;
+  std::vector<Peer> leaving_;  // forgotten, until their links are lost
+  std::map<const Work*, std::shared_ptr<Work>> works_;
+  std::unordered_map<const rail::Request*, std::shared_ptr<Part>> parts_;
+  std::set<std::pair<std::uint64_t, Work*>> deadlines_;
+  std::vector<std::pair<std::shared_ptr<Memory>, std::function<void()>>> waiting_for_memory_;
+
+  // Told from inside of the engine, done after it has returned.
+  std::vector<Ended> ended_;
+  std::map<rail::Link*, std::string> lost_;
+};
+
+}  // namespace headrace::fabric

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fabric/expectation.hpp"
+
+#include "base/clock.hpp"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace headrace::fabric {
+
+Status Expectation::wait(Timeout timeout) {
+  if (fork_->forked()) return {Code::invalid_argument};
+  const Deadline deadline = timeout ? Deadline::after(*timeout) : Deadline::never();
+  std::unique_lock lock(mutex_);
+  const auto ready = [this] { return ended_ || rounds_.load(std::memory_order_relaxed) > taken_; };
+  if (deadline.is_never()) {
+    changed_.wait(lock, ready);
+  } else if (!changed_.wait_until(lock, deadline.time_point(), ready)) {
+    return {Code::timed_out};
+  }
+  if (rounds_.load(std::memory_order_relaxed) <= taken_) return {Code::canceled};
+  ++taken_;
+  return {};
+}
+
+void Expectation::on_reached(std::function<bool()> reached) {
+  if (fork_->forked()) return;
+  auto next = reached ? std::make_shared<const std::function<bool()>>(std::move(reached)) : nullptr;
+  std::unique_lock lock(mutex_);
+  reached_.swap(next);
+  tell_soon(lock);
+}
+
+Result<int> Expectation::event_fd() {
+  if (fork_->forked()) return make_error(Code::invalid_argument, "the fabric was opened before a fork");
+  const std::lock_guard lock(mutex_);
+  if (!bell_) {
+    HEADRACE_TRY(made, EventFd::create());
+    bell_ = std::move(made);
+    const std::uint64_t before = rounds_.load(std::memory_order_relaxed) + (ended_ ? 1 : 0);
+    if (before > 0) static_cast<void>(::write(bell_->fd(), &before, sizeof before));
+  }
+  return bell_->fd();
+}
+
+std::function<std::uint64_t()> Expectation::take_remover() {
+  if (fork_->forked()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return ended_ ? nullptr : std::exchange(remover_, nullptr);
+}
+
+bool Expectation::arrived(std::uint64_t amount) {
+  std::unique_lock lock(mutex_);
+  if (ended_) return false;
+  const std::uint64_t sum = rest_ + amount;
+  rest_ = sum % each;
+  const std::uint64_t full = sum / each;
+  if (full == 0) return true;
+  rounds_.fetch_add(full, std::memory_order_release);
+  changed_.notify_all();
+  if (bell_) static_cast<void>(::write(bell_->fd(), &full, sizeof full));
+  tell_soon(lock);
+  return true;
+}
+
+std::uint64_t Expectation::end() {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+  if (bell_) bell_->signal();
+  return rest_;
+}
+
+/// One call at a time, whatever comes meanwhile. Unlocks.
+void Expectation::tell_soon(std::unique_lock<std::mutex>& lock) {
+  const bool tells = reached_ != nullptr && told_ < rounds_.load(std::memory_order_relaxed) &&
+                     !std::exchange(telling_, true);
+  lock.unlock();
+  if (tells) callbacks_->push([self = shared_from_this()] { self->tell(); });
+}
+
+void Expectation::tell() {
+  std::unique_lock lock(mutex_);
+  while (reached_ != nullptr && told_ < rounds_.load(std::memory_order_relaxed)) {
+    ++told_;
+    auto reached = reached_;
+    lock.unlock();
+    bool again = true;  // also if it throws: that is told to on_error, and all goes on
+    callbacks_->run([&] { again = (*reached)(); });
+    lock.lock();
+    if (!again && reached_ == reached) reached_.reset();
+    lock.unlock();
+    reached.reset();  // what it holds may end the fabric
+    lock.lock();
+  }
+  telling_ = false;
+}
+
+}  // namespace headrace::fabric
