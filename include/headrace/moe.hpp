@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatch and combine of a mixture of experts: each token's row goes to the ranks of its experts, and their
+// weighted sum comes back.
+#pragma once
+
+#include <headrace/result.hpp>
+#include <headrace/tensor.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace {
+
+class Agent;
+
+/// How the rows lie that a dispatch gives to a rank.
+enum class MoELayout : std::int32_t {
+  /// A row for each entry (token, k). The rows of an expert lie side by side, ordered by source rank, token
+  /// and k. The first one of each expert is at a multiple of `row_alignment`.
+  by_expert = 0,
+  /// The same order; each expert has the same number of rows, used or not: [experts, rows, hidden].
+  batched = 1,
+  /// A row for each token that this rank gets, ordered by source rank and token, with its experts and weights
+  /// beside it. The caller makes the weighted sum of a row; combine takes it as it is.
+  by_rank = 2,
+};
+/// The name of a layout, as written in this header.
+HEADRACE_API std::string_view moe_layout_name(MoELayout layout) noexcept;
+
+/// Who takes part, and what travels. The same on all ranks, except `rank`, `row_budget` and `wait_limit`.
+struct MoEConfig {
+  std::string name = "moe";  ///< of the window among the regions of its agent
+  int rank = 0;
+  int ranks = 1;       ///< 1 to 64
+  int group_size = 1;  ///< so many ranks in a row hold the same tokens; it divides `ranks`
+  int experts = 0;     ///< 1 to 4096, in the order of the ranks that have them
+  /// How many experts each rank has, 0 included. Empty: evenly, the first ranks one more than the last.
+  std::vector<int> experts_of_ranks = {};
+  int top_k = 0;                          ///< entries of a token: 1 to 32
+  std::int64_t hidden = 0;                ///< elements of a row; its bytes are a multiple of 16
+  DType dtype = DType::bfloat16;          ///< of dispatched rows; they are moved, not read
+  std::int64_t scale_bytes = 0;           ///< of a token's scales, a multiple of 4; 0: it has none
+  DType combine_dtype = DType::bfloat16;  ///< float32, float16 or bfloat16
+  std::int64_t max_tokens = 0;            ///< of one dispatch of one rank, 1 to 2^20
+  MoELayout layout = MoELayout::by_expert;
+  std::int64_t row_alignment = 1;  ///< by_expert: 1 to 65536
+  bool zero_padding = false;       ///< by_expert: rows between the experts are zeroed
+  /// Rows of the output: by_expert, by_rank: in all; batched: of each expert. 0: the most that can come if no
+  /// token names an expert twice.
+  std::int64_t row_budget = 0;
+  bool deterministic = true;  ///< on CPUs the sums have the same bits either way
+  std::chrono::nanoseconds wait_limit = std::chrono::seconds(10);  ///< of each wait for another rank
+
+  /// errors: invalid_argument (the first field that is wrong: what was expected, what is given)
+  [[nodiscard]] HEADRACE_API Result<void> check() const;
+  /// Bytes of a rank's window. Takes nothing.
+  ///   errors  as check
+  [[nodiscard]] HEADRACE_API Result<std::size_t> window_bytes() const;
+
+  // The rest is for configurations that `check` allows.
+
+  /// The first expert of a rank; of `ranks`: the number of experts.
+  [[nodiscard]] HEADRACE_API int first_expert(int of_rank) const;
+  [[nodiscard]] int local_experts(int of_rank) const {
+    return first_expert(of_rank + 1) - first_expert(of_rank);
+  }
+  [[nodiscard]] int local_experts() const { return local_experts(rank); }
+  /// Groups of ranks that hold the same tokens.
+  [[nodiscard]] int groups() const { return ranks / group_size; }
+  /// Rows of the output of this rank; batched: of all its experts.
+  [[nodiscard]] HEADRACE_API std::int64_t output_rows() const;
+  /// batched: rows of each expert.
+  [[nodiscard]] HEADRACE_API std::int64_t rows_of_expert() const;
+  [[nodiscard]] std::int64_t row_bytes() const {
+    return hidden * static_cast<std::int64_t>(element_bytes(dtype));
+  }
+  [[nodiscard]] std::int64_t combine_row_bytes() const {
+    return hidden * static_cast<std::int64_t>(element_bytes(combine_dtype));
+  }
+};
+
+/// What a rank gives to a dispatch. Ranks of one group give the same.
+struct MoETokens {
+  std::int64_t count = 0;         ///< 0 to max_tokens
+  const void* rows = nullptr;     ///< [count, hidden] of dtype
+  std::int64_t row_stride = 0;    ///< bytes from one row to the next; 0: rows lie side by side
+  const void* scales = nullptr;   ///< [count, scale_bytes]
+  std::int64_t scale_stride = 0;  ///< as row_stride
+  /// [count, top_k]: the number of an expert, or -1 (in uint32 its bits): none. Null: go where the tokens of
+  /// the routing's last dispatch went, as many, with the same weights.
+  const void* experts = nullptr;
+  DType experts_dtype = DType::int64;  ///< int64, int32 or uint32
+  const float* weights = nullptr;      ///< [count, top_k]; null: 1 each
+};
+
+/// Where a dispatch puts what comes. What is null is not written, but rows and scales must be there.
+struct MoERows {
+  void* rows = nullptr;            ///< [output_rows, hidden] of dtype
+  void* scales = nullptr;          ///< [output_rows, scale_bytes]
+  std::int32_t* counts = nullptr;  ///< [local_experts]: entries that came for each, beyond the budget too
+  /// [local_experts + 1]: the first row of each expert and the end of the last; by_rank: [ranks + 1], of each
+  /// source rank.
+  std::int64_t* first_rows = nullptr;
+  std::int32_t* experts = nullptr;  ///< by_rank: [output_rows, top_k] among those of this rank; -1: no more
+  float* weights = nullptr;         ///< by_rank: [output_rows, top_k]
+};
+
+/// What the experts of this rank have made of the rows.
+struct MoEResults {
+  const void* rows = nullptr;   ///< [output_rows, hidden] of combine_dtype, in the order of the dispatch
+  std::int64_t row_stride = 0;  ///< as in MoETokens
+  bool weighted = true;         ///< false: the rows are weighted already
+};
+
+/// Where a combine puts the sums.
+struct MoESums {
+  void* rows = nullptr;         ///< [tokens, hidden] of combine_dtype, as many as were dispatched
+  std::int64_t row_stride = 0;  ///< as in MoETokens
+  /// Added after the sum, in this order: [tokens, hidden] of combine_dtype, side by side. Null: none.
+  const void* biases[2] = {};
+  bool accumulate = false;  ///< what `rows` holds is added last
+};
+
+/// A wait that ended in vain, or a peer that sent what cannot be.
+struct MoEFailure {
+  Code code = Code::ok;        ///< timed_out, peer_lost, canceled (the peer has left this rank out), corrupt
+  int waiter = -1, peer = -1;  ///< ranks
+  std::string_view operation;  ///< "dispatch" or "combine"
+  std::uint64_t number = 0;    ///< of the dispatch or the combine, from 1
+  std::string_view awaited;    ///< "counts", "rows", "sums", "room"
+  std::uint64_t expected = 0, seen = 0;  ///< numbers of operations, as the word that was awaited holds them;
+                                         ///< corrupt: the first number that cannot be, and what came
+
+  /// "rank 0 waited for the counts of rank 2 in dispatch 7: expected 7, seen 6".
+  [[nodiscard]] HEADRACE_API std::string text() const;
+};
+
+/// What a dispatch has learnt: a combine needs it, and a later dispatch or combine may use it again.
+///   threads  one at a time
+class MoERouting {
+ public:
+  struct State;
+  explicit MoERouting(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  /// Tokens of the last dispatch.
+  [[nodiscard]] HEADRACE_API std::int64_t tokens() const;
+
+ private:
+  friend class MoE;
+  std::shared_ptr<State> state_;
+};
+
+/// One rank. All ranks call the same operations in the same order. Two dispatches and two combines may be
+/// under way: sent, and not received.
+///
+/// **Failure.** A wait for a rank that is dead or late ends that rank's part: it is left out from then on.
+/// The operation does all of the rest and returns the error, and later operations go on without that rank:
+/// entries for its experts are skipped, and its rows are missing in the sums.
+///
+///   threads  one call at a time; others wait
+///   fork     in a forked child every method returns invalid_argument
+class MoE {
+ public:
+  struct State;
+
+  /// Allocates the window of this rank from the agent, as a region with the configuration's name.
+  ///   owns    the agent stays the caller's, open until this object is gone
+  ///   errors  as MoEConfig::check and Agent::allocate
+  static HEADRACE_API Result<MoE> open(Agent& agent, const MoEConfig& config);
+  /// Withdraws the window. Other ranks that still use it are not disturbed.
+  HEADRACE_API ~MoE();
+  HEADRACE_API MoE(MoE&&) noexcept;
+  HEADRACE_API MoE& operator=(MoE&&) noexcept;
+
+  /// Maps the windows of all ranks, and compares the configurations. The agent must have their metadata, made
+  /// after they opened; or it has a store, where it looks for those that it does not know until they are
+  /// there.
+  ///   agents  the names of the agents of all ranks; this one's is not used
+  ///   errors  invalid_argument (another configuration: the field, both values), timed_out, not_supported
+  ///           (a rank is on another host), and those of Agent::find and Agent::map
+  HEADRACE_API Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
+
+  [[nodiscard]] HEADRACE_API const MoEConfig& config() const;
+  /// Memory for what dispatches learn. For any number of dispatches, one after another.
+  HEADRACE_API Result<MoERouting> new_routing() const;
+
+  /// Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of this
+  /// rank.
+  ///   errors  exhausted (more rows than the budget: both numbers. The others are there), timed_out,
+  ///           peer_lost, canceled, corrupt (see failure()), invalid_argument (nothing was sent)
+  HEADRACE_API Result<void> dispatch(const MoETokens& tokens, const MoERows& rows, MoERouting& routing);
+  /// The first half: returns when the rows have left. The tokens may then be changed.
+  HEADRACE_API Result<void> dispatch_send(const MoETokens& tokens, MoERouting& routing);
+  /// The second half.
+  HEADRACE_API Result<void> dispatch_receive(const MoERows& rows, MoERouting& routing);
+
+  /// Sends each token's weighted sum back, and makes the sum of what the ranks of its experts send.
+  ///   errors  as dispatch
+  HEADRACE_API Result<void> combine(const MoEResults& results, const MoESums& sums, MoERouting& routing);
+  HEADRACE_API Result<void> combine_send(const MoEResults& results, MoERouting& routing);
+  HEADRACE_API Result<void> combine_receive(const MoESums& sums, MoERouting& routing);
+
+  /// The ranks that take part: a bit for each.
+  [[nodiscard]] HEADRACE_API std::uint64_t active() const;
+  /// Leaves ranks out: those whose bit is not set. errors: invalid_argument (this rank's), not_supported (a
+  /// rank that was left out before)
+  HEADRACE_API Result<void> set_active(std::uint64_t ranks);
+  /// Why a rank was left out last.
+  [[nodiscard]] HEADRACE_API std::optional<MoEFailure> failure() const;
+
+ private:
+  explicit MoE(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+inline constexpr int moe_most_ranks = 64;
+inline constexpr int moe_most_experts = 4096;
+inline constexpr int moe_most_top_k = 32;
+inline constexpr std::int64_t moe_most_tokens = std::int64_t{1} << 20;
+
+}  // namespace headrace

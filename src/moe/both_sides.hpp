@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions that kernels and host code share. Headers with this macro use stdint.h alone.
+#pragma once
+
+#if defined(__CUDACC__)
+#define HEADRACE_BOTH_SIDES __host__ __device__ __forceinline__
+#else
+#define HEADRACE_BOTH_SIDES constexpr
+#endif

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows from a configuration.
+#pragma once
+
+#include "moe/layout.hpp"
+
+#include <headrace/moe.hpp>
+
+#include <string>
+#include <string_view>
+
+namespace headrace::moe {
+
+/// Of a configuration that `check` allows.
+[[nodiscard]] WindowLayout window_layout(const MoEConfig& config);
+
+/// The fields in which all ranks agree, a line each: "top_k 8". At most WindowLayout::config_bytes.
+[[nodiscard]] std::string config_text(const MoEConfig& config);
+
+/// Refuses a configuration of another rank that differs: the field and both values.
+///   errors  invalid_argument, corrupt (`theirs` is no such text)
+[[nodiscard]] Result<void> compare_configs(int rank, std::string_view ours, int peer,
+                                           std::string_view theirs);
+
+}  // namespace headrace::moe
