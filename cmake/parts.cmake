@@ -67,6 +67,11 @@ function(headrace_add_room room)
     # Plugins and the memory of tests are hashed: not optimised, it takes most of the time of opening an agent.
     set_source_files_properties(src/base/hash.cpp PROPERTIES COMPILE_OPTIONS -O2 SKIP_PRECOMPILE_HEADERS ON)
   endif()
+  if(room STREQUAL "moe")
+    # As reduction.cpp of collectives.
+    set(options -ffp-contract=off -fno-trapping-math $<$<CONFIG:Release>:-O3>)
+    set_source_files_properties(src/moe/sums.cpp PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
+  endif()
   if(room STREQUAL "collectives")
     # Loops over elements become vector code, those over small floats only if GCC may compute both sides of a choice. Without
     # fused multiply-add the ranks of different CPUs get the same bits.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public face: a window from an agent, the windows of the others mapped by it, and one rank over them.
+#include "base/clock.hpp"
+#include "base/errors.hpp"
+#include "base/fork_guard.hpp"
+#include "base/names.hpp"
+#include "moe/config.hpp"
+#include "moe/rank.hpp"
+
+#include <headrace/agent.hpp>
+
+#include <bit>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace headrace {
+
+struct MoERouting::State {
+  moe::Routing routing;
+  std::shared_ptr<const void> owner;  ///< of the MoE that made it
+};
+
+struct MoE::State {
+  State(Agent& of, const MoEConfig& made_with, Region made, std::shared_ptr<std::byte> storage)
+      : agent(of), config(made_with), region(std::move(made)), memory(std::move(storage)) {}
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
+  /// Runs one of the four halves.
+  Result<void> run(std::string_view operation, MoERouting& routing,
+                   const std::function<Result<void>(moe::Routing&)>& half);
+  [[nodiscard]] Result<void> usable() const;
+  [[nodiscard]] Error refused(std::string_view operation, Error error) const {
+    return std::move(error).within(
+        fmt::format("rank {}, {} of {}", config.rank, operation, name_text(config.name)));
+  }
+
+  Agent& agent;
+  const MoEConfig config;
+  const ForkGuard fork_guard;
+  const std::shared_ptr<const void> identity = std::make_shared<int>();
+  Region region;
+  std::shared_ptr<std::byte> memory;
+  std::vector<std::optional<Mapping>> mappings;  // of each rank; none of this one
+  mutable std::mutex mutex;                      // for all that follows
+  std::optional<moe::Rank> rank;                 // once joined
+
+ private:
+  [[nodiscard]] Result<Mapping> map_window(int peer, const std::string& name, Deadline deadline) const;
+  [[nodiscard]] Result<Region> find_window(const std::string& name, Deadline deadline) const;
+  [[nodiscard]] Result<void> check_window(int peer, const Mapping& mapping) const;
+};
+
+MoE::State::~State() {
+  if (fork_guard.forked()) return;
+  // A rank that is stopped does not answer; then the window stays until the agent ends.
+  static_cast<void>(agent.deregister(region.id, std::chrono::seconds(1)));
+}
+
+Result<void> MoE::State::usable() const {
+  if (fork_guard.forked())
+    return make_error(Code::invalid_argument,
+                      "it was opened before this process was forked: open one of its own in the child");
+  if (!rank) return make_error(Code::invalid_argument, "it has not joined the other ranks: call join first");
+  return {};
+}
+
+Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
+  if (agents.size() != static_cast<std::size_t>(config.ranks))
+    return make_error(Code::invalid_argument, "{} agents are given, expected one for each of {} ranks",
+                      agents.size(), config.ranks);
+  const std::scoped_lock lock(mutex);
+  if (rank) return make_error(Code::invalid_argument, "it has joined before");
+  const Deadline deadline = Deadline::after(timeout);
+  std::vector<std::optional<Mapping>> mapped(agents.size());
+  std::vector<std::byte*> windows;
+  for (int peer = 0; peer < config.ranks; ++peer) {
+    const auto at = static_cast<std::size_t>(peer);
+    if (peer == config.rank) {
+      windows.push_back(memory.get());
+      continue;
+    }
+    auto mapping = map_window(peer, agents[at], deadline);
+    if (!mapping)
+      return std::move(mapping).error().within(
+          fmt::format("rank {} (agent {})", peer, name_text(agents[at])));
+    windows.push_back(mapping->bytes().data());
+    mapped[at] = std::move(*mapping);
+  }
+  mappings = std::move(mapped);
+  rank.emplace(config, std::move(windows),
+               [this](int peer) { return !mappings[static_cast<std::size_t>(peer)]->alive(); });
+  return {};
+}
+
+Result<Mapping> MoE::State::map_window(int peer, const std::string& name, Deadline deadline) const {
+  HEADRACE_TRY(window, find_window(name, deadline));
+  HEADRACE_TRY(mapping, agent.map(name, window.id, std::chrono::nanoseconds(deadline.remaining_ns())));
+  HEADRACE_TRY_VOID(check_window(peer, mapping));
+  return mapping;
+}
+
+/// From the metadata that the agent has, else from its store.
+Result<Region> MoE::State::find_window(const std::string& name, Deadline deadline) const {
+  constexpr auto pause = std::chrono::milliseconds(10);
+  while (true) {
+    auto window = agent.peer_region(name, config.name);
+    if (window || window.code() != Code::not_found) return window;
+    const auto found = agent.find(name, std::chrono::nanoseconds(deadline.remaining_ns()));
+    if (found.code() == Code::invalid_argument)  // no store
+      return make_error(
+          Code::not_found,
+          "its window {} is not known: import the metadata of its agent, made after it has opened, "
+          "or give the agents a store",
+          name_text(config.name));
+    if (deadline.expired())
+      return make_error(Code::timed_out, "its window {} is not in the store: has it opened, and published?",
+                        name_text(config.name));
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+Result<void> MoE::State::check_window(int peer, const Mapping& mapping) const {
+  const std::span<std::byte> bytes = mapping.bytes();
+  if (bytes.size() < moe::WindowLayout::page)
+    return make_error(Code::corrupt, "its window has {} bytes", bytes.size());
+  std::string theirs(reinterpret_cast<const char*>(bytes.data()) + moe::WindowLayout::config_at,
+                     moe::WindowLayout::config_bytes);
+  theirs.resize(std::min(theirs.find('\0'), theirs.size()));
+  HEADRACE_TRY_VOID(moe::compare_configs(config.rank, moe::config_text(config), peer, theirs));
+  const std::uint64_t expected = moe::window_layout(config).bytes();
+  if (bytes.size() >= expected) return {};
+  return make_error(Code::corrupt, "its window has {} bytes, expected {}", bytes.size(), expected);
+}
+
+Result<void> MoE::State::run(std::string_view operation, MoERouting& routing,
+                             const std::function<Result<void>(moe::Routing&)>& half) {
+  const std::scoped_lock lock(mutex);
+  Result<void> done = usable();
+  if (done && routing.state_->owner != identity)
+    done = make_error(Code::invalid_argument,
+                      "the routing was made by another MoE: use new_routing of this one");
+  if (done) done = half(routing.state_->routing);
+  if (done) return done;
+  return refused(operation, std::move(done).error());
+}
+
+std::int64_t MoERouting::tokens() const { return static_cast<std::int64_t>(state_->routing.tokens()); }
+
+MoE::MoE(std::unique_ptr<State> state) : state_(std::move(state)) {}
+MoE::~MoE() = default;
+MoE::MoE(MoE&&) noexcept = default;
+MoE& MoE::operator=(MoE&&) noexcept = default;
+
+Result<MoE> MoE::open(Agent& agent, const MoEConfig& config) {
+  HEADRACE_TRY(bytes, config.window_bytes());
+  AllocateOptions options;
+  options.registration.name = config.name;
+  HEADRACE_TRY(region, agent.allocate(bytes, options));
+  HEADRACE_TRY(memory, agent.storage(region.id));
+  const std::string text = moe::config_text(config);
+  std::memcpy(memory.get() + moe::WindowLayout::config_at, text.c_str(), text.size() + 1);
+  return MoE(std::make_unique<State>(agent, config, std::move(region), std::move(memory)));
+}
+
+Result<void> MoE::join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
+  auto joined = state_->join(agents, timeout);
+  if (joined) return joined;
+  return state_->refused("join", std::move(joined).error());
+}
+
+const MoEConfig& MoE::config() const { return state_->config; }
+
+Result<MoERouting> MoE::new_routing() const {
+  const std::scoped_lock lock(state_->mutex);
+  if (auto usable = state_->usable(); !usable)
+    return state_->refused("new_routing", std::move(usable).error());
+  return MoERouting(
+      std::make_shared<MoERouting::State>(MoERouting::State{state_->rank->new_routing(), state_->identity}));
+}
+
+Result<void> MoE::dispatch(const MoETokens& tokens, const MoERows& rows, MoERouting& routing) {
+  return state_->run("dispatch", routing,
+                     [&](moe::Routing& of) { return state_->rank->dispatch(tokens, rows, of); });
+}
+
+Result<void> MoE::dispatch_send(const MoETokens& tokens, MoERouting& routing) {
+  return state_->run("dispatch_send", routing,
+                     [&](moe::Routing& of) { return state_->rank->dispatch_send(tokens, of); });
+}
+
+Result<void> MoE::dispatch_receive(const MoERows& rows, MoERouting& routing) {
+  return state_->run("dispatch_receive", routing,
+                     [&](moe::Routing& of) { return state_->rank->dispatch_receive(rows, of); });
+}
+
+Result<void> MoE::combine(const MoEResults& results, const MoESums& sums, MoERouting& routing) {
+  return state_->run("combine", routing,
+                     [&](moe::Routing& of) { return state_->rank->combine(results, sums, of); });
+}
+
+Result<void> MoE::combine_send(const MoEResults& results, MoERouting& routing) {
+  return state_->run("combine_send", routing,
+                     [&](moe::Routing& of) { return state_->rank->combine_send(results, of); });
+}
+
+Result<void> MoE::combine_receive(const MoESums& sums, MoERouting& routing) {
+  return state_->run("combine_receive", routing,
+                     [&](moe::Routing& of) { return state_->rank->combine_receive(sums, of); });
+}
+
+std::uint64_t MoE::active() const {
+  const std::scoped_lock lock(state_->mutex);
+  if (!state_->rank) return moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
+  return state_->rank->active();
+}
+
+Result<void> MoE::set_active(std::uint64_t ranks) {
+  const std::scoped_lock lock(state_->mutex);
+  Result<void> done = state_->usable();
+  if (!done) return state_->refused("set_active", std::move(done).error());
+  const int own = state_->config.rank;
+  ranks &= moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
+  const std::uint64_t back = ranks & ~state_->rank->active();
+  if ((ranks >> own & 1) == 0)
+    return make_error(Code::invalid_argument, "set_active leaves out rank {}, which is this one", own);
+  if (back != 0)
+    return make_error(
+        Code::not_supported,
+        "set_active names rank {}, which was left out: open a new MoE on all ranks to take it back",
+        std::countr_zero(back));
+  state_->rank->set_active(ranks);
+  return {};
+}
+
+std::optional<MoEFailure> MoE::failure() const {
+  const std::scoped_lock lock(state_->mutex);
+  return state_->rank ? state_->rank->failure() : std::nullopt;
+}
+
+}  // namespace headrace

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank over the windows of all: dispatch and combine. It knows no agents, so tests run ranks as threads
+// on memory that they share. docs/decisions/0017-moe.md has the protocol.
+#pragma once
+
+#include "base/clock.hpp"
+#include "moe/epochs.hpp"
+#include "moe/routing.hpp"
+#include "moe/sums.hpp"
+#include "moe/words.hpp"
+
+#include <headrace/moe.hpp>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headrace::moe {
+
+enum class Operation : std::uint8_t { dispatch, combine };
+
+/// One thread at a time. Arguments have been checked where a comment says so.
+class Rank {
+ public:
+  ///   windows  of all ranks, this one's too, zeros at first; they stay mapped
+  ///   lost     whether a rank is known to be dead
+  Rank(const MoEConfig& config, std::vector<std::byte*> windows, std::function<bool(int)> lost);
+
+  /// Routing for this rank's dispatches.
+  [[nodiscard]] Routing new_routing() const { return {config_, layout_}; }
+
+  /// Both halves. An error of the first one that was met on the way does not keep the second from running.
+  Result<void> dispatch(const MoETokens& tokens, const MoERows& out, Routing& routing);
+  Result<void> combine(const MoEResults& results, const MoESums& sums, Routing& routing);
+  Result<void> dispatch_send(const MoETokens& tokens, Routing& routing);
+  Result<void> dispatch_receive(const MoERows& out, Routing& routing);
+  Result<void> combine_send(const MoEResults& results, Routing& routing);
+  Result<void> combine_receive(const MoESums& sums, Routing& routing);
+
+  [[nodiscard]] Mask active() const { return active_; }
+  /// `ranks` is a part of active() with this rank.
+  void set_active(Mask ranks);
+  [[nodiscard]] const std::optional<MoEFailure>& failure() const { return failure_; }
+
+ private:
+  enum class Step : std::uint8_t { waits, moved, done };
+  /// What a wait is for: a word of this rank's window, which each rank has.
+  struct Awaited {
+    std::string_view what;
+    std::uint64_t expected;
+    std::function<std::uint64_t(std::uint32_t)> offset;
+    std::function<bool(std::uint64_t)> is_there;
+  };
+  struct Running {
+    Operation operation = Operation::dispatch;
+    std::uint64_t epoch = 0;
+    std::optional<Error> error;  ///< the first
+  };
+  /// Operations of one kind.
+  struct Count {
+    std::uint64_t sent = 0, received = 0;
+  };
+
+  // --- rank.cpp
+  [[nodiscard]] Result<void> none_under_way(const Count& count, std::string_view operation) const;
+  [[nodiscard]] Result<void> may_send(const Count& count, std::string_view operation) const;
+  ///   awaited  the number of the operation that the routing was sent with
+  [[nodiscard]] Result<void> may_receive(const Count& count, std::uint64_t awaited,
+                                         std::string_view operation) const;
+  void begin(Operation operation, std::uint64_t epoch) { running_ = {operation, epoch, {}}; }
+  [[nodiscard]] Result<void> end();
+  /// Calls take(rank) for these ranks in turn until each is done. Leaves out those for which nothing moves
+  /// within the limit.
+  template <class Take>
+  void drive(Mask ranks, const Awaited& awaited, const Take& take);
+  /// Leaves out what is lost among these ranks, and all of them if the wait is late. Returns the others.
+  [[nodiscard]] Mask check_waiting(Mask ranks, const Awaited& awaited, Deadline limit);
+  void leave_out(std::uint32_t peer, Code code, std::string_view what, std::uint64_t expected,
+                 std::uint64_t seen);
+  /// Waits until these ranks have taken what was sent two operations ago.
+  ///   taken  where they say so in PeerWords
+  void wait_for_room(Mask ranks, std::size_t taken);
+  void tell_taken(std::size_t taken);
+  [[nodiscard]] bool is_active(std::uint32_t rank) const { return (active_ & bit_of(rank)) != 0; }
+  [[nodiscard]] const Window& own() const { return windows_[rank_]; }
+  [[nodiscard]] std::uint32_t experts_of(std::uint32_t rank) const {
+    return spread_.first_expert[rank + 1] - spread_.first_expert[rank];
+  }
+
+  // --- dispatch_send.cpp
+  [[nodiscard]] Result<void> check_tokens(const MoETokens& tokens, const Routing& routing) const;
+  [[nodiscard]] Result<void> read_experts(const MoETokens& tokens, Routing& routing) const;
+  template <class Number>
+  [[nodiscard]] Result<void> read_numbers(const MoETokens& tokens, Routing& routing) const;
+  void send_cards(const Routing& routing);
+  void send_records(const MoETokens& tokens, Routing& routing);
+  void write_record(const Window& to, std::uint64_t slot, std::uint32_t target, const MoETokens& tokens,
+                    std::uint64_t token, Routing& routing) const;
+
+  // --- dispatch_receive.cpp
+  [[nodiscard]] Result<void> check_rows(const MoERows& out) const;
+  void take_cards(Routing& routing);
+  [[nodiscard]] bool take_card(std::uint32_t source, Routing& routing);
+  /// Where the rows of each source and expert begin.
+  void lay_out();
+  void lay_out_sources(const Routing& routing);
+  void take_records(const MoERows& out, Routing& routing);
+  [[nodiscard]] bool take_record(const MoERows& out, std::uint32_t source, std::uint64_t slot,
+                                 Routing& routing);
+  void place_entries(const MoERows& out, std::uint32_t source, std::uint64_t slot, const std::byte* record,
+                     std::span<const Entry> entries, Routing& routing);
+  void place_record(const MoERows& out, std::uint32_t source, std::uint64_t slot, const std::byte* record,
+                    std::span<const Entry> entries, Routing& routing);
+  void write_row(const MoERows& out, std::uint64_t row, const std::byte* record) const;
+  void zero_padding(const MoERows& out) const;
+  void write_counts(const MoERows& out) const;
+  [[nodiscard]] std::uint64_t end_of_expert(std::uint32_t expert) const;
+  void check_budget();
+  [[nodiscard]] std::uint32_t& before(std::uint32_t source, std::uint32_t expert) {
+    return before_[source * experts_of(rank_) + expert];
+  }
+  /// What the card of a source says of each expert.
+  [[nodiscard]] std::span<std::uint32_t> card_counts(std::uint32_t source) {
+    return std::span(card_counts_).subspan(source * experts_of(rank_), experts_of(rank_));
+  }
+
+  // --- combine.cpp
+  [[nodiscard]] Result<void> check_results(const MoEResults& results, const Routing& routing) const;
+  void send_partials(const MoEResults& results, const Routing& routing, std::uint32_t source);
+  void send_missing(std::uint32_t source);
+  template <class Each>
+  void for_members(std::uint32_t rank, const Each& each) const;
+  [[nodiscard]] Result<void> check_sums(const MoESums& sums, const Routing& routing) const;
+  ///   member  of the group, which sends the token
+  void receive_sum(const MoESums& sums, const Routing& routing, std::uint64_t token, std::uint32_t member);
+  [[nodiscard]] const std::byte* wait_for_partial(std::uint32_t target, std::uint64_t group_slot);
+
+  const MoEConfig config_;
+  const WindowLayout layout_;
+  const Spread spread_;
+  const std::uint32_t rank_;
+  const std::uint32_t spins_;
+  std::vector<Window> windows_;
+  const std::function<bool(int)> lost_;
+
+  Mask active_;
+  Count dispatches_, combines_;
+  Running running_;
+  std::optional<MoEFailure> failure_;
+
+  // Of the dispatch that is received.
+  std::vector<std::uint32_t> card_counts_;  ///< [source, expert]
+  std::vector<std::uint32_t> before_;       ///< [source, expert]: entries of earlier sources
+  std::vector<std::uint64_t> first_rows_;   ///< of each expert (by_rank: source), and the end
+  std::vector<std::uint32_t> totals_;       ///< of each expert
+  std::vector<std::uint64_t> next_chunk_;   ///< of each source
+  std::vector<float> sum_row_;
+};
+
+}  // namespace headrace::moe

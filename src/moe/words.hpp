@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags and words of a window on the host. A writer stores one after its bytes and rings the bell; a reader
+// that sees it sees the bytes. Bells need sequential consistency (base/bell.hpp), which costs a reader
+// nothing on x86 and a writer less than the bytes of a chunk.
+#pragma once
+
+#include "base/bell.hpp"
+#include "moe/layout.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace::moe {
+
+/// The window of a rank, in memory of this process.
+class Window {
+ public:
+  Window(std::byte* memory, const WindowLayout& layout) : memory_(memory), layout_(layout) {}
+
+  [[nodiscard]] std::byte* at(std::uint64_t offset) const { return memory_ + offset; }
+  [[nodiscard]] const WindowLayout& layout() const { return layout_; }
+  [[nodiscard]] Bell bell() const {
+    return Bell(*reinterpret_cast<std::atomic<std::uint32_t>*>(at(WindowLayout::bell_at)));
+  }
+
+  [[nodiscard]] std::uint64_t load(std::uint64_t offset) const {
+    return word(offset).load(std::memory_order_seq_cst);
+  }
+  /// Stores a word after all bytes that this thread has written to the window, and rings.
+  void tell(std::uint64_t offset, std::uint64_t value) const {
+    word(offset).store(value, std::memory_order_seq_cst);
+    bell().ring();
+  }
+
+ private:
+  [[nodiscard]] std::atomic<std::uint64_t>& word(std::uint64_t offset) const {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(at(offset));
+  }
+
+  std::byte* memory_;
+  WindowLayout layout_;
+};
+
+}  // namespace headrace::moe

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that die, come late or send what cannot be, and calls that are wrong.
+#include "moe/epochs.hpp"
+#include "ranks.hpp"
+
+#include <cstring>
+
+namespace headrace::moe {
+namespace {
+
+using namespace std::chrono_literals;
+
+MoEConfig three_ranks(std::chrono::nanoseconds wait_limit) {
+  MoEConfig config;
+  config.ranks = 3, config.experts = 6, config.top_k = 2, config.hidden = 16, config.max_tokens = 40;
+  config.dtype = config.combine_dtype = DType::float32;
+  config.wait_limit = wait_limit;
+  return config;
+}
+
+/// Tokens of all ranks, and what those ranks get that take part.
+struct Step {
+  Step(const MoEConfig& config, moe_reference::Mask active, std::uint64_t seed) {
+    Random random(seed);
+    for (int rank = 0; rank < config.ranks; ++rank)
+      inputs.push_back(rank % config.group_size != 0
+                           ? inputs.back()
+                           : random_tokens(random, config, config.max_tokens, Choice::uniform));
+    results = random_results(random, config);
+    rows = moe_reference::dispatch(config, inputs, active);
+    sums = moe_reference::combine(config, inputs, rows, results, {}, active);
+  }
+  Result<void> dispatch(Rank& rank, const MoEConfig& config, Routing& routing) const {
+    Output out(config);
+    const auto at = static_cast<std::size_t>(config.rank);
+    auto done = rank.dispatch(argument_of(inputs[at]), out.argument(), routing);
+    expect_same(out.got, rows[at]);
+    return done;
+  }
+  Result<void> combine(Rank& rank, int number, Routing& routing) const {
+    const auto at = static_cast<std::size_t>(number);
+    Bytes got(sums[at].size());
+    auto done = rank.combine({.rows = results[at].data()}, {.rows = got.data()}, routing);
+    EXPECT_TRUE(got == sums[at]);
+    return done;
+  }
+  std::vector<Tokens> inputs;
+  std::vector<Bytes> results;
+  std::vector<Dispatched> rows;
+  std::vector<Bytes> sums;
+};
+
+TEST(MoEFailures, one_that_is_late_is_named_and_left_out_and_the_others_go_on) {
+  const MoEConfig config = three_ranks(100ms);
+  Ranks ranks(config);
+  const Step first(config, 0b011, 1), second(config, 0b011, 2);
+  ranks.run([&](int number) {
+    if (number == 2) return;
+    Rank& rank = ranks[number];
+    Routing routing = rank.new_routing();
+    const auto late = first.dispatch(rank, ranks.of(number), routing);
+    ASSERT_EQ(late.code(), Code::timed_out);
+    EXPECT_EQ(late.error().message,
+              fmt::format("rank {} waited for counts of rank 2 in dispatch 1: expected 1, seen 0", number));
+    EXPECT_EQ(rank.active(), 0b011U);
+    ASSERT_TRUE(rank.failure());
+    EXPECT_EQ(rank.failure()->waiter, number);
+    EXPECT_EQ(rank.failure()->peer, 2);
+    EXPECT_EQ(rank.failure()->operation, "dispatch");
+    EXPECT_TRUE(first.combine(rank, number, routing));
+    EXPECT_TRUE(second.dispatch(rank, ranks.of(number), routing));
+    EXPECT_TRUE(second.combine(rank, number, routing));
+  });
+}
+
+TEST(MoEFailures, one_that_is_known_to_be_dead_is_not_waited_for) {
+  const MoEConfig config = three_ranks(1min);
+  Ranks ranks(config);
+  ranks.lose(2);
+  const Step step(config, 0b011, 3);
+  ranks.run([&](int number) {
+    if (number == 2) return;
+    Routing routing = ranks[number].new_routing();
+    const auto lost = step.dispatch(ranks[number], ranks.of(number), routing);
+    ASSERT_EQ(lost.code(), Code::peer_lost);
+    EXPECT_EQ(lost.error().message,
+              fmt::format("rank {} waited for counts of rank 2 in dispatch 1, which is gone: "
+                          "expected 1, seen 0",
+                          number));
+    EXPECT_TRUE(step.combine(ranks[number], number, routing));
+  });
+}
+
+TEST(MoEFailures, what_a_dead_rank_had_sent_still_counts) {
+  const MoEConfig config = three_ranks(1min);
+  Ranks ranks(config);
+  const Step step(config, 0b111, 4);
+  Routing of_dead = ranks[2].new_routing();
+  ASSERT_TRUE(ranks[2].dispatch_send(argument_of(step.inputs[2]), of_dead));
+  ranks.lose(2);
+  ranks.run([&](int number) {
+    if (number == 2) return;
+    Routing routing = ranks[number].new_routing();
+    EXPECT_TRUE(step.dispatch(ranks[number], ranks.of(number), routing));
+  });
+}
+
+TEST(MoEFailures, one_that_was_left_out_hears_by_whom) {
+  const MoEConfig config = three_ranks(1min);
+  Ranks ranks(config);
+  ranks[0].set_active(0b011);
+  Routing routing = ranks[2].new_routing();
+  ASSERT_TRUE(ranks[2].dispatch_send({}, routing));
+  Routing of_other = ranks[1].new_routing();
+  ASSERT_TRUE(ranks[1].dispatch_send({}, of_other));
+  Output out(ranks.of(2));
+  const auto heard = ranks[2].dispatch_receive(out.argument(), routing);
+  ASSERT_EQ(heard.code(), Code::canceled);
+  EXPECT_EQ(heard.error().message, "rank 0 has left rank 2 out, as rank 2 sees in dispatch 1");
+}
+
+TEST(MoEFailures, ranks_that_are_left_out_by_all_are_skipped) {
+  const MoEConfig config = three_ranks(1min);
+  Ranks ranks(config);
+  const Step step(config, 0b101, 5);
+  ranks.run([&](int number) {
+    if (number == 1) return;
+    ranks[number].set_active(0b101);
+    Routing routing = ranks[number].new_routing();
+    EXPECT_TRUE(step.dispatch(ranks[number], ranks.of(number), routing));
+    EXPECT_TRUE(step.combine(ranks[number], number, routing));
+  });
+}
+
+TEST(MoEFailures, nobody_waits_for_sums_of_records_that_never_came) {
+  MoEConfig config = three_ranks(1min);
+  config.ranks = 4, config.group_size = 2;
+  Ranks ranks(config);
+  ranks.lose(1);  // of the group of rank 0, whose tokens it sends in part
+  const Step step(config, 0b1101, 6);
+  ranks.run([&](int number) {
+    if (number == 1) return;
+    Rank& rank = ranks[number];
+    Routing routing = rank.new_routing();
+    EXPECT_EQ(step.dispatch(rank, ranks.of(number), routing).code(), Code::peer_lost);
+    const auto at = static_cast<std::size_t>(number);
+    Bytes got(step.sums[at].size());
+    EXPECT_TRUE(rank.combine({.rows = step.results[at].data()}, {.rows = got.data()}, routing));
+    // Tokens that rank 1 was to send have no sum; rank 0 has those of the first part.
+    const std::size_t whole = number == 0 ? 32 * 64 : got.size();  // 32 rows of 64 bytes
+    EXPECT_EQ(std::memcmp(got.data(), step.sums[at].data(), whole), 0);
+    for (std::size_t i = whole; i < got.size(); ++i) ASSERT_EQ(got[i], std::byte{0});
+  });
+}
+
+/// Rank 1 as a peer that writes what it likes. Rank 0 has a window with its card for dispatch 1.
+class LyingPeer : public testing::Test {
+ protected:
+  LyingPeer() : config_(config()), layout_(window_layout(config_)), ranks_(config_) {
+    EXPECT_TRUE(ranks_[0].dispatch_send({}, routing_));
+  }
+  static MoEConfig config() {
+    MoEConfig config = three_ranks(1min);
+    config.ranks = 2, config.experts = 2;
+    return config;
+  }
+  void card(std::uint64_t records, std::uint32_t count) {
+    const Window window = ranks_.window(0);
+    std::memcpy(window.at(layout_.card_at(1, 1) + offsetof(CardHead, records)), &records, sizeof records);
+    std::memcpy(window.at(layout_.counts_at(1, 1)), &count, sizeof count);
+    window.tell(layout_.card_at(1, 1), 1);
+  }
+  void record(const RecordHead& head, const Entry& entry) {
+    const Window window = ranks_.window(0);
+    std::memcpy(window.at(layout_.slot_at(1, 1, 0)), &head, sizeof head);
+    std::memcpy(window.at(layout_.slot_at(1, 1, 0) + layout_.record.entries_at()), &entry, sizeof entry);
+    window.tell(layout_.chunk_flag_at(1, 1, 0), 1);
+  }
+  std::string receive() {
+    Output out(ranks_.of(0));
+    const auto received = ranks_[0].dispatch_receive(out.argument(), routing_);
+    EXPECT_EQ(received.code(), Code::corrupt);
+    EXPECT_EQ(ranks_[0].active(), 0b01U);
+    return received ? "" : received.error().message;
+  }
+  MoEConfig config_;
+  WindowLayout layout_;
+  Ranks ranks_;
+  Routing routing_{ranks_[0].new_routing()};
+};
+
+TEST_F(LyingPeer, more_records_than_slots_are_refused) {
+  card(1'000'000, 1);
+  EXPECT_EQ(receive(),
+            "rank 0 got counts from rank 1 in dispatch 1 that cannot be: 1000000 where fewer than 49 was "
+            "expected");
+}
+TEST_F(LyingPeer, more_entries_than_records_have_are_refused) {
+  card(2, 5);
+  EXPECT_EQ(receive(),
+            "rank 0 got counts from rank 1 in dispatch 1 that cannot be: 5 where fewer than 5 was expected");
+}
+TEST_F(LyingPeer, a_record_with_too_many_entries_is_refused) {
+  card(1, 1);
+  record({0, 33, {}}, {});
+  EXPECT_EQ(receive(),
+            "rank 0 got rows from rank 1 in dispatch 1 that cannot be: 33 where fewer than 3 was expected");
+}
+TEST_F(LyingPeer, an_entry_beyond_the_counts_is_refused) {
+  card(1, 1);
+  record({0, 1, {}}, {0, 1, 1.0F});
+  EXPECT_EQ(receive(),
+            "rank 0 got rows from rank 1 in dispatch 1 that cannot be: 1 where fewer than 1 was expected");
+}
+TEST_F(LyingPeer, an_expert_of_another_rank_is_refused) {
+  card(1, 1);
+  record({0, 1, {}}, {7, 0, 1.0F});
+  EXPECT_EQ(receive(),
+            "rank 0 got rows from rank 1 in dispatch 1 that cannot be: 7 where fewer than 1 was expected");
+}
+
+/// One rank alone.
+class WrongCalls : public testing::Test {
+ protected:
+  WrongCalls() : config_(config()), ranks_(config_), rank_(ranks_[0]), routing_(rank_.new_routing()) {
+    tokens_.count = 2;
+    tokens_.rows = rows_;
+    tokens_.experts = experts_;
+    out_.rows = rows_;
+  }
+  static MoEConfig config() {
+    MoEConfig config;
+    config.experts = 4, config.top_k = 1, config.hidden = 8, config.max_tokens = 4;
+    return config;
+  }
+  static void refused(const Result<void>& result, std::string_view sentence) {
+    ASSERT_FALSE(result) << sentence;
+    EXPECT_EQ(result.code(), Code::invalid_argument);
+    EXPECT_EQ(result.error().message, sentence);
+  }
+  MoEConfig config_;
+  Ranks ranks_;
+  Rank& rank_;
+  Routing routing_;
+  std::byte rows_[4 * 16] = {};
+  std::int64_t experts_[4] = {0, 1, 2, 3};
+  MoETokens tokens_;
+  MoERows out_;
+};
+
+TEST_F(WrongCalls, of_dispatch_say_what_is_wrong_and_send_nothing) {
+  MoETokens wrong = tokens_;
+  wrong.count = 5;
+  refused(rank_.dispatch(wrong, out_, routing_), "5 tokens are given, expected 0 to max_tokens = 4");
+  wrong = tokens_, wrong.rows = nullptr;
+  refused(rank_.dispatch(wrong, out_, routing_), "2 tokens are given, and no rows");
+  wrong = tokens_, wrong.scales = rows_;
+  refused(rank_.dispatch(wrong, out_, routing_),
+          "scales are given, and scale_bytes is 0: give scales if it is not 0");
+  wrong = tokens_, wrong.row_stride = 8;
+  refused(rank_.dispatch(wrong, out_, routing_),
+          "row_stride is 8, and a row has 16 bytes: expected 0, or at least that");
+  wrong = tokens_, wrong.experts = nullptr;
+  refused(rank_.dispatch(wrong, out_, routing_),
+          "no experts are given, and the routing has none: dispatch with experts first");
+  wrong = tokens_, wrong.experts_dtype = DType::int16;
+  refused(rank_.dispatch(wrong, out_, routing_), "experts are int16, expected int64, int32 or uint32");
+  experts_[1] = 4;
+  refused(rank_.dispatch(tokens_, out_, routing_), "token 1 names expert 4 as its entry 0: expected -1 to 3");
+  experts_[1] = -2;
+  refused(rank_.dispatch(tokens_, out_, routing_),
+          "token 1 names expert -2 as its entry 0: expected -1 to 3");
+  experts_[1] = 1;
+  refused(rank_.dispatch(tokens_, {}, routing_), "no memory for rows is given, expected 4 rows of 16 bytes");
+  EXPECT_TRUE(rank_.dispatch(tokens_, out_, routing_));
+}
+
+TEST_F(WrongCalls, a_third_dispatch_under_way_is_refused) {
+  Routing second = rank_.new_routing(), third = rank_.new_routing();
+  EXPECT_TRUE(rank_.dispatch_send(tokens_, routing_));
+  refused(rank_.dispatch_send(tokens_, routing_),
+          "the routing is in use by dispatch 1: receive that first, or give another one");
+  EXPECT_TRUE(rank_.dispatch_send(tokens_, second));
+  refused(rank_.dispatch_send(tokens_, third),
+          "dispatch 3 cannot begin: 2 are under way, the most that a window holds. Receive dispatch 1 first");
+  refused(
+      rank_.dispatch_receive(out_, second),
+      "the routing is not that of dispatch 1, which is received next: give the one that it was sent with");
+  refused(rank_.dispatch(tokens_, out_, third),
+          "dispatch 1 is under way: receive it before a whole dispatch");
+  EXPECT_TRUE(rank_.dispatch_receive(out_, routing_));
+  EXPECT_TRUE(rank_.dispatch_receive(out_, second));
+  refused(rank_.dispatch_receive(out_, second), "no dispatch is under way: send one first");
+}
+
+TEST_F(WrongCalls, a_combine_without_a_dispatch_is_refused) {
+  std::byte sums[2 * 16];
+  refused(rank_.combine({.rows = rows_}, {.rows = sums}, routing_),
+          "the routing has no dispatch that was received: dispatch with it first");
+  EXPECT_TRUE(rank_.dispatch(tokens_, out_, routing_));
+  refused(rank_.combine({.rows = nullptr}, {.rows = sums}, routing_),
+          "no rows of results are given, expected 4 rows of 16 bytes");
+  refused(rank_.combine({.rows = rows_}, {.rows = nullptr}, routing_),
+          "no memory for sums is given, expected 2 rows of 16 bytes");
+  EXPECT_TRUE(rank_.combine_send({.rows = rows_}, routing_));
+  refused(rank_.dispatch(tokens_, out_, routing_),
+          "the routing is in use by combine 1: receive that first, or give another one");
+  EXPECT_TRUE(rank_.combine_receive({.rows = sums}, routing_));
+}
+
+TEST_F(WrongCalls, a_routing_may_be_used_again_with_as_many_tokens) {
+  EXPECT_TRUE(rank_.dispatch(tokens_, out_, routing_));
+  MoETokens again = tokens_;
+  again.experts = nullptr;
+  std::byte other[2 * 16];
+  std::memset(other, 7, sizeof other);
+  again.rows = other;
+  EXPECT_TRUE(rank_.dispatch(again, out_, routing_));
+  EXPECT_EQ(std::memcmp(rows_, other, sizeof other), 0);
+  again.count = 1;
+  refused(rank_.dispatch(again, out_, routing_),
+          "1 tokens are given, and the routing has 2: give as many, or experts");
+}
+
+}  // namespace
+}  // namespace headrace::moe

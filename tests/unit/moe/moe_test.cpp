@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public face: ranks with an agent each, which map one another's windows.
+#include <headrace/moe.hpp>
+
+#include "ranks.hpp"
+
+#include <headrace/agent.hpp>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+
+namespace headrace {
+namespace {
+
+using namespace std::chrono_literals;
+using moe::Bytes;
+using moe_reference::of_rank;
+
+MoEConfig three_agents() {
+  MoEConfig config;
+  config.ranks = 3, config.experts = 7, config.top_k = 2, config.hidden = 64, config.max_tokens = 50;
+  config.scale_bytes = 8;
+  config.wait_limit = 30s;
+  return config;
+}
+
+/// An agent and a MoE for each rank.
+class AgentRanks {
+ public:
+  explicit AgentRanks(const MoEConfig& config, const AgentOptions& options = {.backends = {"shm"}}) {
+    for (int rank = 0; rank < config.ranks; ++rank) {
+      names_.push_back(fmt::format("moe{}", rank));
+      agents_.push_back(std::make_unique<Agent>(Agent::open(names_.back(), options).value()));
+      moes_.emplace_back(MoE::open(*agents_.back(), of_rank(config, rank)).value());
+    }
+  }
+  /// Everybody gets everybody's metadata.
+  void exchange_bytes() {
+    for (const auto& from : agents_)
+      for (const auto& to : agents_)
+        if (from != to) ASSERT_TRUE(to->import_metadata(*from->export_metadata()));
+  }
+  void exchange_and_join() {
+    exchange_bytes();
+    for (MoE& moe : moes_) {
+      const auto joined = moe.join(names_, 30s);
+      ASSERT_TRUE(joined) << joined.error().message;
+    }
+  }
+  [[nodiscard]] MoE& operator[](int rank) { return moes_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Agent& agent(int rank) { return *agents_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+  /// Runs body(rank) of each on a thread of its own.
+  void run(const std::function<void(int)>& body) {
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < moes_.size(); ++rank)
+      threads.emplace_back([&body, rank] { body(static_cast<int>(rank)); });
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<Agent>> agents_;
+  std::deque<MoE> moes_;
+};
+
+/// A dispatch and a combine of all ranks, compared with the reference.
+void step_of_all(AgentRanks& ranks, const MoEConfig& config) {
+  moe::Random random(7);
+  const auto inputs = moe::random_inputs(random, config, moe::Choice::some_none);
+  const auto results = moe::random_results(random, config);
+  const auto rows = moe_reference::dispatch(config, inputs);
+  const auto sums = moe_reference::combine(config, inputs, rows, results);
+  ranks.run([&](int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    auto routing = ranks[rank].new_routing();
+    ASSERT_TRUE(routing);
+    moe::Output out(of_rank(config, rank));
+    const auto sent = ranks[rank].dispatch(moe::argument_of(inputs[at]), out.argument(), *routing);
+    ASSERT_TRUE(sent) << sent.error().message;
+    moe::expect_same(out.got, rows[at]);
+    EXPECT_EQ(routing->tokens(), inputs[at].count);
+    Bytes got(sums[at].size());
+    ASSERT_TRUE(ranks[rank].combine({.rows = results[at].data()}, {.rows = got.data()}, *routing));
+    EXPECT_TRUE(got == sums[at]);
+  });
+}
+
+TEST(MoEAgents, joined_by_bytes_make_what_the_reference_makes) {
+  AgentRanks ranks(three_agents());
+  ranks.exchange_and_join();
+  step_of_all(ranks, three_agents());
+  step_of_all(ranks, three_agents());
+}
+
+TEST(MoEAgents, find_one_another_in_a_store) {
+  AgentRanks ranks(three_agents(), {.backends = {"shm"}, .store = "memory:moe"});
+  std::jthread publisher([&] {
+    for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.agent(rank).publish());
+  });
+  ranks.run([&](int rank) { ASSERT_TRUE(ranks[rank].join(ranks.names(), 30s)); });
+  step_of_all(ranks, three_agents());
+}
+
+TEST(MoEAgents, that_do_not_know_the_others_are_told_what_to_do) {
+  AgentRanks ranks(three_agents());
+  const auto joined = ranks[1].join(ranks.names(), 1s);
+  EXPECT_EQ(joined.code(), Code::not_found);
+  EXPECT_EQ(joined.error().message,
+            "rank 1, join of \"moe\": rank 0 (agent \"moe0\"): its window \"moe\" is not known: import the "
+            "metadata of its agent, made after it has opened, or give the agents a store");
+  EXPECT_EQ(ranks[0].join({}, 1s).error().message,
+            "rank 0, join of \"moe\": 0 agents are given, expected one for each of 3 ranks");
+}
+
+TEST(MoEAgents, with_other_configurations_are_refused) {
+  MoEConfig config = three_agents();
+  config.ranks = 2;
+  AgentRanks ranks(config, {.backends = {"shm"}});
+  MoEConfig other = of_rank(config, 1);
+  other.name = "other", other.top_k = 3;
+  MoEConfig same = of_rank(config, 0);
+  same.name = "other";
+  MoE one = MoE::open(ranks.agent(0), same).value(), two = MoE::open(ranks.agent(1), other).value();
+  ranks.exchange_bytes();
+  const auto joined = one.join(ranks.names(), 10s);
+  EXPECT_EQ(joined.code(), Code::invalid_argument);
+  EXPECT_EQ(
+      joined.error().message,
+      "rank 0, join of \"other\": rank 1 (agent \"moe1\"): rank 0 has top_k 2, rank 1 has 3: give all ranks "
+      "the same configuration");
+}
+
+TEST(MoEAgents, an_agent_that_closes_is_lost_to_the_others) {
+  AgentRanks ranks(three_agents());
+  ranks.exchange_and_join();
+  ranks.agent(2).close();
+  ranks.run([&](int rank) {
+    if (rank == 2) return;
+    auto routing = ranks[rank].new_routing();
+    moe::Output out(of_rank(three_agents(), rank));
+    const auto lost = ranks[rank].dispatch({}, out.argument(), *routing);
+    EXPECT_EQ(lost.code(), Code::peer_lost);
+    EXPECT_EQ(lost.error().message,
+              fmt::format(
+                  "rank {}, dispatch of \"moe\": rank {} waited for counts of rank 2 in dispatch 1, which is "
+                  "gone: expected 1, seen 0",
+                  rank, rank));
+    EXPECT_EQ(ranks[rank].active(), 0b011U);
+    EXPECT_EQ(ranks[rank].failure()->peer, 2);
+    EXPECT_TRUE(ranks[rank].dispatch({}, out.argument(), *routing));
+  });
+}
+
+TEST(MoEAgents, a_mask_cannot_leave_out_this_rank_or_take_one_back) {
+  AgentRanks ranks(three_agents());
+  EXPECT_EQ(ranks[0].active(), 0b111U);
+  ranks.exchange_and_join();
+  EXPECT_EQ(ranks[0].set_active(0b110).error().message, "set_active leaves out rank 0, which is this one");
+  EXPECT_TRUE(ranks[0].set_active(~std::uint64_t{0b010}));
+  EXPECT_EQ(ranks[0].active(), 0b101U);
+  const auto back = ranks[0].set_active(0b111);
+  EXPECT_EQ(back.code(), Code::not_supported);
+  EXPECT_EQ(back.error().message,
+            "set_active names rank 1, which was left out: open a new MoE on all ranks to take it back");
+}
+
+TEST(MoEAgents, calls_before_the_join_or_with_the_routing_of_another_are_refused) {
+  MoEConfig config = three_agents();
+  config.ranks = 1;
+  AgentRanks ranks(config), others(config);
+  EXPECT_EQ(ranks[0].new_routing().error().message,
+            "rank 0, new_routing of \"moe\": it has not joined the other ranks: call join first");
+  ASSERT_TRUE(ranks[0].join(ranks.names(), 1s));
+  EXPECT_EQ(ranks[0].join(ranks.names(), 1s).error().message,
+            "rank 0, join of \"moe\": it has joined before");
+  ASSERT_TRUE(others[0].join(ranks.names(), 1s));
+  auto foreign = others[0].new_routing();
+  moe::Output out(config);
+  EXPECT_EQ(ranks[0].dispatch({}, out.argument(), *foreign).error().message,
+            "rank 0, dispatch of \"moe\": the routing was made by another MoE: use new_routing of this one");
+}
+
+TEST(MoEAgents, a_forked_child_is_refused) {
+  MoEConfig config = three_agents();
+  config.ranks = 1;
+  AgentRanks ranks(config);
+  ASSERT_TRUE(ranks[0].join(ranks.names(), 1s));
+  auto routing = ranks[0].new_routing();
+  moe::Output out(config);
+  const pid_t child = ::fork();
+  if (child == 0)
+    ::_exit(ranks[0].dispatch({}, out.argument(), *routing).code() == Code::invalid_argument ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(MoEAgents, a_wrong_configuration_takes_no_memory) {
+  Agent agent = Agent::open("moe", {.backends = {"shm"}}).value();
+  MoEConfig config = three_agents();
+  config.top_k = 0;
+  EXPECT_EQ(MoE::open(agent, config).error().message, "top_k is 0, expected 1 to 32");
+  EXPECT_TRUE(agent.regions().empty());
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads on windows that they share, and what they make of tokens beside what the reference makes.
+#pragma once
+
+#include "moe/config.hpp"
+#include "moe/rank.hpp"
+#include "support/moe_reference.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace headrace::moe {
+
+using moe_reference::Bytes;
+using moe_reference::Dispatched;
+using moe_reference::Tokens;
+
+/// The argument of a dispatch.
+inline MoETokens argument_of(const Tokens& tokens) {
+  MoETokens argument;
+  argument.count = tokens.count;
+  argument.rows = tokens.rows.data();
+  argument.scales = tokens.scales.empty() ? nullptr : tokens.scales.data();
+  argument.experts = tokens.experts.data();
+  argument.weights = tokens.weights.empty() ? nullptr : tokens.weights.data();
+  return argument;
+}
+
+/// Memory for what a rank gets.
+struct Output {
+  explicit Output(const MoEConfig& config) {
+    const auto rows = static_cast<std::size_t>(config.output_rows());
+    got.rows.assign(rows * static_cast<std::size_t>(config.row_bytes()), Dispatched::untouched);
+    got.scales.assign(rows * static_cast<std::size_t>(config.scale_bytes), Dispatched::untouched);
+    got.counts.resize(static_cast<std::size_t>(config.local_experts()));
+    const bool by_rank = config.layout == MoELayout::by_rank;
+    got.first_rows.resize(static_cast<std::size_t>(by_rank ? config.ranks : config.local_experts()) + 1);
+    if (!by_rank) return;
+    got.experts.assign(rows * static_cast<std::size_t>(config.top_k), -1);
+    got.weights.assign(rows * static_cast<std::size_t>(config.top_k), 0);
+  }
+  [[nodiscard]] MoERows argument() {
+    return {got.rows.data(),
+            got.scales.data(),
+            got.counts.data(),
+            got.first_rows.data(),
+            got.experts.empty() ? nullptr : got.experts.data(),
+            got.weights.empty() ? nullptr : got.weights.data()};
+  }
+  Dispatched got;
+};
+
+inline void expect_same(const Dispatched& got, const Dispatched& expected) {
+  EXPECT_EQ(got.counts, expected.counts);
+  EXPECT_EQ(got.first_rows, expected.first_rows);
+  EXPECT_TRUE(got.rows == expected.rows);
+  EXPECT_TRUE(got.scales == expected.scales);
+  EXPECT_EQ(got.experts, expected.experts);
+  EXPECT_EQ(got.weights, expected.weights);
+}
+
+/// All ranks of a configuration in this process.
+class Ranks {
+ public:
+  explicit Ranks(const MoEConfig& config) : config_(config), lost_(static_cast<std::size_t>(config.ranks)) {
+    const auto bytes = *config.window_bytes();
+    std::vector<std::byte*> windows;
+    for (int rank = 0; rank < config.ranks; ++rank) {
+      memory_.emplace_back(static_cast<std::byte*>(std::calloc(bytes, 1)), &std::free);
+      windows.push_back(memory_.back().get());
+    }
+    for (int rank = 0; rank < config.ranks; ++rank)
+      ranks_.emplace_back(of(rank), windows,
+                          [this](int peer) { return lost_[static_cast<std::size_t>(peer)].load(); });
+  }
+
+  [[nodiscard]] MoEConfig of(int rank) const { return moe_reference::of_rank(config_, rank); }
+  [[nodiscard]] Rank& operator[](int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Window window(int rank) {
+    return {memory_[static_cast<std::size_t>(rank)].get(), window_layout(config_)};
+  }
+  /// From now on the rank is known to be dead.
+  void lose(int rank) { lost_[static_cast<std::size_t>(rank)] = true; }
+
+  /// Runs body(rank) of each on a thread of its own.
+  void run(const std::function<void(int)>& body) {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < config_.ranks; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+  }
+
+ private:
+  MoEConfig config_;
+  std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory_;
+  std::deque<std::atomic<bool>> lost_;
+  std::deque<Rank> ranks_;
+};
+
+using Random = std::mt19937_64;
+inline std::int64_t below(Random& random, std::int64_t end) {
+  return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
+}
+
+/// How tokens choose their experts.
+enum class Choice : std::uint8_t { uniform, zipf, one, some_none, twice };
+
+inline std::int64_t choose(Random& random, Choice choice, int experts) {
+  switch (choice) {
+    case Choice::one:
+      return experts / 2;
+    case Choice::zipf: {  // the n-th expert with a chance of about 1 / n
+      const double u = std::uniform_real_distribution<>(0, 1)(random);
+      return std::min<std::int64_t>(experts - 1,
+                                    static_cast<std::int64_t>(std::pow(static_cast<double>(experts), u)) - 1);
+    }
+    case Choice::some_none:
+      return below(random, experts + 3) < 3 ? -1 : below(random, experts);
+    default:
+      return below(random, experts);
+  }
+}
+
+inline Bytes random_bytes(Random& random, std::int64_t count) {
+  Bytes bytes(static_cast<std::size_t>(count));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+/// Numbers of about 1, of a type of combine.
+inline Bytes random_rows(Random& random, DType dtype, std::int64_t elements) {
+  Bytes rows(static_cast<std::size_t>(elements) * element_bytes(dtype));
+  std::uniform_real_distribution<float> number(-1, 1);
+  for (std::size_t at = 0; at < rows.size(); at += element_bytes(dtype))
+    moe_reference::store(dtype, rows.data() + at, number(random));
+  return rows;
+}
+
+inline Tokens random_tokens(Random& random, const MoEConfig& config, std::int64_t count, Choice choice) {
+  Tokens tokens;
+  tokens.count = count;
+  tokens.rows = random_bytes(random, count * config.row_bytes());
+  tokens.scales = random_bytes(random, count * config.scale_bytes);
+  for (std::int64_t token = 0; token < count; ++token) {
+    for (int k = 0; k < config.top_k; ++k) {
+      std::int64_t expert = choose(random, choice, config.experts);
+      const auto begin = tokens.experts.end() - k;
+      if (choice != Choice::twice && choice != Choice::one)  // a token names no expert twice
+        while (expert >= 0 && std::find(begin, tokens.experts.end(), expert) != tokens.experts.end())
+          expert = (expert + 1) % config.experts;
+      tokens.experts.push_back(expert);
+      tokens.weights.push_back(std::uniform_real_distribution<float>(0, 1)(random));
+    }
+  }
+  return tokens;
+}
+
+/// The tokens of all ranks: those of a group have the same.
+inline std::vector<Tokens> random_inputs(Random& random, const MoEConfig& config, Choice choice) {
+  std::vector<Tokens> inputs;
+  for (int rank = 0; rank < config.ranks; ++rank) {
+    if (rank % config.group_size != 0) {
+      inputs.push_back(inputs.back());
+      continue;
+    }
+    const bool is_empty = below(random, 5) == 0;
+    inputs.push_back(
+        random_tokens(random, config, is_empty ? 0 : below(random, config.max_tokens + 1), choice));
+  }
+  return inputs;
+}
+
+/// What the experts of all ranks answer.
+inline std::vector<Bytes> random_results(Random& random, const MoEConfig& config) {
+  std::vector<Bytes> results;
+  for (int rank = 0; rank < config.ranks; ++rank) {
+    const std::int64_t rows = moe_reference::of_rank(config, rank).output_rows();
+    results.push_back(random_rows(random, config.combine_dtype, rows * config.hidden));
+  }
+  return results;
+}
+
+}  // namespace headrace::moe
