@@ -152,10 +152,9 @@ std::vector<InterfaceAddress> read_addresses() {
 }
 
 std::vector<Provider> list_providers(const DetectedTopology& topology) {
-  const std::string none = "the fabric has no engine yet";
-  std::vector<Provider> providers;
-  for (const char* name : {"tcp", "shm", "cuda_ipc"})
-    providers.push_back({name, false, none + "; agents have a backend of this name"});
+  std::vector<Provider> providers{{"tcp", true, {}}};
+  for (const char* name : {"shm", "cuda_ipc"})
+    providers.push_back({name, false, "the fabric does not use it yet; agents have a backend of this name"});
   providers.push_back(
       {"verbs", false,
        rdma_texts(topology).empty() ? "no RDMA device in /sys/class/infiniband" : "no provider yet"});
