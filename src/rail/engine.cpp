@@ -31,6 +31,7 @@ Engine::Engine(std::vector<std::unique_ptr<Nic>> nics, EngineEvents& events, con
       clock_(clock),
       options_(options),
       id_(random_u64()),
+      polled_ns_(clock.now_ns()),
       by_peer_(nics_.size()) {}
 
 std::string Engine::encode_keys(const std::vector<std::string>& keys) { return encode_nic_list(keys); }
@@ -128,6 +129,7 @@ void Engine::match_messages() {
 
 std::size_t Engine::poll() {
   const std::uint64_t now_ns = clock_.now_ns();
+  look_at_absence(now_ns);
   std::size_t all = 0;
   std::array<Event, 32> events;
   for (std::uint32_t nic = 0; nic < nics_.size(); ++nic) {
@@ -139,6 +141,20 @@ std::size_t Engine::poll() {
   match_messages();
   for (std::size_t i = 0; i < links_.size(); ++i) links_[i]->pump(now_ns);  // its callbacks may connect
   return all;
+}
+
+/// This process was stopped, or its worker busy: what peers said meanwhile has not been read.
+void Engine::look_at_absence(std::uint64_t now_ns) {
+  const std::uint64_t for_ns = now_ns - std::exchange(polled_ns_, now_ns);
+  if (for_ns < static_cast<std::uint64_t>(options_.silent_after.count()) / 2) return;
+  for (const auto& link : links_) link->was_away(now_ns, for_ns);
+}
+
+std::uint64_t Engine::next_ns() const {
+  const std::uint64_t now_ns = clock_.now_ns();
+  std::uint64_t next = UINT64_MAX;
+  for (const auto& link : links_) next = std::min(next, link->next_ns(now_ns));
+  return next;
 }
 
 void Engine::take(std::uint32_t nic, const Event& event, std::uint64_t now_ns) {

@@ -64,6 +64,8 @@ class Engine {
 
   /// Does what there is to do, without waiting. Returns how many events there were.
   std::size_t poll();
+  /// When `poll` is needed although no NIC has anything to do: for timeouts, retries and heartbeats.
+  [[nodiscard]] std::uint64_t next_ns() const;
 
  private:
   Engine(std::vector<std::unique_ptr<Nic>> nics, EngineEvents& events, const Clock& clock,
@@ -75,6 +77,7 @@ class Engine {
   Link& link_of(const RailHello& hello);
   Link* link_of_peer(std::uint32_t nic, PeerId peer);
   void match_messages();
+  void look_at_absence(std::uint64_t now_ns);
 
   Nics nics_;
   Receives receives_;
@@ -83,6 +86,7 @@ class Engine {
   const LinkOptions options_;
   const std::uint64_t id_;
   std::vector<std::unique_ptr<Link>> links_;
+  std::uint64_t polled_ns_;
   std::vector<std::unordered_map<PeerId, Link*>> by_peer_;  // by NIC; those that an event has asked for
 };
 

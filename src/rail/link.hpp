@@ -33,6 +33,10 @@ struct LinkOptions {
   std::chrono::nanoseconds rail_timeout = std::chrono::seconds(2);
   std::chrono::nanoseconds cancel_timeout = std::chrono::milliseconds(600);
   std::chrono::nanoseconds retry_after = std::chrono::seconds(1);  ///< a dead rail is connected again
+  /// Over a rail that carries nothing, each side says so often that it lives.
+  std::chrono::nanoseconds heartbeat = std::chrono::seconds(2);
+  std::chrono::nanoseconds silent_after =
+      std::chrono::seconds(5);  ///< a rail is dead over which nothing came
 };
 
 class Link;
@@ -114,6 +118,10 @@ class Link {
   bool cancel_receive(std::uint64_t token, std::uint64_t now_ns) { return deliveries_.cancel(token, now_ns); }
   /// Posts what there is to post, and looks at the time.
   void pump(std::uint64_t now_ns);
+  /// `pump` was not called for that long: the peer is not to blame for it.
+  void was_away(std::uint64_t now_ns, std::uint64_t for_ns);
+  /// When `pump` has something to do although no NIC has.
+  [[nodiscard]] std::uint64_t next_ns(std::uint64_t now_ns) const;
 
  private:
   // Requests (link.cpp).
@@ -153,7 +161,9 @@ class Link {
   void settle();
   void heard_down(const RailDown& down, std::uint64_t now_ns);
   void fence(Rail& rail, std::uint64_t now_ns);
+  void comes_to_life(Rail& rail, std::uint64_t now_ns);
   void look_at_time(std::uint64_t now_ns);
+  void look_at_heartbeat(Rail& rail, std::uint64_t now_ns);
   void look_at_cancels(std::uint64_t now_ns);
   void try_again(std::uint64_t now_ns);
   void look_for_rails(std::uint64_t now_ns);

@@ -14,6 +14,7 @@ enum class Type : std::uint8_t {
   offer = 4,
   withdraw = 5,
   done = 6,
+  beat = 7,
 };
 constexpr std::uint32_t hello_magic = 0x4C52'5248;  // "HRRL"
 constexpr std::uint16_t hello_version = 1;
@@ -68,6 +69,7 @@ std::string write(const Done& message) {
   out.number(message.room);
   return std::move(out).take();
 }
+std::string write(const Beat&) { return begin(Type::beat).take(); }
 
 Announcement read_announcement(wire::PacketReader& in) {
   Announcement message;
@@ -153,6 +155,9 @@ Result<LinkMessage> read_link_message(std::string_view bytes) {
       break;
     case Type::done:
       message = read_done(in);
+      break;
+    case Type::beat:
+      message = Beat{};
       break;
     default:
       return make_error(Code::corrupt, "a message of a link has the unknown type {}", type);

@@ -74,7 +74,12 @@ struct Done {
   friend bool operator==(const Done&, const Done&) = default;
 };
 
-using LinkMessage = std::variant<Announcement, CountedBelow, RailDown, Offer, Withdraw, Done>;
+/// Its sender lives, and so does the rail.
+struct Beat {
+  friend bool operator==(const Beat&, const Beat&) = default;
+};
+
+using LinkMessage = std::variant<Announcement, CountedBelow, RailDown, Offer, Withdraw, Done, Beat>;
 
 inline constexpr std::size_t max_link_message_bytes = 2048;
 inline constexpr std::size_t max_inline_bytes = 1024;  ///< of a message that travels with its offer

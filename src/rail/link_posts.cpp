@@ -167,6 +167,7 @@ bool Link::post_message(Rail& rail, const std::string& bytes, std::uint64_t now_
     return false;
   }
   rail.flights.emplace(token, Flight{{}, bytes, *slot, now_ns});
+  rail.heartbeat->spoke_at(now_ns);
   return true;
 }
 

@@ -47,9 +47,15 @@ bool Link::joined(const RailHello& hello, std::uint32_t nic, PeerId peer, std::u
   rail.peer_nic = hello.nic;
   rail.peer = peer;
   rail.peers_number.reset();
+  comes_to_life(rail, now_ns);
+  return true;
+}
+
+void Link::comes_to_life(Rail& rail, std::uint64_t now_ns) {
   rail.life = Life::live;
   rail.since_ns = now_ns;
-  return true;
+  rail.heartbeat.emplace(options_.heartbeat, options_.silent_after);
+  rail.heartbeat->heard_at(now_ns);
 }
 
 Rail* Link::rail_of(std::uint32_t nic, PeerId peer) {
@@ -69,12 +75,13 @@ std::size_t Link::live_rails() const {
 void Link::take(Rail& rail, const Event& event, std::uint64_t now_ns) {
   switch (event.kind) {
     case Event::Kind::ready:
-      if (rail.life == Life::connecting) rail.life = Life::live;
+      if (rail.life == Life::connecting) comes_to_life(rail, now_ns);
       break;
     case Event::Kind::ended:
       ended(rail, event, now_ns);
       break;
     case Event::Kind::marked:
+      if (rail.heartbeat) rail.heartbeat->heard_at(now_ns);
       check(arrivals_.marked(event.mark), now_ns);
       count_arrivals();
       break;
@@ -90,6 +97,7 @@ void Link::take(Rail& rail, const Event& event, std::uint64_t now_ns) {
 }
 
 void Link::message(Rail& rail, std::string_view bytes, std::uint64_t now_ns) {
+  if (rail.heartbeat) rail.heartbeat->heard_at(now_ns);
   auto message = read_link_message(bytes);
   if (!message)
     return check(std::move(message.error()).within(fmt::format("over rail {}", rail.index)), now_ns);
@@ -105,8 +113,8 @@ void Link::message(Rail& rail, std::string_view bytes, std::uint64_t now_ns) {
     check(deliveries_.offered(std::move(*offer)), now_ns);
   } else if (const auto* withdraw = std::get_if<Withdraw>(&*message)) {
     check(deliveries_.withdrawn(withdraw->id), now_ns);
-  } else {
-    check(sends_.done(std::get<Done>(*message)), now_ns);
+  } else if (const auto* done = std::get_if<Done>(&*message)) {
+    check(sends_.done(*done), now_ns);
   }
 }
 
@@ -226,10 +234,45 @@ void Link::look_at_time(std::uint64_t now_ns) {
     if (rail.life == Life::connecting) since = rail.since_ns;
     if (now_ns - since > timeout)
       dies(rail, fmt::format("nothing ended on it for {} ms", timeout / 1'000'000), now_ns);
+    if (rail.life == Life::live) look_at_heartbeat(rail, now_ns);
   }
   look_at_cancels(now_ns);
   try_again(now_ns);
   look_for_rails(now_ns);
+}
+
+void Link::look_at_heartbeat(Rail& rail, std::uint64_t now_ns) {
+  if (now_ns < rail.heartbeat->due_ns()) return;
+  const auto beat = rail.heartbeat->beat(now_ns);
+  if (beat == transport::Heartbeat::Beat::lost)
+    dies(rail, fmt::format("nothing came over it for {} ms", rail.heartbeat->silence().count()), now_ns);
+  if (beat == transport::Heartbeat::Beat::ping) post_message(rail, encode(Beat{}), now_ns);
+}
+
+void Link::was_away(std::uint64_t now_ns, std::uint64_t for_ns) {
+  for (Rail& rail : rails_) {
+    for (auto& [token, flight] : rail.flights) flight.posted_ns = std::min(now_ns, flight.posted_ns + for_ns);
+    if (rail.life == Life::connecting) rail.since_ns = std::min(now_ns, rail.since_ns + for_ns);
+    if (rail.heartbeat) rail.heartbeat->heard_at(now_ns);
+  }
+}
+
+std::uint64_t Link::next_ns(std::uint64_t now_ns) const {
+  if (lost_) return UINT64_MAX;
+  const auto in_ns = [](std::chrono::nanoseconds time) { return static_cast<std::uint64_t>(time.count()); };
+  std::uint64_t next = UINT64_MAX;
+  const auto at = [&](std::uint64_t ns) { next = std::min(next, ns + 1); };
+  for (const Rail& rail : rails_) {
+    if (!rail.flights.empty()) at(rail.flights.begin()->second.posted_ns + in_ns(options_.rail_timeout));
+    if (rail.life == Life::live) at(rail.heartbeat->due_ns());
+    if (rail.life == Life::connecting || rail.life == Life::unused)
+      at(std::max(rail.since_ns, born_ns_) + in_ns(options_.rail_timeout));
+    if (rail.life == Life::fenced && !setup_.addresses.empty())
+      at(rail.since_ns + in_ns(options_.retry_after));
+  }
+  if (!canceling_.empty() || sends_.is_canceling()) at(now_ns + in_ns(options_.cancel_timeout) / 2);
+  // What is overdue waits for a NIC: its health is looked at now and then.
+  return std::max(next, now_ns + 10'000'000);
 }
 
 /// A NIC takes nothing back: the rails that keep pieces of a canceled request for too long are dropped.

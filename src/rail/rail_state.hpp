@@ -4,6 +4,7 @@
 
 #include "rail/provider.hpp"
 #include "transport/chunk.hpp"
+#include "transport/heartbeat.hpp"
 
 #include <cstdint>
 #include <map>
@@ -55,6 +56,7 @@ struct Rail {
   std::optional<std::uint64_t>
       peers_number;            ///< the same of the peer, once it has told that the rail is down
   std::uint64_t since_ns = 0;  ///< it has this life
+  std::optional<transport::Heartbeat> heartbeat;  ///< while it is live
 
   [[nodiscard]] bool usable() const { return life == Life::live || life == Life::connecting; }
   [[nodiscard]] bool down() const { return life == Life::dropped || life == Life::fenced; }

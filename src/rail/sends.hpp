@@ -43,6 +43,7 @@ class Sends {
   void say_again(std::deque<std::string>& outgoing) const;
   ///   errors  corrupt (it was never offered)
   Result<void> done(const Done& done);
+  [[nodiscard]] bool is_canceling() const { return is_overdue(UINT64_MAX, 0); }
   /// One is canceled for longer than that.
   [[nodiscard]] bool is_overdue(std::uint64_t now_ns, std::uint64_t timeout_ns) const;
   /// No rail is left: all end.

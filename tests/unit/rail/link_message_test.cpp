@@ -19,7 +19,8 @@ std::vector<LinkMessage> samples() {
           Offer{2, max_inline_bytes, std::string(max_inline_bytes, 'm'), {}},
           Offer{3, UINT64_MAX, "", {"a key", "b"}},
           Withdraw{4},
-          Done{5, Code::invalid_argument, 77}};
+          Done{5, Code::invalid_argument, 77},
+          Beat{}};
 }
 
 TEST(RailLinkMessage, is_read_as_it_was_written) {

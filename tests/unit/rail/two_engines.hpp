@@ -117,13 +117,15 @@ class EnginePair {
 class TwoEngines final : public EnginePair {
  public:
   TwoEngines(unsigned nics, unsigned peer_nics, std::uint64_t seed = 1, const LinkOptions& options = {})
-      : net(seed), clock_(net) {
-    const unsigned counts[] = {nics, peer_nics};
-    for (int side = 0; side < 2; ++side) {
-      std::vector<std::unique_ptr<Provider>> providers;
-      for (unsigned i = 0; i < counts[side]; ++i) providers.push_back(net.open(name(side, i), speed_of(i)));
-      open(side, std::move(providers), clock_, options);
-    }
+      : net(seed), counts_{nics, peer_nics}, clock_(net) {
+    for (int side = 0; side < 2; ++side) open_again(side, options);
+  }
+  /// With the same NICs; what was there before ends.
+  void open_again(int side, const LinkOptions& options) {
+    sides[side].engine.reset();
+    std::vector<std::unique_ptr<Provider>> providers;
+    for (unsigned i = 0; i < counts_[side]; ++i) providers.push_back(net.open(name(side, i), speed_of(i)));
+    open(side, std::move(providers), clock_, options);
   }
   /// The engines go before the network.
   ~TwoEngines() override {
@@ -141,6 +143,7 @@ class TwoEngines final : public EnginePair {
   FakeNics net;
 
  private:
+  unsigned counts_[2];
   NetClock clock_;
 };
 

@@ -3,6 +3,7 @@
 #include "rail/engine.hpp"
 #include "rail/tcp/provider.hpp"
 #include "unit/rail/two_engines.hpp"
+#include "unit/rail/two_messengers.hpp"
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -43,9 +44,12 @@ class TcpEngines final : public EnginePair {
 
   void step() override {
     std::size_t events = 0;
-    for (Side& side : sides) events += side.engine->poll();
+    for (Side& side : sides)
+      if (&side != stopped) events += side.engine->poll();
     if (events == 0) sleep_until_ready();
   }
+
+  Side* stopped = nullptr;  ///< as by a signal: its sockets live
 
  private:
   /// Or for a moment: engines look at time.
@@ -138,6 +142,35 @@ TEST(RailEngineTcp, a_NIC_whose_connections_were_cut_carries_again) {
   }
   for (const auto& [immediate, count] : engines.sides[1].counts) EXPECT_EQ(count, 1U) << immediate;
   writes.check_quiet();
+}
+
+TEST(RailEngineTcp, messages_arrive_in_their_order_while_connections_are_cut) {
+  TcpEngines engines;
+  engines.connect();
+  test_engines::Messages messages(engines, 4 << 20);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(messages.receive(200'000, nullptr, true).ok());
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(engines.until([&] { return both_rails_live(engines); }));
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(messages.send(i % 4 == 0 ? 100'000 + i : i * 90).ok());
+    EXPECT_GT(cut_sockets_of(round % 2 == 0 ? "127.0.0.2" : "127.0.0.1", false), 0);
+    ASSERT_TRUE(engines.until([&] { return messages.all_sent(); })) << round;
+  }
+  EXPECT_EQ(messages.sent_with(Code::ok), 60U);
+  ASSERT_EQ(messages.arrived.size(), 60U);
+  for (std::uint64_t i = 0; i < 60; ++i) EXPECT_EQ(messages.arrived[i], i);
+}
+
+TEST(RailEngineTcp, a_peer_that_is_stopped_is_lost_and_finds_out_when_it_goes_on) {
+  TcpEngines engines({.retry_after = 24h, .heartbeat = 20ms, .silent_after = 200ms});
+  engines.connect();
+  ASSERT_TRUE(engines.until([&] { return both_rails_live(engines); }));
+  engines.stopped = &engines.sides[1];
+  ASSERT_TRUE(engines.until([&] { return !engines.sides[0].why_lost.empty(); }));
+  EXPECT_NE(engines.sides[0].why_lost.find("nothing came over it"), std::string::npos);
+  engines.stopped = nullptr;
+  ASSERT_TRUE(engines.until([&] { return !engines.sides[1].why_lost.empty(); }));
+  engines.sides[1].link = nullptr;
+  engines.connect();
 }
 
 TEST(RailEngineTcp, requests_end_with_peer_lost_when_both_NICs_are_cut) {
