@@ -140,6 +140,8 @@ void ShmStream::greeted() {
   pipe_->own().fetches.store(1, std::memory_order_release);
 }
 
+bool ShmStream::can_fetch() const { return pipe_->own().fetches.load(std::memory_order_relaxed) != 0; }
+
 bool ShmStream::peer_fetches() const { return pipe_->theirs().fetches.load(std::memory_order_acquire) != 0; }
 
 Result<std::size_t> ShmStream::fetch(std::span<const iovec> to, std::span<const iovec> from) {

@@ -48,6 +48,7 @@ class ShmStream final : public stream::Stream {
   void disarm() override;
 
   void greeted() override;
+  [[nodiscard]] bool can_fetch() const override;
   [[nodiscard]] bool peer_fetches() const override;
   Result<std::size_t> fetch(std::span<const iovec> to, std::span<const iovec> from) override;
 

@@ -25,7 +25,7 @@ Shape shape_of(FrameType type) {
     case FrameType::write:
       return {true, UINT64_MAX, flag_mark};
     case FrameType::read:
-      return {true, 0, 0};
+      return {true, 0, flag_lend};
     case FrameType::data:
       return {false, UINT64_MAX, 0};
     case FrameType::offer:
@@ -34,6 +34,8 @@ Shape shape_of(FrameType type) {
       return {false, max_message_bytes, 0};
     case FrameType::fetch:
       return {true, max_ranges * source_bytes, flag_mark};
+    case FrameType::lend:
+      return {false, max_ranges * source_bytes, 0};
     default:
       return {};
   }
@@ -45,6 +47,9 @@ Result<void> check_value(const FrameHeader& header) {
       header.value != code_value(Code::not_found) && header.value != code_value(Code::invalid_argument) &&
       header.value != code_value(Code::not_supported))
     return lie(header, fmt::format("no post ends with code {}", header.value));
+  if (header.type == FrameType::returned && header.value != code_value(Code::ok) &&
+      header.value != code_value(Code::not_supported))
+    return lie(header, fmt::format("nothing is returned with code {}", header.value));
   if (header.type != FrameType::offer) return {};
   if (header.value == 0 || header.value > max_message_bytes)
     return lie(header, "a message has 1 to 65600 bytes");
@@ -71,7 +76,7 @@ std::string encode(FrameHeader header, const std::vector<Range>& ranges) {
 }
 
 Result<void> check(const FrameHeader& header) {
-  if (header.type < FrameType::write || header.type > FrameType::fetch)
+  if (header.type < FrameType::write || header.type > FrameType::returned)
     return lie(header, "there is no such type");
   const Shape shape = shape_of(header.type);
   if (header.reserved != 0 || header.reserved_too != 0 || (header.flags & ~shape.flags) != 0)
@@ -85,9 +90,10 @@ Result<void> check(const FrameHeader& header) {
     return lie(header, "it has neither bytes nor a mark");
   if ((header.type == FrameType::data || header.type == FrameType::message) && empty)
     return lie(header, "it is empty");
-  if (header.type == FrameType::fetch &&
-      (header.ranges == 0 || header.payload == 0 || header.payload % source_bytes != 0))
-    return lie(header, "it fetches nothing, or a part of a place");
+  if (header.type == FrameType::fetch && header.ranges == 0) return lie(header, "it fetches nothing");
+  if ((header.type == FrameType::fetch || header.type == FrameType::lend) &&
+      (header.payload == 0 || header.payload % source_bytes != 0))
+    return lie(header, "it names no place, or a part of one");
   return check_value(header);
 }
 

@@ -15,18 +15,21 @@
 namespace headrace::rail::stream {
 
 enum class FrameType : std::uint8_t {
-  write = 1,    ///< ranges, payload; with `flag_mark` a mark
-  read = 2,     ///< ranges
-  data = 3,     ///< payload: the answer to a read, before its `end`
-  offer = 4,    ///< a message of `value` bytes waits; a short one is the payload
-  take = 5,     ///< a receive is there for that message
-  message = 6,  ///< payload: a message that was taken
-  end = 7,      ///< of a write, a read, an offer or a fetch; `value` is a code: ok, not_found,
-                ///< invalid_argument, not_supported (of a fetch: it is to be sent as a write)
-  fetch = 8,    ///< ranges; payload: where the bytes lie in the sender's process. Else as a write
+  write = 1,      ///< ranges, payload; with `flag_mark` a mark
+  read = 2,       ///< ranges
+  data = 3,       ///< payload: the answer to a read, before its `end`
+  offer = 4,      ///< a message of `value` bytes waits; a short one is the payload
+  take = 5,       ///< a receive is there for that message
+  message = 6,    ///< payload: a message that was taken
+  end = 7,        ///< of a write, a read, an offer or a fetch; `value` is a code: ok, not_found,
+                  ///< invalid_argument, not_supported (of a fetch: it is to be sent as a write)
+  fetch = 8,      ///< ranges; payload: where the bytes lie in the sender's process. Else as a write
+  lend = 9,       ///< payload: where the bytes of a read lie in the sender's process
+  returned = 10,  ///< they were copied; `value` is a code: ok, not_supported (they are to be sent)
 };
 
 inline constexpr std::uint8_t flag_mark = 1;
+inline constexpr std::uint8_t flag_lend = 2;  ///< of a read: its initiator can copy
 
 struct FrameHeader {
   FrameType type = FrameType::write;

@@ -35,6 +35,7 @@ void Peer::close() {
   taken_.clear();
   offers_.clear();
   fetches_.clear();
+  lent_.clear();
 }
 
 void Peer::lose(const Error& why) {
@@ -136,11 +137,10 @@ void Peer::fetch() {
   for (int i = 0; i < fetch_steps_at_once && !fetches_.empty(); ++i) {
     const auto state = fetches_.front().step(*stream_, state_.memories);
     if (!state && state.code() != Code::not_supported) return lose(state.error());
-    if (!state) {
-      finish_fetch(Code::not_supported);
-    } else if (*state != Fetch::State::under_way) {
-      finish_fetch(*state == Fetch::State::done ? Code::ok : Code::not_found);
-    }
+    if (state && *state == Fetch::State::under_way) continue;
+    Code code = Code::not_supported;
+    if (state) code = *state == Fetch::State::done ? Code::ok : Code::not_found;
+    if (const auto finished = finish_fetch(code); !finished) return lose(finished.error());
   }
 }
 

@@ -96,6 +96,7 @@ class Peer final : FrameReader::Handler {
     bool sent = false;                       // nothing of it waits here
     bool done = false;                       // its bytes are where they belong, as far as this side can see
     std::uint64_t bytes = 0;                 // of a read
+    bool lent = false;                       // of a read: this side copies its bytes
   };
   struct Offer {
     std::uint64_t post = 0;
@@ -124,7 +125,11 @@ class Peer final : FrameReader::Handler {
   Result<void> begin_message(const FrameHeader& header);
   void end_write(const FrameHeader& header, bool refused);
   Result<void> end_fetch(const FrameHeader& header, std::string_view sources);
-  void finish_fetch(Code code);
+  Result<void> end_lend(const FrameHeader& header, std::string_view sources);
+  Result<void> returned(const FrameHeader& header);
+  Result<void> finish_fetch(Code code);
+  void send_data(std::uint64_t post, std::vector<Range> ranges);
+  bool lend(std::uint64_t post, const std::vector<Range>& ranges);
   Result<void> end_data(const FrameHeader& header, bool refused);
   Result<void> end_offer(const FrameHeader& header, std::string_view kept);
   Result<void> end_message(const FrameHeader& header, bool refused);
@@ -169,11 +174,12 @@ class Peer final : FrameReader::Handler {
   std::unordered_map<std::uint32_t, std::uint32_t> loaded_;  // by RemoteId: the peer's number
   std::uint32_t next_remote_ = 0;
 
-  std::uint64_t last_request_ = 0;  // the number of the peer's latest post
-  bool refused_ = false;            // the frame that comes now
-  std::vector<Range> fetched_;      // its ranges, of a fetch
-  std::deque<Fetch> fetches_;       // the first one is under way
-  std::deque<Offer> offers_;        // without a receive
+  std::uint64_t last_request_ = 0;                    // the number of the peer's latest post
+  bool refused_ = false;                              // the frame that comes now
+  std::vector<Range> fetched_;                        // its ranges, of a fetch
+  std::deque<Fetch> fetches_;                         // the first one is under way
+  std::map<std::uint64_t, std::vector<Range>> lent_;  // by post: what the peer copies
+  std::deque<Offer> offers_;                          // without a receive
   std::map<std::uint64_t, Taken> taken_;
 };
 

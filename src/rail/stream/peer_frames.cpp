@@ -36,6 +36,9 @@ Result<void> Peer::begin(const FrameHeader& header, std::vector<Range> ranges) {
       return begin_data(header);
     case FrameType::message:
       return begin_message(header);
+    case FrameType::lend:
+      reader_.keep();
+      return {};
     default:
       return {};
   }
@@ -60,6 +63,10 @@ Result<void> Peer::end(const FrameHeader& header, std::string_view kept, bool re
       return ended(header);
     case FrameType::fetch:
       return end_fetch(header, kept);
+    case FrameType::lend:
+      return end_lend(header, kept);
+    case FrameType::returned:
+      return returned(header);
   }
   return {};
 }
@@ -95,7 +102,7 @@ void Peer::end_write(const FrameHeader& header, bool refused) {
 }
 
 Result<void> Peer::end_fetch(const FrameHeader& header, std::string_view sources) {
-  if (fetches_.size() >= max_posts)
+  if (fetches_.size() >= 2UL * max_posts)  // its writes, and our reads
     return lie(header.post, fmt::format("{} fetches wait already", fetches_.size()));
   RangeCursor places(std::move(fetched_), Access::peers_read_and_write);
   HEADRACE_TRY(read, read_sources(sources, places.left()));
@@ -112,27 +119,78 @@ Result<void> Peer::end_fetch(const FrameHeader& header, std::string_view sources
 }
 
 /// The first one.
-void Peer::finish_fetch(Code code) {
+Result<void> Peer::finish_fetch(Code code) {
   const FrameHeader header = fetches_.front().header;
   fetches_.pop_front();
+  if (header.type == FrameType::lend) {
+    if (code == Code::not_found)
+      return make_error(Code::internal, "memory of read {} was deregistered before its end", header.post);
+    Post& post = posts_.find(header.post)->second;
+    post.lent = post.done = code == Code::ok;
+    send_answer({.type = FrameType::returned, .post = header.post, .value = code_value(code)});
+    return {};
+  }
   if (code == Code::ok && (header.flags & flag_mark) != 0)
     say({.kind = Event::Kind::marked, .mark = header.value});
   answer(header.post, code);
+  return {};
 }
 
 void Peer::begin_read(const FrameHeader& header, std::vector<Range> ranges) {
-  RangeCursor cursor(std::move(ranges), Access::peers_read);
+  const RangeCursor cursor(ranges, Access::peers_read);
   bool allowed = false;
   {
     Memories::View view(state_.memories);
     allowed = cursor.allowed(view);
   }
   if (!allowed) return answer(header.post, Code::not_found);
-  OutFrame data{.role = OutFrame::Role::data, .post = header.post};
-  data.head = encode({.type = FrameType::data, .post = header.post, .payload = cursor.left()});
+  if ((header.flags & flag_lend) != 0 && lend(header.post, ranges)) return;
+  send_data(header.post, std::move(ranges));
+}
+
+void Peer::send_data(std::uint64_t post, std::vector<Range> ranges) {
+  RangeCursor cursor(std::move(ranges), Access::peers_read);
+  OutFrame data{.role = OutFrame::Role::data, .post = post};
+  data.head = encode({.type = FrameType::data, .post = post, .payload = cursor.left()});
   data.payload = std::move(cursor);
   outgoing_.push(std::move(data));
-  answer(header.post, Code::ok);  // which `outgoing_` changes if the memory goes meanwhile
+  answer(post, Code::ok);  // which `outgoing_` changes if the memory goes meanwhile
+}
+
+/// Tells the peer where the bytes lie. False: they are gone, or it has given none back for long.
+bool Peer::lend(std::uint64_t post, const std::vector<Range>& ranges) {
+  if (lent_.size() >= max_posts) return false;
+  std::vector<Source> sources;
+  {
+    Memories::View view(state_.memories);
+    for (const Range& range : ranges) {
+      const std::byte* const at = view.find(range, Access::peers_read);
+      if (at == nullptr) return false;
+      sources.push_back({reinterpret_cast<std::uintptr_t>(at), range.length});
+    }
+  }
+  const std::string places = encode(sources);
+  outgoing_.push({.head = encode({.type = FrameType::lend, .post = post, .payload = places.size()}) + places,
+                  .post = post});
+  lent_.emplace(post, ranges);
+  return true;
+}
+
+/// Ids of memory are not used twice: what is registered now was so while the peer copied.
+Result<void> Peer::returned(const FrameHeader& header) {
+  auto lent = lent_.extract(header.post);
+  if (lent.empty()) return lie(header.post, "nothing was lent to it");
+  bool allowed = false;
+  {
+    Memories::View view(state_.memories);
+    allowed = RangeCursor(lent.mapped(), Access::peers_read).allowed(view);
+  }
+  if (!allowed || header.value == code_value(Code::ok)) {
+    answer(header.post, allowed ? Code::ok : Code::not_found);
+  } else {
+    send_data(header.post, std::move(lent.mapped()));
+  }
+  return {};
 }
 
 Result<void> Peer::end_offer(const FrameHeader& header, std::string_view kept) {
@@ -217,12 +275,24 @@ void Peer::send_answer(FrameHeader header) { outgoing_.push({.head = encode(head
 
 Result<void> Peer::begin_data(const FrameHeader& header) {
   const auto at = posts_.find(header.post);
-  if (at == posts_.end() || at->second.type != FrameType::read || !at->second.sent || at->second.done)
+  if (at == posts_.end() || at->second.type != FrameType::read || !at->second.sent || at->second.done ||
+      at->second.lent)
     return lie(header.post, "no read waits for these bytes");
   Post& post = at->second;
   if (header.payload != post.bytes)
     return lie(header.post, fmt::format("{} bytes were asked for, {} come", post.bytes, header.payload));
   reader_.place(RangeCursor(post.local, Access::local));
+  return {};
+}
+
+Result<void> Peer::end_lend(const FrameHeader& header, std::string_view sources) {
+  const auto at = posts_.find(header.post);
+  const bool waits = at != posts_.end() && at->second.type == FrameType::read && at->second.sent &&
+                     !at->second.done && !at->second.lent;
+  if (!waits) return lie(header.post, "no read waits for these places");
+  HEADRACE_TRY(read, read_sources(sources, at->second.bytes));
+  at->second.lent = true;
+  fetches_.emplace_back(header, RangeCursor(at->second.local, Access::local), std::move(read));
   return {};
 }
 
@@ -252,6 +322,7 @@ Result<void> Peer::ended(const FrameHeader& header) {
   if (at == posts_.end()) return lie(header.post, "there is no such post");
   const auto code = static_cast<Code>(header.value);
   if (!at->second.sent) return lie(header.post, "it ends before all of it has left");
+  if (at->second.lent && !at->second.done) return lie(header.post, "it ends while its bytes are copied");
   if (code == Code::ok && !at->second.done) return lie(header.post, "it ends well, and nothing has moved");
   if (code == Code::not_supported) {
     if (at->second.type != FrameType::fetch) return lie(header.post, "nothing was to be fetched");

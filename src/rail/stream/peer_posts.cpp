@@ -7,7 +7,7 @@
 namespace headrace::rail::stream {
 namespace {
 
-// A shorter write is copied twice, through the stream, in less time than the system takes to be asked.
+// Fewer bytes are copied twice, through the stream, in less time than the system takes to be asked.
 constexpr std::uint64_t least_fetched_bytes = 16 * 1024;
 
 }  // namespace
@@ -112,7 +112,10 @@ Status Peer::read(const Read& read) {
   OutFrame frame{.role = OutFrame::Role::post};
   frame.post = keep(
       {.type = FrameType::read, .token = read.token, .local = std::move(moves.local), .bytes = moves.bytes});
-  frame.head = encode({.type = FrameType::read, .post = frame.post}, moves.remote);
+  const bool by_fetch = moves.bytes >= least_fetched_bytes && stream_->can_fetch();
+  frame.head =
+      encode({.type = FrameType::read, .flags = by_fetch ? flag_lend : std::uint8_t{0}, .post = frame.post},
+             moves.remote);
   outgoing_.push(std::move(frame));
   return {};
 }

@@ -56,6 +56,8 @@ class Stream {
 
   /// Both sides have said hello.
   virtual void greeted() {}
+  /// This side could copy from the peer's memory, when it was tried.
+  [[nodiscard]] virtual bool can_fetch() const { return false; }
   /// The peer copies out of this process by itself, if it is told the addresses.
   [[nodiscard]] virtual bool peer_fetches() const { return false; }
   /// Copies some bytes from the peer's addresses; both lists have the same number of bytes.

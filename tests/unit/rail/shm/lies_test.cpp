@@ -192,7 +192,7 @@ TEST_F(ShmLies, fetches_of_places_that_do_not_fit_end_the_peer) {
   expect_lost(Code::corrupt, "fetches nothing");
   liar = join();
   liar->say(encode({.type = FrameType::fetch, .post = 1, .payload = 17}, {target(100)}));
-  expect_lost(Code::corrupt, "a part of a place");
+  expect_lost(Code::corrupt, "a part of one");
 }
 
 TEST_F(ShmLies, a_fetch_from_memory_that_is_not_there_ends_the_peer) {
@@ -216,6 +216,48 @@ TEST_F(ShmLies, a_fetch_into_memory_that_is_not_registered_is_refused_and_the_pe
   EXPECT_EQ(nic_.find(Kind::marked), nullptr);
   EXPECT_EQ(nic_.find(Kind::lost), nullptr);
   EXPECT_EQ(nic_.memory, std::vector<char>(nic_.memory.size()));
+}
+
+TEST_F(ShmLies, places_that_no_read_asked_for_and_answers_to_no_loan_end_the_peer) {
+  const std::vector<char> bytes(10'000);
+  const std::string places = encode(std::vector<Source>{source(bytes.data(), 100)});
+  const std::string lend = encode({.type = FrameType::lend, .post = 1, .payload = places.size()}) + places;
+  auto liar = join();
+  liar->say(lend);
+  expect_lost(Code::corrupt, "no read waits for these places");
+  liar = join();
+  liar->say(encode({.type = FrameType::returned, .post = 1}));
+  expect_lost(Code::corrupt, "nothing was lent");
+  liar = join();
+  liar->say(encode({.type = FrameType::returned, .post = 1, .value = 2}));
+  expect_lost(Code::corrupt, "returned with code 2");
+  liar = join();
+  liar->say(encode({.type = FrameType::lend, .post = 1}));
+  expect_lost(Code::corrupt, "names no place");
+}
+
+TEST_F(ShmLies, a_read_that_ends_while_it_is_copied_or_gets_other_lengths_ends_the_peer) {
+  const std::vector<char> bytes(10'000);
+  const auto read_from_liar = [&] {
+    const PeerId peer = nic_.find(Kind::joined)->peer;
+    auto loaded = nic_.nic->load_memory(peer, encode(stream::Key{1, 77, 10'000}));
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    const std::array moves{Move{nic_.registered.id, *loaded, 0, 0, 100}};
+    ASSERT_TRUE(nic_.nic->post_read({peer, moves, 4}).ok());
+    nic_.poll();
+  };
+  const auto lend = [&](std::uint64_t length) {
+    const std::string places = encode(std::vector<Source>{source(bytes.data(), length)});
+    return encode({.type = FrameType::lend, .post = 1, .payload = places.size()}) + places;
+  };
+  auto liar = join();
+  read_from_liar();
+  liar->say(lend(101));
+  expect_lost(Code::corrupt, "is among them");
+  liar = join();
+  read_from_liar();
+  liar->say(lend(100) + encode({.type = FrameType::end, .post = 1}));
+  expect_lost(Code::corrupt, "while its bytes are copied");
 }
 
 TEST_F(ShmLies, bytes_of_a_writer_that_has_closed_are_not_marked) {
