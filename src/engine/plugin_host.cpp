@@ -93,6 +93,14 @@ Result<void> check_readable(const std::string& path) {
   return file ? Result<void>() : os_error(errno, "open {}", path);
 }
 
+/// Whether this process has loaded it. It stays loaded, so that a trial could keep nothing away any more.
+bool is_loaded(const std::string& path) {
+  void* const library = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) return false;
+  ::dlclose(library);
+  return true;
+}
+
 /// The table that a plugin's one function returns; it stays loaded to the end of the process.
 Result<const headrace_backend_v1*> open_plugin(const std::string& path) {
   HEADRACE_TRY_VOID(check_readable(path));
@@ -254,7 +262,8 @@ Result<void> PluginHost::try_stranger(const std::string& path) const {
 Result<const headrace_backend_v1*> PluginHost::checked_table(const std::string& name, const std::string& path,
                                                              bool own) const {
   if (!name_ok(name)) return make_error(Code::not_supported, "its name is not [a-z0-9_]+");
-  if (!own) HEADRACE_TRY_VOID(try_stranger(path));
+  // Each agent of a program asks, and its trial reads the whole file, to find the verdict on it.
+  if (!own && !is_loaded(path)) HEADRACE_TRY_VOID(try_stranger(path));
   HEADRACE_TRY(table, open_plugin(path));
   HEADRACE_TRY_VOID(check_table(table, name));
   return table;

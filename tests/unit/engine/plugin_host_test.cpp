@@ -2,6 +2,8 @@
 #include "engine/plugin_host.hpp"
 
 #include "base/unique_fd.hpp"
+#include "engine/plugin_trial.hpp"
+#include "engine/verdict_folder.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -41,6 +43,11 @@ class PluginHostTest : public ::testing::Test {
     EXPECT_EQ(found.table, nullptr) << name;
     return found.refusal;
   }
+  /// As for a plugin that this process has not loaded, and nothing is remembered of.
+  Result<void> trial_of_sound(const std::string& program) const {
+    return try_in_child(HEADRACE_TEST_BIN_DIR "/plugins/headrace_backend_sound.so", program,
+                        VerdictFolder::open(paths().cache_folder).value());
+  }
   static bool says(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
   }
@@ -49,19 +56,28 @@ class PluginHostTest : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(PluginHostTest, a_sound_plugin_is_loaded_after_its_trial_and_the_verdict_is_stored) {
+TEST_F(PluginHostTest, the_verdict_on_a_sound_plugin_is_stored) {
+  const Result<void> tried = trial_of_sound(paths().probe_program);
+  ASSERT_TRUE(tried.ok()) << tried.error().message;
+  const auto verdicts = std::distance(fs::directory_iterator(folder_ / "cache"), fs::directory_iterator());
+  EXPECT_EQ(verdicts, 1);
+  EXPECT_TRUE(trial_of_sound("/nonexistent").ok())
+      << "the verdict is stored under a hash of the file, so there is no second trial";
+  fs::remove_all(folder_ / "cache");
+  EXPECT_FALSE(trial_of_sound("/nonexistent").ok());
+}
+
+TEST_F(PluginHostTest, a_plugin_that_this_process_has_loaded_needs_no_trial) {
   PluginHost host(paths(), Log(logger_, "plugins"));
   const FoundBackend found = host.find("sound");
   ASSERT_NE(found.table, nullptr) << found.refusal;
   EXPECT_STREQ(found.table->version, "1.0");
-  ASSERT_TRUE(fs::exists(folder_ / "cache"));
-  const auto verdicts = std::distance(fs::directory_iterator(folder_ / "cache"), fs::directory_iterator());
-  EXPECT_EQ(verdicts, 1);
+  fs::remove_all(folder_ / "cache");
   PluginPaths without_probe = paths();
   without_probe.probe_program = "/nonexistent";
   PluginHost again(without_probe, Log(logger_, "plugins"));
-  EXPECT_NE(again.find("sound").table, nullptr)
-      << "the verdict is stored under a hash of the file, so there is no second trial";
+  EXPECT_NE(again.find("sound").table, nullptr);
+  EXPECT_EQ(again.find("crashes").table, nullptr) << "it was never loaded";
 }
 
 TEST_F(PluginHostTest, a_plugin_that_does_not_fit_is_refused_with_a_sentence) {
@@ -88,8 +104,8 @@ TEST_F(PluginHostTest, a_plugin_that_kills_its_process_is_refused_where_sigchld_
   ::signal(SIGCHLD, SIG_IGN);
   EXPECT_TRUE(says(refusal("crashes"), "how is unknown")) << refusal("crashes");
   EXPECT_TRUE(fs::is_empty(folder_ / "cache")) << "what is not known is not remembered";
-  PluginHost host(paths(), Log(logger_, "plugins"));
-  EXPECT_NE(host.find("sound").table, nullptr) << host.find("sound").refusal;
+  const Result<void> sound = trial_of_sound(paths().probe_program);
+  EXPECT_TRUE(sound.ok()) << sound.error().message;
 }
 
 TEST_F(PluginHostTest, a_plugin_that_kills_its_process_is_refused_where_another_thread_reaps_all_children) {
@@ -98,8 +114,8 @@ TEST_F(PluginHostTest, a_plugin_that_kills_its_process_is_refused_where_another_
       if (::waitpid(-1, nullptr, 0) < 0) std::this_thread::yield();
   });
   EXPECT_TRUE(says(refusal("crashes"), "its trial in a child process")) << refusal("crashes");
-  PluginHost host(paths(), Log(logger_, "plugins"));
-  EXPECT_NE(host.find("sound").table, nullptr) << host.find("sound").refusal;
+  const Result<void> sound = trial_of_sound(paths().probe_program);
+  EXPECT_TRUE(sound.ok()) << sound.error().message;
 }
 
 TEST_F(PluginHostTest, a_verdict_that_another_user_could_have_written_does_not_count) {
