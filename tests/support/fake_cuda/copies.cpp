@@ -84,7 +84,7 @@ Outcome FakeDriver::memcpy_2d_async(const Copy2D* copy, Stream stream) {
 Outcome FakeDriver::memset_d8_async(Address target, unsigned char value, std::size_t bytes, Stream stream) {
   if (!pieces.reachable(target, bytes)) return Outcome::invalid_value;
   return enqueue(stream, [target, value, bytes] {
-    std::memset(pointer(target), value, bytes);
+    fill_memory(target, value, bytes);
     return true;
   });
 }

@@ -37,6 +37,9 @@ class BufferIds {
 [[nodiscard]] int new_file(std::uint64_t id, std::size_t bytes, Device device);
 /// Maps a file at `where`, or anywhere if that is 0; 0 on failure.
 [[nodiscard]] Address map_file(int fd, std::size_t bytes, Address where);
+/// Like memset. Of a long range the thread sanitizer hears the beginning alone: it would write two bytes for
+/// each of ours, and ranks of a test fill tens of megabytes each.
+void fill_memory(Address where, unsigned char value, std::size_t bytes);
 /// Keeps the addresses, and lets no access to them succeed.
 void make_unreachable(Address address, std::size_t bytes);
 
