@@ -10,7 +10,7 @@ from .. import _names
 
 NAME = "pplx_garden"
 PACKAGE = "headrace.compat.pplx"
-MODULES = ("fabric_lib", "utils", "utils.logging_utils", "utils.math")
+MODULES = ("fabric_lib", "native", "native.cumem", "utils", "utils.logging_utils", "utils.math")
 OF_TORCH = (
     "distributed",
     "distributed.distributed_ops",
