@@ -111,7 +111,8 @@ Result<void> check_near(const std::string& name, int device, const Machine& mach
 Result<std::string> where_of(const std::string& name, const Machine& machine) {
   for (const TopologyGroup& group : machine.topology.groups)
     for (const TopologyNic& nic : group.nics)
-      if (nic.name == name && !nic.interfaces.empty()) return nic.interfaces.front();
+      for (const std::string& interface : nic.interfaces)
+        if (nic.name == name && machine.address_of(interface)) return interface;
   if (machine.address_of(name)) return name;
   return make_error(Code::not_found,
                     "\"{}\" is no network card with an address, no interface and no local IP address: "
