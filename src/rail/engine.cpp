@@ -93,6 +93,14 @@ Result<RemoteRegion> Engine::load(std::string_view descriptor) {
   return RemoteRegion{std::move(keys), {}};
 }
 
+std::size_t Engine::held() const {
+  std::size_t count = links_.size() + receives_.size();
+  for (const auto& link : links_) count += link->held();
+  for (const auto& peers : by_peer_) count += peers.size();
+  for (const auto& nic : nics_) count += Nic::slots - nic->free_slots();
+  return count;
+}
+
 // ------------------------------------------------------------------ receives
 
 Status Engine::post_receive(const Receive& receive) {

@@ -39,7 +39,7 @@ class Engine {
   /// A link to that engine, which takes posts at once. The engine owns it until `forget`.
   ///   errors  corrupt (the address)
   Result<Link*> connect(std::string_view address);
-  /// Of a link that is lost.
+  /// Of a link that is lost; `Link::close` ends one that is not.
   void forget(Link& link);
 
   /// Memory, for all NICs.
@@ -66,6 +66,8 @@ class Engine {
   std::size_t poll();
   /// When `poll` is needed although no NIC has anything to do: for timeouts, retries and heartbeats.
   [[nodiscard]] std::uint64_t next_ns() const;
+  /// Of links, peers, receives and messages of NICs, what it holds: nothing once all links are forgotten.
+  [[nodiscard]] std::size_t held() const;
 
  private:
   Engine(std::vector<std::unique_ptr<Nic>> nics, EngineEvents& events, const Clock& clock,

@@ -2,6 +2,8 @@
 // The life of a request on a link: a number, chunks, ends, one end.
 #include "rail/link.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -40,6 +42,7 @@ Status Link::post(Request& request, const PostPlan& plan) {
   request.unended_ = 0;
   request.number_ = 0;
   request.status_ = {};
+  request.why_.clear();
   request.canceling_ = false;
   request.post_ = next_post_++;
   posted_.emplace(request.post_, &request);
@@ -96,14 +99,14 @@ bool Link::cut(Request& request, Rail& rail, std::uint64_t now_ns) {
   if (!marked && piece.chunk.bytes == 0) {  // a rail has died meanwhile: only its announcement is left
     request.settled_ = true;
     after_cut(request, piece.chunk);
-    piece_ended(request, {});
+    piece_ended(piece, {}, rail);
     return true;
   }
   const Status posted = post_piece(rail, piece, mark, now_ns);
   if (posted.code == Code::would_block || posted.code == Code::peer_lost) return false;
   if (!marked) request.settled_ = true;
   after_cut(request, piece.chunk);
-  if (!posted.ok()) piece_ended(request, posted);
+  if (!posted.ok()) piece_ended(piece, posted, rail);
   return true;
 }
 
@@ -133,20 +136,50 @@ void Link::cancel(Request& request, std::uint64_t now_ns) {
   if (!request.posted_ || std::exchange(request.canceling_, true)) return;
   canceling_.push_back({&request, now_ns});
   std::erase(without_number_, &request);
-  stop_cutting(request, {Code::canceled});
+  stop_cutting(request, {Code::canceled}, "it was canceled");
   finish_if_done(request);
 }
 
-void Link::stop_cutting(Request& request, Status status) {
-  if (request.status_.ok()) request.status_ = status;
+void Link::fail(Request& request, Status status, const std::string& why) const {
+  if (!request.status_.ok()) return;
+  request.status_ = status;
+  request.why_ = fmt::format("{} of {} bytes {} {}: {}", request.is_write() ? "write" : "read",
+                             request.args.bytes, request.is_write() ? "to" : "from", peer_name(), why);
+}
+
+namespace {
+
+std::string_view refusal(Code code) {
+  if (code == Code::not_found) return "the peer refuses the range, or has no such memory";
+  if (code == Code::corrupt) return "the descriptor of the peer's memory is damaged";
+  if (code == Code::invalid_argument)
+    return "the range is outside of the memory here, or the descriptor is for other NICs";
+  return code_sentence(code);
+}
+
+/// Which pages: the end of a chunk is where the next one begins.
+std::string pages_of(const transport::Chunk& chunk) {
+  const std::uint64_t last = chunk.to.skip > 0 ? chunk.to.page : chunk.to.page - 1;
+  if (last == chunk.from.page) return fmt::format("page {}", last);
+  return fmt::format("pages {} to {}", chunk.from.page, last);
+}
+
+}  // namespace
+
+void Link::stop_cutting(Request& request, Status status, const std::string& why) {
+  fail(request, status, why);
   request.cut_all_ = true;
   std::erase(uncut_, &request);
 }
 
 /// A piece of the request has ended: with ok, or with what no other rail could mend.
-void Link::piece_ended(Request& request, Status status) {
+void Link::piece_ended(const Piece& piece, Status status, const Rail& rail) {
+  Request& request = *piece.request;
   --request.unended_;
-  if (!status.ok()) stop_cutting(request, status);
+  if (!status.ok())
+    stop_cutting(request, status,
+                 fmt::format("{} over {}: {}", pages_of(piece.chunk), nics_[rail.nic]->provider().info().name,
+                             refusal(status.code)));
   finish_if_done(request);
 }
 

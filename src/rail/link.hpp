@@ -45,6 +45,7 @@ class Link;
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
+  /// `request.why()` says why one has failed.
   virtual void ended(Link& link, Request& request, Status status) = 0;
   virtual void counted(Link& link, const CountedAt& counted) = 0;
   /// A message of ours has ended: its memory is the caller's again. `why`: of one that failed.
@@ -86,11 +87,13 @@ class Link {
   /// `sent` follows, with canceled, or with ok if it was nearly done. A peer that does not answer within
   /// `cancel_timeout` loses the link. Unknown tokens are ignored.
   void cancel_send(std::uint64_t token, std::uint64_t now_ns) { sends_.cancel(token, now_ns); }
-  /// Drops all rails. Its requests end with peer_lost, then `lost` comes.
+  /// Drops all rails. All that is posted ends with peer_lost when its memory is quiet, then `lost` comes.
   void close(const std::string& why, std::uint64_t now_ns);
   /// Whether something of this side is on its way or waits to be.
   [[nodiscard]] bool sends() const;
   [[nodiscard]] bool lost() const { return lost_; }
+  /// For sentences: where the peer was found, or the number of an engine that has connected.
+  [[nodiscard]] std::string peer_name() const;
   /// corrupt: the peer has lied; else peer_lost.
   [[nodiscard]] Code lost_code() const { return lost_code_; }
   [[nodiscard]] std::size_t live_rails() const;
@@ -131,8 +134,9 @@ class Link {
   bool cut(Request& request, Rail& rail, std::uint64_t now_ns);
   void after_cut(Request& request, const transport::Chunk& chunk);
   void cut_all(Request& request);
-  void piece_ended(Request& request, Status status);
-  void stop_cutting(Request& request, Status status);
+  void piece_ended(const Piece& piece, Status status, const Rail& rail);
+  void stop_cutting(Request& request, Status status, const std::string& why);
+  void fail(Request& request, Status status, const std::string& why) const;
   void finish_if_done(Request& request);
   void use_up_number(Request& request);
   void tell_end(Request& request, Status status);
@@ -168,7 +172,9 @@ class Link {
   void try_again(std::uint64_t now_ns);
   void look_for_rails(std::uint64_t now_ns);
   void lose(const std::string& why);
-  [[nodiscard]] bool lied() const { return lost_code_ != Code::peer_lost; }
+  [[nodiscard]] bool ends() const { return !ends_why_.empty(); }  // for a reason of its own
+  void end_with(Error why, std::uint64_t now_ns);
+  [[nodiscard]] std::string reasons() const;
   void check(const Result<void>& result, std::uint64_t now_ns);
   void count_arrivals();
 
@@ -181,6 +187,7 @@ class Link {
   bool near_ = false;  // a rail of this host lives: it carries all
   bool lost_ = false;
   Code lost_code_ = Code::peer_lost;
+  std::string ends_why_;
   std::string lie_;  // of the peer, found out where the time is not known
 
   std::map<std::uint64_t, Request*> posted_;  // by the number of their post, so in order

@@ -99,7 +99,7 @@ void Link::repeat(std::uint64_t now_ns) {
       continue;
     }
     repeats_.pop_front();
-    if (!posted.ok()) piece_ended(*piece.request, posted);
+    if (!posted.ok()) piece_ended(piece, posted, *rail);
   }
 }
 
@@ -185,7 +185,7 @@ void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
   } else if (rail_failed) {
     rail.unfinished.push_back(piece);
   } else {
-    piece_ended(*piece.request, event.status);
+    piece_ended(piece, event.status, rail);
   }
   if (rail_failed) dies(rail, "a post has failed", now_ns);
 }

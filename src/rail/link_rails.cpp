@@ -38,7 +38,7 @@ void Link::add_peer(Rail& rail, std::uint64_t now_ns) {
 bool Link::joined(const RailHello& hello, std::uint32_t nic, PeerId peer, std::uint64_t now_ns) {
   Rail& rail = rails_[hello.rail];
   const bool free = rail.life == Life::unused || rail.life == Life::fenced;
-  if (lost_ || lied() || hello.rails != setup_.rails || hello.nics != setup_.peer_nics || !free ||
+  if (lost_ || ends() || hello.rails != setup_.rails || hello.nics != setup_.peer_nics || !free ||
       hello.epoch <= rail.epoch)
     return false;
   if (born_ns_ == 0) born_ns_ = now_ns;
@@ -120,13 +120,18 @@ void Link::message(Rail& rail, std::string_view bytes, std::uint64_t now_ns) {
 
 /// A peer that lies loses the link: all rails.
 void Link::check(const Result<void>& result, std::uint64_t now_ns) {
-  if (result) return;
-  lost_code_ = result.error().code;
-  close(result.error().message, now_ns);
+  if (!result) end_with(result.error(), now_ns);
+}
+
+void Link::end_with(Error why, std::uint64_t now_ns) {
+  if (lost_ || ends()) return;
+  lost_code_ = why.code;
+  ends_why_ = std::move(why.message);
+  for (Rail& rail : rails_) dies(rail, ends_why_, now_ns);
 }
 
 void Link::close(const std::string& why, std::uint64_t now_ns) {
-  for (Rail& rail : rails_) dies(rail, why, now_ns);
+  end_with({Code::peer_lost, why}, now_ns);
 }
 
 void Link::count_arrivals() {
@@ -215,7 +220,7 @@ void Link::fence(Rail& rail, std::uint64_t now_ns) {
   for (const Piece& piece : unfinished) {
     const bool counted = piece.request->number_ != 0 && numbers_.counted(piece.request->number_);
     if (counted || piece.chunk.bytes == 0 || !piece.request->status_.ok()) {
-      piece_ended(*piece.request, {});
+      piece_ended(piece, {}, rail);
     } else {
       repeats_.push_back(piece);
     }
@@ -292,7 +297,7 @@ void Link::look_at_cancels(std::uint64_t now_ns) {
 }
 
 void Link::try_again(std::uint64_t now_ns) {
-  if (lied()) return;
+  if (ends()) return;
   const auto retry = static_cast<std::uint64_t>(options_.retry_after.count());
   for (Rail& rail : rails_) {
     const bool due = rail.life == Life::fenced && now_ns - rail.since_ns >= retry;
@@ -302,14 +307,27 @@ void Link::try_again(std::uint64_t now_ns) {
 
 /// A link without a rail is lost. Rails that the peer is to connect may take their time.
 void Link::look_for_rails(std::uint64_t now_ns) {
-  const Rail* last = nullptr;
   const bool young = now_ns - born_ns_ <= static_cast<std::uint64_t>(options_.rail_timeout.count());
   for (const Rail& rail : rails_) {
     if (rail.usable() || rail.life == Life::dropping) return;
-    if (rail.life == Life::unused && setup_.addresses.empty() && young && !lied()) return;
-    if (!rail.why.empty()) last = &rail;
+    if (rail.life == Life::unused && setup_.addresses.empty() && young && !ends()) return;
   }
-  lose(last == nullptr ? "no rail could be connected" : last->why);
+  lose(reasons());
+}
+
+/// Of a link that is lost: of each rail, or of the link as a whole.
+std::string Link::reasons() const {
+  if (ends()) return fmt::format("{}: {}", peer_name(), ends_why_);
+  std::string all;
+  for (const Rail& rail : rails_)
+    all += fmt::format("{}{} to its NIC {}: {}", all.empty() ? "" : "; ",
+                       nics_[rail.nic]->provider().info().name, rail.peer_nic,
+                       rail.why.empty() ? "it was never connected" : rail.why);
+  return fmt::format("no rail to {} is left: {}", peer_name(), all);
+}
+
+std::string Link::peer_name() const {
+  return setup_.addresses.empty() ? fmt::format("engine {:016x}", setup_.engine) : setup_.addresses.front();
 }
 
 void Link::lose(const std::string& why) {
@@ -323,7 +341,8 @@ void Link::lose(const std::string& why) {
   const auto requests = std::exchange(posted_, {});
   for (const auto& [post, request] : requests) {
     request->posted_ = false;
-    tell_end(*request, request->status_.ok() ? Status{lost_code_} : request->status_);
+    fail(*request, {lost_code_}, why);
+    tell_end(*request, request->status_);
   }
   sends_.lose({lost_code_}, why);
   tell_sent();

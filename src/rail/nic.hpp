@@ -33,6 +33,7 @@ class Nic {
 
   /// Room for a message; none: all are on their way.
   [[nodiscard]] std::optional<std::uint32_t> take_slot();
+  [[nodiscard]] std::size_t free_slots() const { return free_.size(); }
   void give_back(std::uint32_t slot) { free_.push_back(slot); }
   [[nodiscard]] LocalRange put(std::uint32_t slot, std::string_view message);
   /// What lies in a receive, which is then posted again.

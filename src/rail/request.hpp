@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace headrace::rail {
 
@@ -51,6 +52,8 @@ class Request {
 
   [[nodiscard]] bool is_write() const { return args.op == HEADRACE_WRITE; }
   [[nodiscard]] bool posted() const { return posted_; }
+  /// Of a post that has failed: what, to whom, which pages over which NIC, why. Empty after ok.
+  [[nodiscard]] const std::string& why() const { return why_; }
 
   const headrace_prepare_v1 args;
   const std::uint64_t message;  ///< of the peer that it reads, inside of a link; 0: it is a user's
@@ -69,6 +72,7 @@ class Request {
   std::uint64_t unended_ = 0;
   std::uint64_t number_ = 0;  // 0: not counted
   Status status_;             // the first error
+  std::string why_;           // in words
 };
 
 }  // namespace headrace::rail

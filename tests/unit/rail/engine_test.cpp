@@ -137,6 +137,11 @@ TEST(RailEngine, requests_end_with_peer_lost_when_no_rail_is_left) {
     for (const auto& [request, status] : engines.sides[0].ends)
       EXPECT_TRUE(status.ok() || status.code == Code::peer_lost) << code_name(status.code);
     EXPECT_EQ(writes.post(1, 1, counted_once).code, Code::peer_lost);
+    const std::string& why = engines.sides[0].why_lost;
+    for (const char* part : {"no rail to fake:b0 is left", "a0 to its NIC 0: ", "a1 to its NIC 1: "})
+      EXPECT_NE(why.find(part), std::string::npos) << why;
+    const std::string& last = writes.writes.back()->request->why();
+    EXPECT_TRUE(last.starts_with("write of 163840 bytes to fake:b0: no rail to")) << last;
     EXPECT_EQ(engines.sides[0].link->held(), 0U);
   }
 }
@@ -242,6 +247,27 @@ TEST(RailEngine, a_refused_range_fails_its_request_alone) {
   ASSERT_TRUE(engines.until([&] { return writes.all_ended() && engines.sides[1].counts.contains(1); }));
   EXPECT_EQ(engines.sides[0].ends.at(writes.writes[0]->request.get()).code, Code::not_found);
   EXPECT_FALSE(engines.sides[1].counts.contains(0));
+  const std::string& why = writes.writes[0]->request->why();
+  EXPECT_TRUE(why.starts_with("write of 409600 bytes to fake:b0: page ")) << why;
+  EXPECT_NE(why.find(" over a"), std::string::npos) << why;
+  EXPECT_NE(why.find("the peer refuses the range"), std::string::npos) << why;
+  EXPECT_TRUE(writes.writes[1]->request->why().empty());
+}
+
+TEST(RailEngine, a_link_that_is_closed_ends_on_both_sides_and_is_forgotten) {
+  TwoEngines engines(2, 2, 1, small_chunks);
+  engines.connect();
+  Writes writes(engines, 1 << 20);
+  ASSERT_TRUE(writes.post(100, 4096, counted_once).ok());
+  engines.step();
+  engines.sides[0].link->close("not needed any more", engines.net.now_ns());
+  EXPECT_FALSE(engines.sides[0].link->lost()) << "bytes are still under way";
+  ASSERT_TRUE(
+      engines.until([&] { return engines.sides[0].link->lost() && !engines.sides[1].why_lost.empty(); }));
+  EXPECT_EQ(engines.sides[0].ends.begin()->second.code, Code::peer_lost);
+  EXPECT_NE(engines.sides[0].why_lost.find("not needed any more"), std::string::npos);
+  for (Side& side : engines.sides) side.engine->forget(*side.link);
+  for (const Side& side : engines.sides) EXPECT_EQ(side.engine->held(), 0U);
 }
 
 TEST(RailEngine, strange_bytes_are_refused) {
