@@ -134,12 +134,8 @@ for is_async in (False, True):
     for number, (found, wanted) in enumerate(zip(tree_leaves(program(of(rank))), tree_leaves(expected))):
         assert found is wanted is None or torch.equal(found, wanted), (is_async, number, found, wanted)
 comm.finalize()
+print(True)
 """
-
-
-@compiled
-def test_a_compiled_program_calls_every_operation(tmp_path):
-    run_ranks(tmp_path, OPERATIONS, **TRACED)
 
 
 GRADIENTS = """
@@ -198,12 +194,6 @@ comm.finalize()
 """
 
 
-@compiled
-def test_gradients_of_a_compiled_program_go_back_to_their_ranks(tmp_path):
-    texts = run_ranks(tmp_path, GRADIENTS, **TRACED)
-    assert [text.splitlines()[-1] for text in texts] == ["True", "True"]
-
-
 BATCHES = """
 comm = opened()
 rank = comm.get_rank()
@@ -228,9 +218,50 @@ comm.finalize()
 """
 
 
+PROGRAMS = {"operations": OPERATIONS, "gradients": GRADIENTS, "batches": BATCHES}
+ONE_BY_ONE = """
+import sys, types
+for name in NAMES:
+    file = os.path.join(os.environ["PROGRAMS"], name)
+    os.environ["MEETING"] = f"{file}.store"
+    sys.modules[name] = program = types.ModuleType(name)  # where torch's compiler looks for its globals
+    print(f"== {name}", flush=True)
+    with open(f"{file}.py") as text:
+        exec(compile(text.read(), file, "exec"), program.__dict__)
+    torch.compiler.reset()
+print("== end")
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """Of each program what its ranks have printed. The same two processes run all of them: importing torch's
+    compiler takes seconds."""
+    folder = tmp_path_factory.mktemp("programs")
+    folder.chmod(0o700)
+    for name, program in PROGRAMS.items():
+        (folder / f"{name}.py").write_text(BEGIN + program)
+    folders = {"PROGRAMS": str(folder), "HEADRACE_RUNTIME_DIR": str(folder)}
+    program = f"NAMES = {list(PROGRAMS)}\n{ONE_BY_ONE}"
+    texts = run_ranks(folder, program, **folders, **TRACED)
+    return {
+        name: [text.partition(f"== {name}\n")[2].partition("== ")[0] for text in texts] for name in PROGRAMS
+    }
+
+
 @compiled
-def test_a_batch_and_a_work_leave_a_compiled_program(tmp_path):
-    assert run_ranks(tmp_path, BATCHES, **TRACED) == ["True\n[3.0, 3.0, 3.0] True\n"] * 2
+def test_a_compiled_program_calls_every_operation(printed):
+    assert [text.splitlines()[-1] for text in printed["operations"]] == ["True", "True"]
+
+
+@compiled
+def test_gradients_of_a_compiled_program_go_back_to_their_ranks(printed):
+    assert [text.splitlines()[-1] for text in printed["gradients"]] == ["True", "True"]
+
+
+@compiled
+def test_a_batch_and_a_work_leave_a_compiled_program(printed):
+    assert printed["batches"] == ["True\n[3.0, 3.0, 3.0] True\n"] * 2
 
 
 @pytest.mark.parametrize("version, is_new", [("2.11.0", False), ("2.12.0", True), ("2.13.0+cpu", True)])
