@@ -219,6 +219,77 @@ TEST_F(LyingPeer, an_expert_of_another_rank_is_refused) {
             "rank 0 got rows from rank 1 in dispatch 1 that cannot be: 7 where fewer than 1 was expected");
 }
 
+/// A number that is often near what is expected.
+std::uint64_t some_number(Random& random) {
+  constexpr std::uint64_t edges[] = {0, 1, 2, 3, 16, 48, 49, 1U << 31, ~std::uint32_t{0}, ~std::uint64_t{0}};
+  return below(random, 2) == 0 ? edges[below(random, std::ssize(edges))]
+                               : static_cast<std::uint64_t>(below(random, 50));
+}
+
+/// A dispatch of rank 1 to rank 0 in which any number may be any other.
+class AnyDispatch {
+ public:
+  AnyDispatch(Random& random, const Window& window)
+      : random_(random), window_(window), layout_(window.layout()) {}
+
+  void write() {
+    write_card();
+    for (std::uint64_t slot = 0; slot < layout_.slots; ++slot) write_record(layout_.slot_at(1, 1, slot));
+    for (std::uint64_t chunk = 0; chunk < chunks_of(layout_.slots); ++chunk)
+      window_.tell(layout_.chunk_flag_at(1, 1, chunk), 1);
+    window_.tell(layout_.card_at(1, 1), 1);
+  }
+
+ private:
+  /// Most often less than `end`, once in `times` anything.
+  std::uint32_t number(std::uint32_t end, int times) {
+    return static_cast<std::uint32_t>(below(random_, times) == 0 ? some_number(random_) : random_() % end);
+  }
+  void put(std::uint64_t at, auto value) const { std::memcpy(window_.at(at), &value, sizeof value); }
+  void write_card() {
+    const std::uint64_t records = below(random_, 4) == 0 ? some_number(random_) : 1 + random_() % 4;
+    put(layout_.card_at(1, 1) + offsetof(CardHead, records), records);
+    for (std::uint64_t expert = 0; expert < layout_.experts; ++expert)
+      put(layout_.counts_at(1, 1) + expert * sizeof(std::uint32_t), number(5, 20));
+  }
+  void write_record(std::uint64_t at) {
+    put(at, RecordHead{number(50, 10), below(random_, 20) == 0 ? number(1, 1) : 1 + number(2, 1000), {}});
+    for (std::uint64_t entry = 0; entry < layout_.record.top_k; ++entry)
+      put(at + layout_.record.entries_at() + entry * sizeof(Entry), Entry{number(2, 10), number(1, 10), 1});
+  }
+
+  Random& random_;
+  const Window window_;
+  const WindowLayout layout_;
+};
+
+/// Returns whether it was taken.
+bool take_any_dispatch(Random& random, const MoEConfig& config) {
+  Ranks ranks(config);
+  Routing routing = ranks[0].new_routing();
+  EXPECT_TRUE(ranks[0].dispatch_send({}, routing));
+  AnyDispatch(random, ranks.window(0)).write();
+  Output out(ranks.of(0));
+  const auto received = ranks[0].dispatch_receive(out.argument(), routing);
+  EXPECT_TRUE(received || received.code() == Code::corrupt) << received.error().message;
+  const Bytes results(static_cast<std::size_t>(config.output_rows() * config.combine_row_bytes()));
+  EXPECT_TRUE(ranks[0].combine_send({.rows = results.data()}, routing));
+  return received.ok();
+}
+
+TEST(LyingPeers, with_any_numbers_lead_to_no_memory_but_the_output) {
+  MoEConfig config = three_ranks(1min);
+  config.ranks = 2, config.experts = 4, config.row_budget = 20;
+  Random random(11);
+  int taken = 0;
+  for (int round = 0; round < 400; ++round) {
+    config.layout = static_cast<MoELayout>(below(random, 3));
+    if (take_any_dispatch(random, config)) ++taken;
+  }
+  EXPECT_GT(taken, 20);
+  EXPECT_LT(taken, 380);
+}
+
 /// One rank alone.
 class WrongCalls : public testing::Test {
  protected:
