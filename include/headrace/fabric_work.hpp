@@ -28,7 +28,7 @@ enum class FabricCountBy : std::uint8_t {
 enum class FabricSpread : std::uint8_t {
   free,     ///< the one that would be done first: idle ones take work, and unequal ones fill up
   in_turn,  ///< one after the other, by chunks
-  pinned,   ///< one, as long as it lives
+  pinned,   ///< one, once it is connected and as long as it lives
   by_peer,  ///< of a scatter: one for each target, in turn; of other posts it is `free`
 };
 

@@ -63,9 +63,13 @@ Rail* Link::next_in_turn() {
 Rail* Link::pick(const Request& request) {
   if (request.plan_.spread == Spread::in_turn) return next_in_turn();
   if (request.plan_.spread == Spread::pinned) {
-    for (Rail& rail : rails_)
-      if (rail.nic == request.plan_.pinned_nic && rail.life == Rail::Life::live)
-        return has_room(rail) ? &rail : nullptr;
+    bool comes = false;  // it has not been tried yet: what is pinned to it waits
+    for (Rail& rail : rails_) {
+      if (rail.nic != request.plan_.pinned_nic) continue;
+      if (rail.life == Rail::Life::live) return has_room(rail) ? &rail : nullptr;
+      comes = comes || (rail.life == Rail::Life::connecting && rail.epoch <= 1);
+    }
+    if (comes) return nullptr;
   }
   return freest();
 }

@@ -18,7 +18,7 @@ namespace headrace::rail {
 enum class Spread : std::uint8_t {
   free,     ///< the rail that would be done first: an idle NIC takes work, and unequal ones fill up
   in_turn,  ///< one rail after the other
-  pinned,   ///< one NIC, as long as it lives
+  pinned,   ///< one NIC, once it is connected and as long as it lives
 };
 
 struct CountedAt {
