@@ -130,9 +130,7 @@ void Link::end_with(Error why, std::uint64_t now_ns) {
   for (Rail& rail : rails_) dies(rail, ends_why_, now_ns);
 }
 
-void Link::close(const std::string& why, std::uint64_t now_ns) {
-  end_with({Code::peer_lost, why}, now_ns);
-}
+void Link::close(const std::string& why, std::uint64_t now_ns) { end_with({Code::peer_lost, why}, now_ns); }
 
 void Link::count_arrivals() {
   while (const auto next = arrivals_.next())

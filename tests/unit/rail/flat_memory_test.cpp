@@ -93,10 +93,10 @@ class Comers {
     const std::uint64_t now_ns = engines_.net.now_ns();
     switch (random_() % 5) {
       case 0:
-        engines_.sides[0].link->close(now_ns);
+        engines_.sides[0].link->close("the test closes it", now_ns);
         return false;
       case 1:
-        engines_.sides[1].link->close(now_ns);
+        engines_.sides[1].link->close("the test closes it", now_ns);
         return false;
       case 2:
         for (const char* nic : {"a0", "b1"}) engines_.net.kill(nic, static_cast<Told>(random_() % 3));
@@ -105,7 +105,7 @@ class Comers {
         engines_.sides[0].link->cancel(*request_, now_ns);
         engines_.sides[0].link->cancel_send(1, now_ns);
         for (int i = 0; i < 30; ++i) engines_.step();
-        engines_.sides[0].link->close(now_ns);
+        engines_.sides[0].link->close("the test closes it", now_ns);
         return false;
       default:
         engines_.open_again(1, hasty);
