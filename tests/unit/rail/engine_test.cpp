@@ -72,7 +72,7 @@ TEST(RailEngine, a_link_that_is_closed_ends_its_requests_and_is_lost) {
   engines.sides[0].link->close("the test closes it", engines.net.now_ns());
   ASSERT_TRUE(engines.until([&] { return writes.all_ended() && engines.sides[0].link->lost(); }));
   for (const auto& [request, status] : engines.sides[0].ends) EXPECT_EQ(status.code, Code::peer_lost);
-  EXPECT_EQ(engines.sides[0].why_lost, "the test closes it");
+  EXPECT_NE(engines.sides[0].why_lost.find("the test closes it"), std::string::npos);
   EXPECT_FALSE(engines.sides[0].link->sends());
 }
 
