@@ -62,6 +62,7 @@ APART = {
         (
             "FarRanks.*", "CommProcesses.*", "WindowProcesses.*", "*far*", "*over_tcp*", "*/tcp*",
             "WindowHooks.see_every_operation_and_may_refuse_it",
+            "WindowEnd.a_window_may_be_let_go_by_a_hook_on_its_own_thread",
         ),
         backends_of_others="shm",
     ),
