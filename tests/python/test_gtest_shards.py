@@ -258,6 +258,17 @@ def test_cases_apart_load_what_the_others_need_not(rows, tmp_path, monkeypatch):
     assert (again.passed, again.stored) == (3, 2), "all but the case apart"
 
 
+@pytest.mark.parametrize(("opened", "fails"), [("shm", ["unit_x"]), ("shm,tcp", [])])
+def test_a_part_that_loads_a_backend_of_the_other_part_fails(run, tmp_path, monkeypatch, opened, fails):
+    monkeypatch.setitem(gtest.APART, "unit_x", gtest.Apart("far", ("*/far",), opened))
+    plugin = tmp_path / "lib" / "backends" / "headrace_backend_tcp.so"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("1")
+    cases = {"a": "pass", "b/headrace_backend_tcp": "pass"}
+    assert failed(run(use_store=True, loads=[plugin], **cases)) == fails
+    assert failed(run(loads=[plugin], **cases)) == [], "without a store all agents open all backends"
+
+
 def test_where_nothing_is_stored_all_backends_are_opened(rows, monkeypatch):
     monkeypatch.setitem(gtest.APART, "unit_x", gtest.Apart("far", ("*/tcp",), "shm"))
     assert failed(rows("unit", **{"a/shm": "opens"})) == ["unit_x.S.a/shm"]

@@ -473,8 +473,23 @@ def count(runner: Runner, stage: Stage, part: Part, before: dict[str, str]) -> N
         for name, reason in result.skipped:
             counted.skip(f"{part.suite.name}.{name}", reason, runner.allowed_skips)
         counted.passed += len(result.passed)
+    if runner.use_store:
+        for name in beside(part):
+            text = f"a case of it loads {name}: add the case to the part of its own in tools/testing/gtest.py"
+            counted.check(False, part.name, text)
     files = {str(path): before[str(path)] for result in part.results for path in result.loaded}
     same = part.key == key_of(part.suite, part.cases) and store.unchanged(files)
     if same and not counted.failures and not runner.resume:
         store.keep(stage, part.name, part.key, counted.passed, counted.skips, files)
     stage.add(counted)
+
+
+def beside(part: Part) -> list[str]:
+    """Returns the backends that a part has loaded though cases that need them have a part of their own: a
+    change in one of these would run the whole part again."""
+    opened = part.suite.opened(part.name).get("HEADRACE_BACKENDS")
+    if opened is None:
+        return []
+    loaded = {path for result in part.results for path in result.loaded if path.parent.name == "backends"}
+    own = {f"headrace_backend_{name}.so" for name in opened.split(",")}
+    return sorted({path.name for path in loaded} - own)
