@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a hostile peer of this host brings: an address, the head of its memory file, positions and bytes of
-// its ring, and where bytes are to be fetched. The first byte chooses.
+// its ring, where bytes are to be fetched, and memory of GPUs. The first byte chooses.
 #include "host_link/memory_file.hpp"
+#include "rail/cuda_ipc/shown_memory.hpp"
 #include "rail/shm/address.hpp"
 #include "rail/shm/pipe.hpp"
 #include "rail/stream/fetch.hpp"
@@ -52,6 +53,25 @@ void adopt(std::string_view bytes) {
     const auto read = pipe->reader.read({&place, 1});
     const auto written = pipe->writer.write({&place, 1});
     if ((read && *read > some.size()) || (written && *written > some.size())) std::abort();
+  }
+}
+
+/// Packets that show memory of GPUs, each behind its length and its number of descriptors.
+void read_show(std::string_view bytes) {
+  cuda_ipc::ShownMemories shown(false);
+  while (bytes.size() > 2) {
+    const std::size_t length = std::min<std::size_t>(static_cast<std::uint8_t>(bytes[0]), bytes.size() - 2);
+    const std::size_t descriptors = static_cast<std::uint8_t>(bytes[1]);
+    const std::string_view one = bytes.substr(2, length);
+    bytes.remove_prefix(2 + length);
+    auto packet = cuda_ipc::read_show_packet(one, descriptors);
+    if (packet ? packet->piece_bytes.size() != descriptors : packet.error().message.empty()) std::abort();
+    if (!packet) continue;
+    if (packet->shows && cuda_ipc::encode(*packet) != one) std::abort();
+    const std::uint64_t address = packet->address;
+    static_cast<void>(shown.take(std::move(*packet), std::vector<UniqueFd>(descriptors)));
+    static_cast<void>(shown.gpu_of(address, 1));
+    static_cast<void>(shown.gpu_of(UINT64_MAX, UINT64_MAX));
   }
 }
 
@@ -111,8 +131,9 @@ void read_ring(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 1) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  if (data[0] % 3 == 0) read_address(bytes);
-  if (data[0] % 3 == 1) adopt(bytes);
-  if (data[0] % 3 == 2) read_ring(bytes);
+  if (data[0] % 4 == 0) read_address(bytes);
+  if (data[0] % 4 == 1) adopt(bytes);
+  if (data[0] % 4 == 2) read_ring(bytes);
+  if (data[0] % 4 == 3) read_show(bytes);
   return 0;
 }

@@ -2,6 +2,8 @@
 #include "rail/shm/provider.hpp"
 
 #include "base/random.hpp"
+#include "gpu/gpus.hpp"
+#include "gpu/peer_memory.hpp"
 #include "host_link/socket_folder.hpp"
 #include "rail/shm/address.hpp"
 
@@ -18,6 +20,11 @@ std::string socket_path(const std::string& folder, std::uint64_t life) {
 }
 
 }  // namespace
+
+cuda_ipc::CopyGpus::Driver Options::installed_driver() {
+  if (!gpu::is_in_sight()) return nullptr;
+  return [] { return cuda::load_driver(); };
+}
 
 Result<std::unique_ptr<ShmProvider>> ShmProvider::open(const std::string& folder, const Options& options) {
   host_link::sweep_stale_sockets(folder, std::string(socket_prefix));
@@ -36,6 +43,8 @@ ShmProvider::ShmProvider(Parts parts, UnixListener listener, Place place, const 
   set_address(encode(NearAddress{this_host(), life()}));
   changeable_info().name = "this host";
   changeable_info().near = true;
+  if (options.driver) gpus_.emplace(options.driver);
+  changeable_info().gpu_memory = gpus_.has_value();
 }
 
 Result<stream::NewStream> ShmProvider::reach(std::string_view address) {
@@ -43,7 +52,7 @@ Result<stream::NewStream> ShmProvider::reach(std::string_view address) {
   if (at.host != this_host())
     return make_error(Code::not_supported, "the NIC {} is on another host, or this one was started again",
                       address);
-  auto stream = ShmStream::connect(socket_path(folder_, at.life), copies_);
+  auto stream = ShmStream::connect(socket_path(folder_, at.life), ways());
   if (!stream && stream.code() == Code::not_found)
     return make_error(
         Code::not_supported,
@@ -57,9 +66,24 @@ Result<stream::NewStream> ShmProvider::reach(std::string_view address) {
 
 Result<stream::NewStream> ShmProvider::accept() {
   HEADRACE_TRY(socket, listener_.accept());
-  HEADRACE_TRY(stream, ShmStream::accept(std::move(socket), copies_));
+  HEADRACE_TRY(stream, ShmStream::accept(std::move(socket), ways()));
   std::string where = stream->peer_text();
   return stream::NewStream{std::move(stream), std::move(where), 0};
+}
+
+Result<Registered> ShmProvider::register_memory(const Memory& memory) {
+  if (memory.device && gpus_) {
+    HEADRACE_TRY(gpu, gpus_->open(*memory.device));
+    HEADRACE_TRY_VOID(
+        gpu::share_memory(*gpu->device, memory.address, static_cast<std::size_t>(memory.bytes)));
+  }
+  return StreamProvider::register_memory(memory);
+}
+
+/// Copies by GPUs that have begun may still write to it: waits for them.
+void ShmProvider::deregister(MemoryId memory) {
+  StreamProvider::deregister(memory);
+  if (gpus_) gpus_->wait_idle();
 }
 
 bool ShmProvider::must_ask_system() {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,11 @@ namespace headrace::rail::shm {
 
 struct Options : stream::Options {
   Copies copies = Copies::by_the_system;
+  /// Of GPUs whose memory can be registered; none: host memory alone. Loaded at the first such memory.
+  cuda_ipc::CopyGpus::Driver driver = installed_driver();
+
+  /// That of this machine; none if there is no GPU in sight.
+  static cuda_ipc::CopyGpus::Driver installed_driver();
 };
 
 /// Peers are processes of this user that find the socket in the same folder.
@@ -24,6 +30,12 @@ class ShmProvider final : public stream::StreamProvider {
   /// `folder`: as base's `runtime_dir`; peers must be given the same.
   ///   errors  those of the system
   static Result<std::unique_ptr<ShmProvider>> open(const std::string& folder, const Options& options = {});
+
+  ~ShmProvider() override { drop_all(); }
+
+  /// Memory of a GPU must be such that other processes can open it.
+  Result<Registered> register_memory(const Memory& memory) override;
+  void deregister(MemoryId memory) override;
 
  private:
   struct Place {
@@ -34,10 +46,12 @@ class ShmProvider final : public stream::StreamProvider {
   Result<stream::NewStream> reach(std::string_view address) override;
   Result<stream::NewStream> accept() override;
   bool must_ask_system() override;
+  [[nodiscard]] Ways ways() { return {copies_, gpus_ ? &*gpus_ : nullptr}; }
 
   UnixListener listener_;
   const std::string folder_;
   const Copies copies_;
+  std::optional<cuda_ipc::CopyGpus> gpus_;
   std::uint32_t passes_ = 0;  // since the system was asked
 };
 

@@ -30,21 +30,25 @@ bool is_readable(int fd) {
 
 }  // namespace
 
-ShmStream::ShmStream(UnixSocket socket, host_link::PeerProcess process, Copies copies)
-    : socket_(std::move(socket)), process_(std::move(process)), copies_(copies), nonce_(random_u64()) {}
+ShmStream::ShmStream(UnixSocket socket, host_link::PeerProcess process, const Ways& ways)
+    : socket_(std::move(socket)),
+      process_(std::move(process)),
+      ways_(ways),
+      nonce_(random_u64()),
+      shown_to_us_(process_.is_this_one()) {}
 
-Result<std::unique_ptr<ShmStream>> ShmStream::of(UnixSocket socket, Copies copies) {
+Result<std::unique_ptr<ShmStream>> ShmStream::of(UnixSocket socket, const Ways& ways) {
   HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
   if (process.uid() != ::geteuid())
     return make_error(Code::not_supported,
                       "{} runs as user {} and we as user {}: memory is shared by one user", process.text(),
                       process.uid(), ::geteuid());
-  return std::unique_ptr<ShmStream>(new ShmStream(std::move(socket), std::move(process), copies));
+  return std::unique_ptr<ShmStream>(new ShmStream(std::move(socket), std::move(process), ways));
 }
 
-Result<std::unique_ptr<ShmStream>> ShmStream::connect(const std::string& path, Copies copies) {
+Result<std::unique_ptr<ShmStream>> ShmStream::connect(const std::string& path, const Ways& ways) {
   HEADRACE_TRY(socket, UnixSocket::connect(path));
-  HEADRACE_TRY(stream, of(std::move(socket), copies));
+  HEADRACE_TRY(stream, of(std::move(socket), ways));
   HEADRACE_TRY(made, Pipe::create(stream_ring_bytes));
   std::array<int, Pipe::descriptors> numbers;
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = made.to_send[i].get();
@@ -53,8 +57,8 @@ Result<std::unique_ptr<ShmStream>> ShmStream::connect(const std::string& path, C
   return stream;
 }
 
-Result<std::unique_ptr<ShmStream>> ShmStream::accept(UnixSocket socket, Copies copies) {
-  return of(std::move(socket), copies);
+Result<std::unique_ptr<ShmStream>> ShmStream::accept(UnixSocket socket, const Ways& ways) {
+  return of(std::move(socket), ways);
 }
 
 ShmStream::~ShmStream() {
@@ -134,7 +138,7 @@ void ShmStream::greeted() {
   const host_link::Nonce theirs{pipe_->theirs().nonce_address.load(std::memory_order_relaxed),
                                 pipe_->theirs().nonce.load(std::memory_order_relaxed)};
   // Without a pidfd, a copy out of a process that took the peer's number could not be told.
-  if (copies_ == Copies::through_rings || process_.pidfd() < 0 ||
+  if (ways_.copies == Copies::through_rings || process_.pidfd() < 0 ||
       !host_link::why_no_attach(process_.pid(), theirs).empty())
     return;
   pipe_->own().fetches.store(1, std::memory_order_release);
@@ -144,12 +148,17 @@ bool ShmStream::can_fetch() const { return pipe_->own().fetches.load(std::memory
 
 bool ShmStream::peer_fetches() const { return pipe_->theirs().fetches.load(std::memory_order_acquire) != 0; }
 
-Result<std::size_t> ShmStream::fetch(std::span<const iovec> to, std::span<const iovec> from) {
-  const ssize_t n = ::process_vm_readv(process_.pid(), to.data(), to.size(), from.data(), from.size(), 0);
-  const int error = n < 0 ? errno : EFAULT;
+Result<void> ShmStream::check_peer() {
   host_link::copies_before_later_loads();
   if (peer_ended() || is_readable(process_.pidfd()))
     return make_error(Code::peer_lost, "{} ended while its bytes were copied", process_.text());
+  return {};
+}
+
+Result<std::size_t> ShmStream::fetch(std::span<const iovec> to, std::span<const iovec> from) {
+  const ssize_t n = ::process_vm_readv(process_.pid(), to.data(), to.size(), from.data(), from.size(), 0);
+  const int error = n < 0 ? errno : EFAULT;
+  HEADRACE_TRY_VOID(check_peer());
   if (n > 0) return static_cast<std::size_t>(n);
   if (error == EPERM || error == ENOSYS) {
     pipe_->own().fetches.store(0, std::memory_order_release);
@@ -164,11 +173,9 @@ Result<std::size_t> ShmStream::fetch(std::span<const iovec> to, std::span<const 
 void ShmStream::woken() {
   if (!pipe_) return;
   pipe_->drain();
-  char more = 0;  // the peer has nothing more to say here: its end, or a lie
-  const ssize_t n = ::recv(socket_.fd(), &more, sizeof more, MSG_DONTWAIT);
-  const bool alive = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  // A child of the peer may hold its socket.
-  if (!alive || is_readable(process_.pidfd())) hung_up_ = true;
+  while (take_packet()) {
+  }
+  if (is_readable(process_.pidfd())) hung_up_ = true;  // a child of the peer may hold its socket
 }
 
 std::uint32_t ShmStream::news() {

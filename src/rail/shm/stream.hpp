@@ -5,12 +5,15 @@
 
 #include "base/unix_socket.hpp"
 #include "host_link/peer_process.hpp"
+#include "rail/cuda_ipc/shown_memory.hpp"
 #include "rail/shm/pipe.hpp"
 #include "rail/stream/stream.hpp"
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 
 namespace headrace::rail::shm {
@@ -23,14 +26,19 @@ enum class Copies : bool {
   by_the_system,  ///< once, out of the peer's memory, where the system allows that
 };
 
+struct Ways {
+  Copies copies = Copies::by_the_system;
+  cuda_ipc::CopyGpus* gpus = nullptr;  ///< none: host memory alone; outlives the stream
+};
+
 class ShmStream final : public stream::Stream {
  public:
   /// To the NIC that listens at `path`; makes the rings.
   ///   errors  not_found, peer_lost (nobody listens there), not_supported (another user), those of the system
-  static Result<std::unique_ptr<ShmStream>> connect(const std::string& path, Copies copies);
+  static Result<std::unique_ptr<ShmStream>> connect(const std::string& path, const Ways& ways);
   /// Of a NIC that has connected here; the rings will come.
   ///   errors  as above
-  static Result<std::unique_ptr<ShmStream>> accept(UnixSocket socket, Copies copies);
+  static Result<std::unique_ptr<ShmStream>> accept(UnixSocket socket, const Ways& ways);
   ~ShmStream() override;
 
   [[nodiscard]] std::string peer_text() const { return process_.text(); }
@@ -51,11 +59,21 @@ class ShmStream final : public stream::Stream {
   [[nodiscard]] bool can_fetch() const override;
   [[nodiscard]] bool peer_fetches() const override;
   Result<std::size_t> fetch(std::span<const iovec> to, std::span<const iovec> from) override;
+  Result<void> show(const stream::RegisteredMemory& memory) override;
+  void hide(std::uint32_t memory) override;
+  Result<Begun> begin_copy(std::span<const iovec> to, std::span<const stream::Source> from,
+                           std::optional<int> gpu) override;
+  Result<void> check_peer() override;
 
  private:
-  ShmStream(UnixSocket socket, host_link::PeerProcess process, Copies copies);
-  static Result<std::unique_ptr<ShmStream>> of(UnixSocket socket, Copies copies);
+  ShmStream(UnixSocket socket, host_link::PeerProcess process, const Ways& ways);
+  static Result<std::unique_ptr<ShmStream>> of(UnixSocket socket, const Ways& ways);
   void begin(Pipe pipe);
+  Result<void> send_packet(const cuda_ipc::ShowPacket& packet, std::span<const int> descriptors);
+  bool take_packet();
+  Result<std::byte*> fetch_whole(std::byte* to, const stream::Source& from);
+  Result<std::shared_ptr<const cuda_ipc::CopyGpu>> gpu_for(std::span<const stream::Source> from,
+                                                           std::optional<int> gpu);
   Result<void> watch_one(int fd);
   /// The peer has closed, or ended. What it wrote before is still to be read.
   [[nodiscard]] bool peer_ended() const;
@@ -65,8 +83,10 @@ class ShmStream final : public stream::Stream {
   std::optional<Pipe> pipe_;
   Epoll* epoll_ = nullptr;
   std::uint64_t key_ = 0;
-  const Copies copies_;
+  const Ways ways_;
   const std::uint64_t nonce_;  // at its address the peer proves that it can copy from us
+  cuda_ipc::ShownMemories shown_to_us_;
+  std::set<std::uint32_t> shown_;  // to the peer
   bool hung_up_ = false;
   bool wants_room_ = false;
 };

@@ -2,15 +2,19 @@
 #include "rail/stream/fetch.hpp"
 
 #include "memory/peer_memory_access.hpp"
+#include "wire/byte_writer.hpp"
+#include "wire/packet_reader.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <span>
+#include <utility>
 
 namespace headrace::rail::stream {
 namespace {
 
 constexpr std::size_t most_fetched_pieces = 64;
-constexpr std::uint64_t fetch_step_bytes = 256 * 1024;  // deregistering waits for so much
+constexpr std::uint64_t gpu_bit = std::uint64_t{1} << 63;  // of a length: the place is a GPU's
+constexpr std::uint64_t fetch_step_bytes = 256 * 1024;     // deregistering waits for so much
 
 /// Shortens the list to that many bytes; returns how many it has.
 std::uint64_t cut_to(std::vector<iovec>& pieces, std::uint64_t most) {
@@ -26,15 +30,24 @@ std::uint64_t cut_to(std::vector<iovec>& pieces, std::uint64_t most) {
 }  // namespace
 
 std::string encode(const std::vector<Source>& sources) {
-  static_assert(sizeof(Source) == source_bytes);
-  return {reinterpret_cast<const char*>(sources.data()), sources.size() * source_bytes};
+  wire::ByteWriter out;
+  out.reserve(sources.size() * source_bytes);
+  for (const Source& source : sources) {
+    out.number(source.address);
+    out.number(source.bytes | (source.gpu ? gpu_bit : 0));
+  }
+  return std::move(out).take();
 }
 
 Result<std::vector<Source>> read_sources(std::string_view payload, std::uint64_t bytes) {
   std::vector<Source> sources(payload.size() / source_bytes);
-  if (!sources.empty()) std::memcpy(sources.data(), payload.data(), sources.size() * source_bytes);
+  wire::PacketReader in(payload);
   std::uint64_t left = bytes;
-  for (const Source& source : sources) {
+  for (Source& source : sources) {
+    source.address = in.number<std::uint64_t>();
+    const auto length = in.number<std::uint64_t>();
+    source.bytes = length & ~gpu_bit;
+    source.gpu = (length & gpu_bit) != 0;
     if (source.bytes == 0 || source.bytes > left)
       return make_error(Code::corrupt,
                         "bytes at {} places are to be fetched, and one of {} is among them for {}",
@@ -55,7 +68,23 @@ void Fetch::gather_sources(std::uint64_t bytes) {
   }
 }
 
+void Fetch::advance(std::uint64_t bytes) {
+  places_.advance(bytes);
+  while (bytes > 0) {
+    Source& source = sources_[at_];
+    const std::uint64_t step = std::min(bytes, source.bytes);
+    source.address += step;
+    source.bytes -= step;
+    bytes -= step;
+    if (source.bytes == 0) ++at_;
+  }
+}
+
 Result<Fetch::State> Fetch::step(Stream& stream, const Memories& memories) {
+  return gpu_ ? step_gpu(stream, memories) : step_host(stream, memories);
+}
+
+Result<Fetch::State> Fetch::step_host(Stream& stream, const Memories& memories) {
   std::size_t copied = 0;
   {
     Memories::View view(memories);
@@ -69,16 +98,35 @@ Result<Fetch::State> Fetch::step(Stream& stream, const Memories& memories) {
     HEADRACE_TRY(n, stream.fetch(to_, from_));
     copied = n;
   }
-  places_.advance(copied);
-  while (copied > 0) {
-    Source& source = sources_[at_];
-    const auto step = std::min<std::uint64_t>(copied, source.bytes);
-    source.address += step;
-    source.bytes -= step;
-    copied -= step;
-    if (source.bytes == 0) ++at_;
+  advance(copied);
+  return state();
+}
+
+/// Begins a copy, or looks whether the one that has begun is done.
+Result<Fetch::State> Fetch::step_gpu(Stream& stream, const Memories& memories) {
+  if (running_ != nullptr) {
+    HEADRACE_TRY(ended, running_->ended());
+    if (!ended) return State::under_way;
+    running_.reset();
+    HEADRACE_TRY_VOID(stream.check_peer());
+    return state();
   }
-  return places_.left() == 0 ? State::done : State::under_way;
+  HEADRACE_TRY(allowed, begin(stream, memories));
+  return allowed ? State::under_way : State::refused;
+}
+
+/// False: its place is no longer registered. What has begun may write there until the copies of the NIC are
+/// waited for, which who deregisters does.
+Result<bool> Fetch::begin(Stream& stream, const Memories& memories) {
+  Memories::View view(memories);
+  to_.clear();
+  if (!places_.gather(view, to_, most_fetched_pieces)) return false;
+  const auto from = std::span(sources_).subspan(at_);
+  const PeerMemoryAccess access;
+  HEADRACE_TRY(begun, stream.begin_copy(to_, from, places_.gpu(view)));
+  running_ = std::move(begun.copy);
+  advance(begun.bytes);
+  return true;
 }
 
 }  // namespace headrace::rail::stream

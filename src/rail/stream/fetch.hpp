@@ -12,17 +12,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace headrace::rail::stream {
-
-/// Bytes of the peer's process.
-struct Source {
-  std::uint64_t address = 0;
-  std::uint64_t bytes = 0;
-};
 
 [[nodiscard]] std::string encode(const std::vector<Source>& sources);
 /// The payload of a fetch frame, whose ranges have `bytes` bytes.
@@ -31,8 +26,9 @@ struct Source {
 
 class Fetch {
  public:
-  Fetch(const FrameHeader& header, RangeCursor places, std::vector<Source> sources)
-      : header(header), places_(std::move(places)), sources_(std::move(sources)) {}
+  /// `gpu`: memory of GPUs takes part.
+  Fetch(const FrameHeader& header, RangeCursor places, std::vector<Source> sources, bool gpu)
+      : header(header), places_(std::move(places)), sources_(std::move(sources)), gpu_(gpu) {}
 
   enum class State : std::uint8_t {
     under_way,
@@ -46,11 +42,18 @@ class Fetch {
   const FrameHeader header;
 
  private:
+  Result<State> step_host(Stream& stream, const Memories& memories);
+  Result<State> step_gpu(Stream& stream, const Memories& memories);
+  Result<bool> begin(Stream& stream, const Memories& memories);
   void gather_sources(std::uint64_t bytes);
+  void advance(std::uint64_t bytes);
+  [[nodiscard]] State state() const { return places_.left() == 0 ? State::done : State::under_way; }
 
   RangeCursor places_;
   std::vector<Source> sources_;
   std::size_t at_ = 0;  // of sources_; its address and bytes are what is left of it
+  const bool gpu_;
+  std::unique_ptr<RunningCopy> running_;
   std::vector<iovec> to_, from_;
 };
 

@@ -12,9 +12,6 @@ constexpr std::string_view key_magic = "nickey1:";
 }  // namespace
 
 Result<MemoryId> Memories::add(const Memory& memory) {
-  if (memory.device)
-    return make_error(Code::not_supported, "this NIC reaches host memory alone, this is memory of GPU {}",
-                      *memory.device);
   if (memory.bytes == 0) return make_error(Code::invalid_argument, "0 bytes cannot be registered");
   const std::uint32_t id = next_.fetch_add(1, std::memory_order_relaxed);
   RegisteredMemory kept;
@@ -22,20 +19,27 @@ Result<MemoryId> Memories::add(const Memory& memory) {
   kept.base = reinterpret_cast<std::byte*>(memory.address);
   kept.length = memory.bytes;
   kept.access = memory.access;
+  kept.device = memory.device;
   HEADRACE_TRY_VOID(table_.add(kept));
   return MemoryId{id};
 }
 
-void Memories::remove(MemoryId id) {
+bool Memories::remove(MemoryId id) {
   RegisteredMemory named;
   named.id = static_cast<std::uint32_t>(id);
-  static_cast<void>(table_.remove(&named));
+  const auto removed = table_.remove(&named);
+  return !removed.empty() && removed.mapped().device.has_value();
 }
 
-std::byte* Memories::View::find(const Range& range, Access least) {
+const RegisteredMemory* Memories::View::memory_of(const Range& range, Access least) {
   const auto found = view_.find(range, transport::Access::read);
-  if (found.region == nullptr || found.region->access < least) return nullptr;
-  return found.region->base + range.offset;
+  return found.region == nullptr || found.region->access < least ? nullptr : found.region;
+}
+
+std::byte* Memories::View::find(const Range& range, Access least, Reach reach) {
+  const RegisteredMemory* const memory = memory_of(range, least);
+  if (memory == nullptr || (memory->device && reach == Reach::host)) return nullptr;
+  return memory->base + range.offset;
 }
 
 std::string encode(const Key& key) {
@@ -44,6 +48,7 @@ std::string encode(const Key& key) {
   out.number(key.life);
   out.number(key.memory);
   out.number(key.bytes);
+  out.number(static_cast<std::uint8_t>(key.gpu));
   return std::move(out).take();
 }
 
@@ -54,8 +59,10 @@ Result<Key> read_key(std::string_view bytes) {
   HEADRACE_TRY(life, in.number<std::uint64_t>("the life"));
   HEADRACE_TRY(memory, in.number<std::uint32_t>("the memory"));
   HEADRACE_TRY(length, in.number<std::uint64_t>("the length"));
+  HEADRACE_TRY(gpu, in.number<std::uint8_t>("its kind"));
+  if (gpu > 1) return in.corrupt("its kind is {}, 0 and 1 are known", gpu);
   if (in.remaining() > 0) return in.corrupt("{} bytes follow", in.remaining());
-  return Key{life, memory, length};
+  return Key{life, memory, length, gpu == 1};
 }
 
 }  // namespace headrace::rail::stream

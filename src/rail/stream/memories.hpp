@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,21 +21,31 @@ using transport::Range;
 
 struct RegisteredMemory : transport::Region {
   Access access = Access::local;
+  std::optional<int> device;  ///< its GPU: `base` is no address of the host
+};
+
+/// Which memory a range may lie in.
+enum class Reach : bool {
+  host,  ///< which this thread can touch
+  any,   ///< also a GPU's
 };
 
 /// Thread-safe.
 class Memories {
  public:
-  ///   errors  not_supported (a GPU's), invalid_argument (empty)
+  ///   errors  invalid_argument (empty)
   Result<MemoryId> add(const Memory& memory);
   /// Waits for those that hold a View.
-  void remove(MemoryId id);
+  /// Returns whether it was a GPU's.
+  bool remove(MemoryId id);
 
   class View {
    public:
     explicit View(const Memories& memories) : view_(memories.table_) {}
-    /// Null: no such memory, outside of it, or not for peers in this way.
-    [[nodiscard]] std::byte* find(const Range& range, Access least);
+    /// Null: no such memory, outside of it, out of reach, or not for peers in this way.
+    [[nodiscard]] std::byte* find(const Range& range, Access least, Reach reach = Reach::host);
+    /// The memory in which the range lies; null as above.
+    [[nodiscard]] const RegisteredMemory* memory_of(const Range& range, Access least);
 
    private:
     transport::RegionTable<RegisteredMemory>::View view_;
@@ -49,6 +60,7 @@ struct Key {
   std::uint64_t life = 0;
   std::uint32_t memory = 0;
   std::uint64_t bytes = 0;
+  bool gpu = false;
 };
 [[nodiscard]] std::string encode(const Key& key);
 /// Bytes from outside.

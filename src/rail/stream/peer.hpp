@@ -70,6 +70,10 @@ class Peer final : FrameReader::Handler {
   void flush();
   /// Copies bytes that the peer has named, some at a time.
   void fetch();
+  /// A memory of a GPU is registered no more.
+  void hide(std::uint32_t memory) {
+    if (stream_ != nullptr) stream_->hide(memory);
+  }
   [[nodiscard]] bool has_fetches() const { return !fetches_.empty(); }
   /// Gives the next waiting message its receive. False: there is no such message, or no receive.
   bool serve_offer();
@@ -93,6 +97,7 @@ class Peer final : FrameReader::Handler {
     std::vector<Range> local = {};           // of a read, a long message, a fetch
     std::vector<Range> remote = {};          // of a fetch
     std::optional<std::uint32_t> mark = {};  // the same
+    bool gpu = false;                        // of a fetch
     bool sent = false;                       // nothing of it waits here
     bool done = false;                       // its bytes are where they belong, as far as this side can see
     std::uint64_t bytes = 0;                 // of a read
@@ -129,7 +134,10 @@ class Peer final : FrameReader::Handler {
   Result<void> returned(const FrameHeader& header);
   Result<void> finish_fetch(Code code);
   void send_data(std::uint64_t post, std::vector<Range> ranges);
-  bool lend(std::uint64_t post, const std::vector<Range>& ranges);
+  Code lend(std::uint64_t post, const std::vector<Range>& ranges);
+  Result<std::vector<Source>> tell_places(const std::vector<Range>& ranges, Access least);
+  [[nodiscard]] bool is_allowed(const RangeCursor& cursor) const;
+  [[nodiscard]] bool is_of_gpu(const RangeCursor& cursor, const std::vector<Source>& sources) const;
   Result<void> end_data(const FrameHeader& header, bool refused);
   Result<void> end_offer(const FrameHeader& header, std::string_view kept);
   Result<void> end_message(const FrameHeader& header, bool refused);
@@ -144,12 +152,13 @@ class Peer final : FrameReader::Handler {
   struct Moves {
     std::vector<Range> local, remote;
     std::uint64_t bytes = 0;
+    bool gpu = false;  // memory of GPUs takes part
   };
   Status look_at(std::span<const Move> moves, Moves& looked) const;
   [[nodiscard]] bool is_registered(const Range& range) const;
   std::uint64_t keep(Post post);
   void send_write(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark);
-  void let_fetch(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark);
+  Status let_fetch(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark);
   void send_instead(std::map<std::uint64_t, Post>::iterator at);
   void finished(const OutFrame& frame);
   void end_post(std::map<std::uint64_t, Post>::iterator at, Code code);
@@ -171,7 +180,11 @@ class Peer final : FrameReader::Handler {
 
   std::map<std::uint64_t, Post> posts_;
   std::uint64_t next_post_ = 1;
-  std::unordered_map<std::uint32_t, std::uint32_t> loaded_;  // by RemoteId: the peer's number
+  struct Loaded {
+    std::uint32_t memory = 0;  // the peer's number
+    bool gpu = false;
+  };
+  std::unordered_map<std::uint32_t, Loaded> loaded_;  // by RemoteId
   std::uint32_t next_remote_ = 0;
 
   std::uint64_t last_request_ = 0;                    // the number of the peer's latest post

@@ -3,6 +3,7 @@
 #include "memory/peer_memory_access.hpp"
 #include "rail/stream/peer.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -104,18 +105,27 @@ void Peer::end_write(const FrameHeader& header, bool refused) {
 Result<void> Peer::end_fetch(const FrameHeader& header, std::string_view sources) {
   if (fetches_.size() >= 2UL * max_posts)  // its writes, and our reads
     return lie(header.post, fmt::format("{} fetches wait already", fetches_.size()));
-  RangeCursor places(std::move(fetched_), Access::peers_read_and_write);
+  RangeCursor places(std::move(fetched_), Access::peers_read_and_write, Reach::any);
   HEADRACE_TRY(read, read_sources(sources, places.left()));
-  bool allowed = false;
-  {
-    Memories::View view(state_.memories);
-    allowed = places.allowed(view);
-  }
-  if (allowed)
-    fetches_.emplace_back(header, std::move(places), std::move(read));
-  else
+  if (!is_allowed(places)) {
     answer(header.post, Code::not_found);
+    return {};
+  }
+  const bool gpu = is_of_gpu(places, read);
+  fetches_.emplace_back(header, std::move(places), std::move(read), gpu);
   return {};
+}
+
+bool Peer::is_allowed(const RangeCursor& cursor) const {
+  Memories::View view(state_.memories);
+  return cursor.allowed(view);
+}
+
+/// Whether memory of GPUs takes part in a copy.
+bool Peer::is_of_gpu(const RangeCursor& cursor, const std::vector<Source>& sources) const {
+  Memories::View view(state_.memories);
+  return cursor.gpu(view).has_value() ||
+         std::any_of(sources.begin(), sources.end(), [](const Source& source) { return source.gpu; });
 }
 
 /// The first one.
@@ -137,14 +147,12 @@ Result<void> Peer::finish_fetch(Code code) {
 }
 
 void Peer::begin_read(const FrameHeader& header, std::vector<Range> ranges) {
-  const RangeCursor cursor(ranges, Access::peers_read);
-  bool allowed = false;
-  {
-    Memories::View view(state_.memories);
-    allowed = cursor.allowed(view);
-  }
-  if (!allowed) return answer(header.post, Code::not_found);
-  if ((header.flags & flag_lend) != 0 && lend(header.post, ranges)) return;
+  const bool lends = (header.flags & flag_lend) != 0;
+  if (!is_allowed(RangeCursor(ranges, Access::peers_read, lends ? Reach::any : Reach::host)))
+    return answer(header.post, Code::not_found);
+  const Code lent = lends ? lend(header.post, ranges) : Code::would_block;
+  if (lent == Code::ok) return;
+  if (!is_allowed(RangeCursor(ranges, Access::peers_read))) return answer(header.post, Code::not_supported);
   send_data(header.post, std::move(ranges));
 }
 
@@ -157,38 +165,29 @@ void Peer::send_data(std::uint64_t post, std::vector<Range> ranges) {
   answer(post, Code::ok);  // which `outgoing_` changes if the memory goes meanwhile
 }
 
-/// Tells the peer where the bytes lie. False: they are gone, or it has given none back for long.
-bool Peer::lend(std::uint64_t post, const std::vector<Range>& ranges) {
-  if (lent_.size() >= max_posts) return false;
-  std::vector<Source> sources;
-  {
-    Memories::View view(state_.memories);
-    for (const Range& range : ranges) {
-      const std::byte* const at = view.find(range, Access::peers_read);
-      if (at == nullptr) return false;
-      sources.push_back({reinterpret_cast<std::uintptr_t>(at), range.length});
-    }
-  }
-  const std::string places = encode(sources);
+/// Tells the peer where the bytes lie. Not ok: they cannot be reached, or it has given none back for long.
+Code Peer::lend(std::uint64_t post, const std::vector<Range>& ranges) {
+  if (lent_.size() >= max_posts) return Code::would_block;
+  const auto sources = tell_places(ranges, Access::peers_read);
+  if (!sources) return sources.code();
+  const std::string places = encode(*sources);
   outgoing_.push({.head = encode({.type = FrameType::lend, .post = post, .payload = places.size()}) + places,
                   .post = post});
   lent_.emplace(post, ranges);
-  return true;
+  return Code::ok;
 }
 
 /// Ids of memory are not used twice: what is registered now was so while the peer copied.
 Result<void> Peer::returned(const FrameHeader& header) {
   auto lent = lent_.extract(header.post);
   if (lent.empty()) return lie(header.post, "nothing was lent to it");
-  bool allowed = false;
-  {
-    Memories::View view(state_.memories);
-    allowed = RangeCursor(lent.mapped(), Access::peers_read).allowed(view);
-  }
-  if (!allowed || header.value == code_value(Code::ok)) {
-    answer(header.post, allowed ? Code::ok : Code::not_found);
-  } else {
+  const bool is_here = is_allowed(RangeCursor(lent.mapped(), Access::peers_read, Reach::any));
+  if (!is_here || header.value == code_value(Code::ok)) {
+    answer(header.post, is_here ? Code::ok : Code::not_found);
+  } else if (is_allowed(RangeCursor(lent.mapped(), Access::peers_read))) {
     send_data(header.post, std::move(lent.mapped()));
+  } else {
+    answer(header.post, Code::not_supported);
   }
   return {};
 }
@@ -292,7 +291,9 @@ Result<void> Peer::end_lend(const FrameHeader& header, std::string_view sources)
   if (!waits) return lie(header.post, "no read waits for these places");
   HEADRACE_TRY(read, read_sources(sources, at->second.bytes));
   at->second.lent = true;
-  fetches_.emplace_back(header, RangeCursor(at->second.local, Access::local), std::move(read));
+  RangeCursor places(at->second.local, Access::local, Reach::any);
+  const bool gpu = is_of_gpu(places, read);
+  fetches_.emplace_back(header, std::move(places), std::move(read), gpu);
   return {};
 }
 
@@ -325,9 +326,11 @@ Result<void> Peer::ended(const FrameHeader& header) {
   if (at->second.lent && !at->second.done) return lie(header.post, "it ends while its bytes are copied");
   if (code == Code::ok && !at->second.done) return lie(header.post, "it ends well, and nothing has moved");
   if (code == Code::not_supported) {
-    if (at->second.type != FrameType::fetch) return lie(header.post, "nothing was to be fetched");
-    send_instead(at);
-    return {};
+    if (at->second.type == FrameType::fetch) {
+      send_instead(at);
+      return {};
+    }
+    if (at->second.type != FrameType::read) return lie(header.post, "nothing was to be fetched");
   }
   end_post(at, code);
   return {};

@@ -17,10 +17,11 @@ Result<RemoteId> Peer::load(std::string_view key) {
   if (life_ != Life::usable) return make_error(Code::not_found, "{} is not ready", setup_.where);
   if (read.life != their_life_)
     return make_error(Code::corrupt, "a key of life {:016x}, the peer is {:016x}", read.life, their_life_);
-  loaded_.emplace(next_remote_, read.memory);
+  loaded_.emplace(next_remote_, Loaded{read.memory, read.gpu});
   return RemoteId{next_remote_++};
 }
 
+/// In the host's memory.
 bool Peer::is_registered(const Range& range) const {
   Memories::View view(state_.memories);
   return range.length > 0 && view.find(range, Access::local) != nullptr;
@@ -29,12 +30,15 @@ bool Peer::is_registered(const Range& range) const {
 Status Peer::look_at(std::span<const Move> moves, Moves& looked) const {
   if (life_ != Life::usable) return {Code::peer_lost};
   if (moves.size() > max_ranges) return {Code::invalid_argument};
+  Memories::View view(state_.memories);
   for (const Move& move : moves) {
     const Range local{static_cast<std::uint32_t>(move.local), move.local_offset, move.bytes};
     const auto remote = loaded_.find(static_cast<std::uint32_t>(move.remote));
-    if (remote == loaded_.end() || !is_registered(local)) return {Code::invalid_argument};
+    const RegisteredMemory* const memory = view.memory_of(local, Access::local);
+    if (remote == loaded_.end() || memory == nullptr || move.bytes == 0) return {Code::invalid_argument};
     looked.local.push_back(local);
-    looked.remote.push_back({remote->second, move.remote_offset, move.bytes});
+    looked.remote.push_back({remote->second.memory, move.remote_offset, move.bytes});
+    looked.gpu = looked.gpu || memory->device || remote->second.gpu;
     looked.bytes += move.bytes;
   }
   return state_.posts < max_posts ? Status{} : Status{Code::would_block};
@@ -50,10 +54,10 @@ Status Peer::write(const Write& write) {
   Moves moves;
   if (const Status looked = look_at(write.moves, moves); !looked.ok()) return looked;
   if (write.moves.empty() && !write.mark) return {Code::invalid_argument};
-  if (moves.bytes >= least_fetched_bytes && stream_->peer_fetches())
-    let_fetch(write.token, std::move(moves), write.mark);
-  else
-    send_write(write.token, std::move(moves), write.mark);
+  if (moves.gpu && !stream_->peer_fetches()) return {Code::not_supported};
+  if (moves.gpu || (moves.bytes >= least_fetched_bytes && stream_->peer_fetches()))
+    return let_fetch(write.token, std::move(moves), write.mark);
+  send_write(write.token, std::move(moves), write.mark);
   return {};
 }
 
@@ -70,16 +74,31 @@ void Peer::send_write(std::uint64_t token, Moves moves, std::optional<std::uint3
   outgoing_.push(std::move(frame));
 }
 
-/// Tells the peer where the bytes lie: it copies them by itself.
-void Peer::let_fetch(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark) {
+/// Where the ranges lie in this process, for a peer that copies. Memory of GPUs is shown to it first.
+Result<std::vector<Source>> Peer::tell_places(const std::vector<Range>& ranges, Access least) {
   std::vector<Source> sources;
-  {
-    Memories::View view(state_.memories);
-    for (const Range& range : moves.local)
-      sources.push_back({reinterpret_cast<std::uintptr_t>(view.find(range, Access::local)), range.length});
+  std::uint32_t shown = 0;  // ids begin at 1
+  for (const Range& range : ranges) {
+    std::optional<RegisteredMemory> memory;
+    {
+      Memories::View view(state_.memories);
+      if (const RegisteredMemory* const found = view.memory_of(range, least)) memory = *found;
+    }
+    if (!memory) return make_error(Code::not_found, "memory {} is registered no more", range.region);
+    const bool gpu = memory->device.has_value();
+    if (gpu && shown != memory->id) HEADRACE_TRY_VOID(stream_->show(*memory));
+    if (gpu) shown = memory->id;
+    sources.push_back({reinterpret_cast<std::uintptr_t>(memory->base + range.offset), range.length, gpu});
   }
+  return sources;
+}
+
+/// Tells the peer where the bytes lie: it copies them by itself.
+Status Peer::let_fetch(std::uint64_t token, Moves moves, std::optional<std::uint32_t> mark) {
+  const auto sources = tell_places(moves.local, Access::local);
+  if (!sources) return {sources.code()};
   OutFrame frame{.role = OutFrame::Role::post};
-  const std::string places = encode(sources);
+  const std::string places = encode(*sources);
   FrameHeader header{.type = FrameType::fetch,
                      .flags = mark ? flag_mark : std::uint8_t{0},
                      .payload = places.size(),
@@ -91,12 +110,15 @@ void Peer::let_fetch(std::uint64_t token, Moves moves, std::optional<std::uint32
         .local = std::move(moves.local),
         .remote = std::move(moves.remote),
         .mark = mark,
+        .gpu = moves.gpu,
         .done = true});
   outgoing_.push(std::move(frame));
+  return {};
 }
 
 /// The peer may not fetch after all.
 void Peer::send_instead(std::map<std::uint64_t, Post>::iterator at) {
+  if (at->second.gpu) return end_post(at, Code::not_supported);
   Post post = std::move(at->second);
   posts_.erase(at);
   --state_.posts;
@@ -109,10 +131,11 @@ Status Peer::read(const Read& read) {
   Moves moves;
   if (const Status looked = look_at(read.moves, moves); !looked.ok()) return looked;
   if (read.moves.empty()) return {Code::invalid_argument};
+  if (moves.gpu && !stream_->can_fetch()) return {Code::not_supported};
   OutFrame frame{.role = OutFrame::Role::post};
   frame.post = keep(
       {.type = FrameType::read, .token = read.token, .local = std::move(moves.local), .bytes = moves.bytes});
-  const bool by_fetch = moves.bytes >= least_fetched_bytes && stream_->can_fetch();
+  const bool by_fetch = moves.gpu || (moves.bytes >= least_fetched_bytes && stream_->can_fetch());
   frame.head =
       encode({.type = FrameType::read, .flags = by_fetch ? flag_lend : std::uint8_t{0}, .post = frame.post},
              moves.remote);

@@ -50,8 +50,29 @@ StreamProvider::StreamProvider(Parts parts, int listener, const Options& options
 StreamProvider::~StreamProvider() { peers_.clear(); }
 
 Result<Registered> StreamProvider::register_memory(const Memory& memory) {
+  if (memory.device && !info_.gpu_memory)
+    return make_error(Code::not_supported, "this NIC reaches host memory alone, this is memory of GPU {}",
+                      *memory.device);
   HEADRACE_TRY(id, state_.memories.add(memory));
-  return Registered{id, encode(Key{state_.life, static_cast<std::uint32_t>(id), memory.bytes})};
+  return Registered{
+      id, encode(Key{state_.life, static_cast<std::uint32_t>(id), memory.bytes, memory.device.has_value()})};
+}
+
+void StreamProvider::deregister(MemoryId memory) {
+  if (!state_.memories.remove(memory)) return;
+  const std::lock_guard lock(gone_mutex_);
+  gone_.push_back(memory);
+}
+
+/// Peers let go of memory that this side has shown to them.
+void StreamProvider::hide_gone() {
+  std::vector<MemoryId> gone;
+  {
+    const std::lock_guard lock(gone_mutex_);
+    gone.swap(gone_);
+  }
+  for (const MemoryId memory : gone)
+    for (const auto& [id, peer] : peers_) peer->hide(static_cast<std::uint32_t>(memory));
 }
 
 // Peers.
@@ -139,6 +160,7 @@ void StreamProvider::cancel(PeerId peer, std::uint64_t token) {
 
 std::size_t StreamProvider::poll(std::span<Event> events) {
   if (state_.events.size() < events.size()) {
+    hide_gone();
     flush_all();
     const bool slept = std::exchange(armed_, false);
     if (slept || !greeting_.empty() || must_ask_system()) take_events();

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,7 @@ class StreamProvider : public Provider {
   [[nodiscard]] Health health() const override { return {}; }
 
   Result<Registered> register_memory(const Memory& memory) override;
-  void deregister(MemoryId memory) override { state_.memories.remove(memory); }
+  void deregister(MemoryId memory) override;
   Result<PeerId> add_peer(std::string_view address, std::string_view hello) override;
   void drop_peer(PeerId peer) override;
   Result<RemoteId> load_memory(PeerId peer, std::string_view key) override;
@@ -64,6 +65,8 @@ class StreamProvider : public Provider {
   [[nodiscard]] std::uint64_t life() const { return state_.life; }
   void set_address(std::string address) { address_ = std::move(address); }
   ProviderInfo& changeable_info() { return info_; }
+  /// For a destructor: streams go before what they use.
+  void drop_all() { peers_.clear(); }
 
   /// Begins a stream to the NIC at that address. Does not wait.
   ///   errors  corrupt, not_supported, those of the network
@@ -86,6 +89,7 @@ class StreamProvider : public Provider {
   void take_events();
   void look_at_time();
   void forget_strangers();
+  void hide_gone();
   [[nodiscard]] std::uint64_t next_deadline_ns() const;
 
   const Options options_;
@@ -99,6 +103,8 @@ class StreamProvider : public Provider {
   std::uint64_t next_peer_ = 2;                    // what is below are keys of the epoll set
   std::uint64_t listen_again_ns_ = 0;              // 0: it listens
   bool armed_ = false;
+  std::mutex gone_mutex_;
+  std::vector<MemoryId> gone_;  // of GPUs: peers are to hear of it
 };
 
 }  // namespace headrace::rail::stream

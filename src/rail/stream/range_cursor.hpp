@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,8 @@ class RangeCursor {
  public:
   RangeCursor() = default;
   /// `least`: what the memory must allow. `local` for this side's own posts.
-  RangeCursor(std::vector<Range> ranges, Access least) : ranges_(std::move(ranges)), least_(least) {
+  RangeCursor(std::vector<Range> ranges, Access least, Reach reach = Reach::host)
+      : ranges_(std::move(ranges)), least_(least), reach_(reach) {
     for (const Range& range : ranges_) left_ += range.length;
   }
 
@@ -26,15 +28,23 @@ class RangeCursor {
   /// Whether all that is left may be reached now.
   [[nodiscard]] bool allowed(Memories::View& view) const {
     for (std::size_t i = at_; i < ranges_.size(); ++i)
-      if (view.find(ranges_[i], least_) == nullptr) return false;
+      if (view.find(ranges_[i], least_, reach_) == nullptr) return false;
     return true;
+  }
+  /// A GPU of what is left; none: all is the host's.
+  [[nodiscard]] std::optional<int> gpu(Memories::View& view) const {
+    for (std::size_t i = at_; i < ranges_.size(); ++i) {
+      const RegisteredMemory* const memory = view.memory_of(ranges_[i], least_);
+      if (memory != nullptr && memory->device) return memory->device;
+    }
+    return std::nullopt;
   }
   /// Appends the next bytes, at most `most` pieces in all, valid while the view lives. False: the memory is
   /// no longer there.
   bool gather(Memories::View& view, std::vector<iovec>& pieces, std::size_t most) const {
     std::uint64_t skip = done_;
     for (std::size_t i = at_; i < ranges_.size() && pieces.size() < most; ++i, skip = 0) {
-      std::byte* const begin = view.find(ranges_[i], least_);
+      std::byte* const begin = view.find(ranges_[i], least_, reach_);
       if (begin == nullptr) return false;
       pieces.push_back({begin + skip, static_cast<std::size_t>(ranges_[i].length - skip)});
     }
@@ -54,6 +64,7 @@ class RangeCursor {
  private:
   std::vector<Range> ranges_;  // none is empty
   Access least_ = Access::local;
+  Reach reach_ = Reach::host;
   std::size_t at_ = 0;
   std::uint64_t done_ = 0;  // of ranges_[at_]
   std::uint64_t left_ = 0;

@@ -5,16 +5,36 @@
 
 #include "base/epoll.hpp"
 #include "base/errors.hpp"
+#include "rail/stream/memories.hpp"
 
 #include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 namespace headrace::rail::stream {
+
+/// Bytes of the peer's process.
+struct Source {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  bool gpu = false;
+};
+
+/// A copy by a GPU that has begun. The destructor waits for it.
+class RunningCopy {
+ public:
+  RunningCopy() = default;
+  RunningCopy(const RunningCopy&) = delete;
+  RunningCopy& operator=(const RunningCopy&) = delete;
+  virtual ~RunningCopy() = default;
+  ///   errors  of the GPU
+  [[nodiscard]] virtual Result<bool> ended() = 0;
+};
 
 /// The destructor ends both directions at once: no byte is sent, and none is taken, afterwards.
 class Stream {
@@ -63,6 +83,24 @@ class Stream {
   /// Copies some bytes from the peer's addresses; both lists have the same number of bytes.
   ///   errors  not_supported (the system does not let us: the bytes are to be sent), peer_lost
   [[nodiscard]] virtual Result<std::size_t> fetch(std::span<const iovec> to, std::span<const iovec> from);
+
+  // The same where memory of GPUs takes part.
+
+  /// Lets the peer reach memory of a GPU, before it is told a place in it.
+  ///   errors  not_supported, not_found (it was freed), would_block
+  [[nodiscard]] virtual Result<void> show(const RegisteredMemory& memory);
+  virtual void hide(std::uint32_t /*memory*/) {}
+  struct Begun {
+    std::unique_ptr<RunningCopy> copy;
+    std::uint64_t bytes = 0;
+  };
+  /// Begins to copy some bytes. `gpu`: ours that takes part, if there is one.
+  ///   errors  as of `fetch`, and those of the GPU
+  [[nodiscard]] virtual Result<Begun> begin_copy(std::span<const iovec> to, std::span<const Source> from,
+                                                 std::optional<int> gpu);
+  /// After a copy: its bytes are right, for the peer still lives.
+  ///   errors  peer_lost
+  [[nodiscard]] virtual Result<void> check_peer() { return {}; }
 };
 
 /// A stream to a peer, and what is known of it.

@@ -115,7 +115,7 @@ TEST(ShmCopies, a_long_read_is_copied_by_the_side_that_reads) {
   ASSERT_TRUE(nics.read(long_bytes).ok());
   nics.a.poll();
   nics.b.poll();
-  while (nics.a.memory != nics.b.memory) nics.a.poll();
+  ASSERT_TRUE(nics.a.until([&] { return nics.a.memory == nics.b.memory; }));
   EXPECT_EQ(nics.a.find(Kind::ended), nullptr) << "its owner has not said that the memory was there";
   ASSERT_TRUE(nics.arrives());
   EXPECT_TRUE(nics.a.find(Kind::ended)->status.ok());
@@ -136,9 +136,9 @@ TEST(ShmCopies, bytes_that_were_copied_when_the_writer_had_closed_are_not_taken)
   auto epoll = Epoll::create();
   auto listener = UnixListener::listen(folder.path() + "/here.sock");
   ASSERT_TRUE(listener);
-  auto writer = ShmStream::connect(listener->path(), Copies::by_the_system);
+  auto writer = ShmStream::connect(listener->path(), {});
   ASSERT_TRUE(writer) << writer.error().message;
-  auto owner = ShmStream::accept(*listener->accept(), Copies::by_the_system);
+  auto owner = ShmStream::accept(*listener->accept(), {});
   ASSERT_TRUE((*owner)->watch(*epoll, 1));
   ASSERT_TRUE((*owner)->open() && (*owner)->is_open());
   (*owner)->greeted();

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two processes of this host, one of which is killed or stopped.
+#include "unit/rail/shm/near_process.hpp"
 #include "unit/rail/shm/two_nics.hpp"
-
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <functional>
@@ -14,45 +11,19 @@ namespace {
 
 using test_nics::Kind;
 using test_nics::NearNic;
+using test_nics::NearProcess;
 
 constexpr std::size_t near_bytes = 4 << 20;
 constexpr std::size_t slot_bytes = 200'000;
 
-/// A process that runs `body` with a NIC in the folder, until it is killed.
-class NearProcess {
- public:
-  NearProcess(const std::string& folder, const std::function<void(NearNic&)>& body) {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      NearNic nic(folder, near_bytes);
-      const std::string says = nic.nic->address() + " " + nic.registered.key;
-      if (::write(ends[1], says.data(), says.size()) != static_cast<ssize_t>(says.size())) ::_exit(1);
-      body(nic);
-      ::_exit(0);
-    }
-    ::close(ends[1]);
-    std::array<char, 512> said;
-    const ssize_t n = ::read(ends[0], said.data(), said.size());
-    ::close(ends[0]);
-    const std::string all(said.data(), static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
-    address = all.substr(0, all.find(' '));
-    key = all.substr(std::min(all.size(), address.size() + 1));
-  }
-  ~NearProcess() {
-    send(SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  void send(int signal) const { ::kill(pid_, signal); }
-  NearProcess(const NearProcess&) = delete;
-  NearProcess& operator=(const NearProcess&) = delete;
-
-  std::string address, key;
-
- private:
-  pid_t pid_ = -1;
-};
+/// A process that runs `body` with a NIC in the folder.
+std::function<void()> with_nic(const std::string& folder, const std::function<void(NearNic&)>& body) {
+  return [=] {
+    NearNic nic(folder, near_bytes);
+    NearProcess::say(nic);
+    body(nic);
+  };
+}
 
 void poll_for_ever(NearNic& nic) {
   for (;;) nic.poll_or_sleep();
@@ -80,7 +51,7 @@ TEST(ShmProcesses, the_target_of_writes_is_killed_and_all_posts_end) {
   NearNic here(folder.path(), near_bytes);
   for (const std::size_t ends_before : {0U, 3U, 40U}) {
     here.events.clear();
-    const NearProcess target(folder.path(), poll_for_ever);
+    const NearProcess target(with_nic(folder.path(), poll_for_ever));
     const auto peer = here.nic->add_peer(target.address, "hello");
     ASSERT_TRUE(peer) << peer.error().message;
     ASSERT_TRUE(here.until([&] { return here.find(Kind::ready) != nullptr; }));
@@ -109,10 +80,10 @@ TEST(ShmProcesses, a_writer_is_stopped_and_killed_and_every_mark_had_its_bytes) 
   NearNic here(folder.path(), near_bytes);
   for (const std::size_t marks_before : {1U, 30U}) {
     here.events.clear();
-    const NearProcess writer(folder.path(), [](NearNic& nic) {
+    const NearProcess writer(with_nic(folder.path(), [](NearNic& nic) {
       if (!nic.nic->post_receive({nic.registered.id, 0, 4096}, 1).ok()) ::_exit(4);
       write_for_ever(nic);
-    });
+    }));
     const auto peer = here.nic->add_peer(writer.address, "hello");
     ASSERT_TRUE(peer) << peer.error().message;
     ASSERT_TRUE(here.until([&] { return here.find(Kind::ready) != nullptr; }));
@@ -149,7 +120,7 @@ TEST(ShmProcesses, a_writer_is_stopped_and_killed_and_every_mark_had_its_bytes) 
 TEST(ShmProcesses, a_peer_that_is_stopped_is_dropped_at_once) {
   const test::TemporaryFolder folder;
   NearNic here(folder.path(), near_bytes);
-  const NearProcess target(folder.path(), poll_for_ever);
+  const NearProcess target(with_nic(folder.path(), poll_for_ever));
   const auto peer = here.nic->add_peer(target.address, "hello");
   ASSERT_TRUE(peer);
   ASSERT_TRUE(here.until([&] { return here.find(Kind::ready) != nullptr; }));
@@ -170,7 +141,7 @@ TEST(ShmProcesses, a_peer_that_died_is_told_from_one_of_another_host) {
   NearNic here(folder.path(), 4096);
   std::string address;
   {
-    const NearProcess target(folder.path(), poll_for_ever);
+    const NearProcess target(with_nic(folder.path(), poll_for_ever));
     address = target.address;
   }
   const auto added = here.nic->add_peer(address, "hello");

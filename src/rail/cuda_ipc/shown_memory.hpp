@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPU memory that one process of this host has shown to another: packets over the socket of a stream, and
+// what has come in them.
+#pragma once
+
+#include "gpu/peer_memory.hpp"
+#include "rail/cuda_ipc/copy_gpus.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace::rail::cuda_ipc {
+
+inline constexpr std::size_t max_show_bytes = 1024;
+inline constexpr std::uint32_t max_shown_pieces = 4096;    ///< physical allocations of one memory
+inline constexpr std::size_t max_shown_memories = 65'536;  ///< of one peer
+
+/// One packet; memory with many pieces takes several, which come one after the other.
+struct ShowPacket {
+  std::uint32_t memory = 0;
+  bool shows = true;          ///< false: it is gone, and the rest is 0
+  std::uint32_t gpu = 0;      ///< mark_of
+  std::uint64_t address = 0;  ///< there
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  ///< as of gpu::SharedMemory
+  std::uint32_t pieces = 0;  ///< in all; 0: by `handle`
+  cuda::IpcMemoryHandle handle{};
+  std::vector<std::uint64_t> piece_bytes;  ///< of those that come with this packet, one descriptor each
+};
+[[nodiscard]] std::string encode(const ShowPacket& packet);
+/// Bytes of a peer.
+///   errors  corrupt
+[[nodiscard]] Result<ShowPacket> read_show_packet(std::string_view bytes, std::size_t descriptors);
+
+/// A stretch of the peer's memory as one of our GPUs reaches it. What holds it keeps it mapped.
+struct ReachedMemory {
+  std::shared_ptr<const void> mapping;
+  cuda::Address address = 0;
+};
+
+/// What one peer has shown. One thread at a time.
+class ShownMemories {
+ public:
+  /// `same_process`: the memory is reached as it is.
+  explicit ShownMemories(bool same_process) : same_process_(same_process) {}
+
+  ///   errors  corrupt, exhausted (too many)
+  Result<void> take(ShowPacket packet, std::vector<UniqueFd> descriptors);
+  /// Its GPU, by its mark; nullopt: nothing is shown there, not yet perhaps.
+  [[nodiscard]] std::optional<std::uint32_t> gpu_of(std::uint64_t address, std::uint64_t bytes) const;
+  /// Opens it for that GPU at the first call, which may take milliseconds.
+  ///   errors  not_found (nothing is shown there, or it was freed), not_supported (this GPU has no path to
+  ///   it),
+  ///           corrupt, backend_failed
+  Result<ReachedMemory> reach(const CopyGpu& gpu, std::uint64_t address, std::uint64_t bytes);
+
+ private:
+  struct Shown {
+    std::uint32_t gpu = 0;
+    std::uint64_t address = 0;
+    std::uint32_t pieces = 0;
+    gpu::SharedMemory shared;
+    std::map<int, std::shared_ptr<const gpu::PeerMemory>> opened;  // by our GPU
+  };
+  [[nodiscard]] const Shown* find(std::uint64_t address, std::uint64_t bytes) const;
+
+  const bool same_process_;
+  std::map<std::uint32_t, Shown> shown_;  // by the peer's number
+};
+
+}  // namespace headrace::rail::cuda_ipc

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of a stream of this host in which memory of GPUs takes part: what was shown over the socket is
+// opened, and a stream of a GPU copies.
+#include "gpu/event.hpp"
+#include "rail/cuda_ipc/copy_gpus.hpp"
+#include "rail/shm/stream.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace headrace::rail::shm {
+namespace {
+
+using cuda_ipc::CopyGpu;
+using stream::Source;
+
+constexpr std::uint64_t gpu_step_bytes = 64ULL << 20;
+constexpr std::uint64_t bounce_bytes = 1 << 20;  // of host memory of the peer, on its way to a GPU
+constexpr std::size_t most_gpu_pieces = 64;
+
+/// Queued copies, the mark behind them, and what they need.
+class QueuedCopies final : public stream::RunningCopy {
+ public:
+  QueuedCopies(std::shared_ptr<const CopyGpu> gpu, gpu::Event event)
+      : gpu_(std::move(gpu)), event_(std::move(event)) {}
+  ~QueuedCopies() override {
+    if (recorded_ && event_.wait_reached()) return;
+    static_cast<void>(gpu_->stream.wait_idle());  // a GPU that has failed writes nothing any more
+  }
+  Result<bool> ended() override { return event_.poll_reached(); }
+
+  Result<void> queue(const void* to, std::uint64_t from, std::uint64_t bytes) {
+    const cuda::DriverTable& driver = gpu_->device->driver();
+    const gpu::ContextGuard guard(*gpu_->device);
+    HEADRACE_CUDA_TRY(driver,
+                      driver.memcpy_async(reinterpret_cast<cuda::Address>(to), from,
+                                          static_cast<std::size_t>(bytes), gpu_->stream.handle()),
+                      "copy {} bytes from a peer on GPU {}", bytes, gpu_->device->ordinal());
+    return {};
+  }
+  Result<void> mark() {
+    HEADRACE_TRY_VOID(event_.record(gpu_->stream.handle()));
+    recorded_ = true;
+    return {};
+  }
+  /// Of host memory of the peer; stays until the copy is done.
+  std::byte* bounce(std::uint64_t bytes) {
+    bounces_.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes)));
+    return bounces_.back().get();
+  }
+  void keep(std::shared_ptr<const void> mapping) { kept_.push_back(std::move(mapping)); }
+
+ private:
+  std::shared_ptr<const CopyGpu> gpu_;
+  gpu::Event event_;
+  bool recorded_ = false;
+  std::vector<std::unique_ptr<std::byte[]>> bounces_;
+  std::vector<std::shared_ptr<const void>> kept_;
+};
+
+/// One place and one source of equal length.
+struct Pair {
+  std::byte* to = nullptr;
+  Source from;
+};
+
+/// What one step copies.
+std::vector<Pair> pairs_of(std::span<const iovec> to, std::span<const Source> from) {
+  std::vector<Pair> pairs;
+  const bool hosts = std::any_of(from.begin(), from.end(), [](const Source& source) { return !source.gpu; });
+  std::uint64_t left = hosts ? bounce_bytes : gpu_step_bytes;
+  std::uint64_t done_to = 0, done_from = 0;
+  for (std::size_t i = 0, j = 0;
+       i < to.size() && j < from.size() && left > 0 && pairs.size() < most_gpu_pieces;) {
+    const std::uint64_t bytes = std::min({to[i].iov_len - done_to, from[j].bytes - done_from, left});
+    pairs.push_back({static_cast<std::byte*>(to[i].iov_base) + done_to,
+                     {from[j].address + done_from, bytes, from[j].gpu}});
+    left -= bytes;
+    done_to += bytes;
+    done_from += bytes;
+    if (done_to == to[i].iov_len) ++i, done_to = 0;
+    if (done_from == from[j].bytes) ++j, done_from = 0;
+  }
+  return pairs;
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------ what is shown
+
+Result<void> ShmStream::send_packet(const cuda_ipc::ShowPacket& packet, std::span<const int> descriptors) {
+  const std::string bytes = encode(packet);
+  return socket_.send(std::as_bytes(std::span(bytes)), descriptors);
+}
+
+Result<void> ShmStream::show(const stream::RegisteredMemory& memory) {
+  if (shown_.contains(memory.id)) return {};
+  HEADRACE_TRY(gpu, ways_.gpus->open(*memory.device));
+  const auto address = reinterpret_cast<cuda::Address>(memory.base);
+  HEADRACE_TRY(shared, gpu::share_memory(*gpu->device, address, static_cast<std::size_t>(memory.length)));
+  if (shared.pieces.size() > cuda_ipc::max_shown_pieces)
+    return make_error(Code::not_supported, "{} bytes of GPU memory are in {} pieces, at most {} can be shown",
+                      memory.length, shared.pieces.size(), cuda_ipc::max_shown_pieces);
+  cuda_ipc::ShowPacket packet{.memory = memory.id,
+                              .gpu = gpu->mark,
+                              .address = address,
+                              .bytes = memory.length,
+                              .offset = shared.offset,
+                              .pieces = static_cast<std::uint32_t>(shared.pieces.size()),
+                              .handle = shared.handle};
+  std::size_t at = 0;
+  do {
+    std::vector<int> descriptors;
+    packet.piece_bytes.clear();
+    for (; at < shared.pieces.size() && descriptors.size() < UnixSocket::max_descriptors; ++at) {
+      descriptors.push_back(shared.pieces[at].descriptor.get());
+      packet.piece_bytes.push_back(shared.pieces[at].bytes);
+    }
+    HEADRACE_TRY_VOID(send_packet(packet, descriptors));
+  } while (at < shared.pieces.size());
+  shown_.insert(memory.id);
+  return {};
+}
+
+/// A peer that takes no packet now keeps the memory open until it goes.
+void ShmStream::hide(std::uint32_t memory) {
+  if (shown_.erase(memory) == 0) return;
+  static_cast<void>(send_packet({.memory = memory, .shows = false}, {}));
+}
+
+/// Takes one packet of the peer; false: there is none. One that cannot be ends it.
+bool ShmStream::take_packet() {
+  std::array<std::byte, cuda_ipc::max_show_bytes> bytes;
+  auto came = socket_.receive(bytes);
+  if (!came && came.code() == Code::would_block) return false;
+  if (came && ways_.gpus != nullptr) {
+    auto packet = cuda_ipc::read_show_packet({reinterpret_cast<const char*>(bytes.data()), came->bytes},
+                                             came->descriptors.size());
+    if (packet && shown_to_us_.take(std::move(*packet), std::move(came->descriptors))) return true;
+  }
+  hung_up_ = true;
+  return false;
+}
+
+// ------------------------------------------------------------------ copies
+
+/// The GPU that copies: ours, if one takes part, else one like the peer's.
+Result<std::shared_ptr<const CopyGpu>> ShmStream::gpu_for(std::span<const Source> from,
+                                                          std::optional<int> gpu) {
+  if (gpu) return ways_.gpus->open(*gpu);
+  for (const Source& source : from)
+    if (source.gpu) return ways_.gpus->like(shown_to_us_.gpu_of(source.address, source.bytes).value_or(0));
+  return ways_.gpus->open(0);
+}
+
+Result<stream::Stream::Begun> ShmStream::begin_copy(std::span<const iovec> to, std::span<const Source> from,
+                                                    std::optional<int> gpu) {
+  if (ways_.gpus == nullptr) return make_error(Code::not_supported, "this NIC copies host memory alone");
+  while (take_packet()) {  // what is named was shown before
+  }
+  HEADRACE_TRY(copier, gpu_for(from, gpu));
+  HEADRACE_TRY(event, gpu::Event::make(copier->device));
+  auto copies = std::make_unique<QueuedCopies>(copier, std::move(event));
+  std::uint64_t bytes = 0;
+  for (const Pair& pair : pairs_of(to, from)) {
+    std::uint64_t address = 0;
+    if (pair.from.gpu) {
+      HEADRACE_TRY(reached, shown_to_us_.reach(*copier, pair.from.address, pair.from.bytes));
+      address = reached.address;
+      copies->keep(std::move(reached.mapping));
+    } else {
+      HEADRACE_TRY(bounced, fetch_whole(copies->bounce(pair.from.bytes), pair.from));
+      address = reinterpret_cast<std::uintptr_t>(bounced);
+    }
+    HEADRACE_TRY_VOID(copies->queue(pair.to, address, pair.from.bytes));
+    bytes += pair.from.bytes;
+  }
+  HEADRACE_TRY_VOID(copies->mark());
+  return Begun{std::move(copies), bytes};
+}
+
+/// All bytes of a place in the peer's host memory.
+Result<std::byte*> ShmStream::fetch_whole(std::byte* to, const Source& from) {
+  for (std::uint64_t done = 0; done < from.bytes;) {
+    const auto left = static_cast<std::size_t>(from.bytes - done);
+    const iovec here{to + done, left};
+    const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(from.address + done)), left};
+    HEADRACE_TRY(n, fetch({&here, 1}, {&there, 1}));
+    done += n;
+  }
+  return to;
+}
+
+}  // namespace headrace::rail::shm
