@@ -18,7 +18,8 @@ class PeerGroup;
 
 /// A group by hand.
 struct FabricGroupOptions {
-  /// Names of network cards or interfaces ("mlx5_0", "eth0"), or local IP addresses, each once.
+  /// Names of network cards or interfaces ("mlx5_0", "eth0"), or local IP addresses, each once. "this host":
+  /// shared memory, for peers of this user on this host.
   std::vector<std::string> nics;
   std::vector<unsigned> cpus = {};  ///< of its worker; empty: those near the device
   std::optional<int> device = {};   ///< the GPU; nullopt: host memory
@@ -32,7 +33,7 @@ enum class FabricSpin : std::uint8_t {
 
 struct FabricOptions {
   /// A group for each of these GPUs, by ordinal, with the network cards near it. Empty: one group for host
-  /// memory, that of the NUMA node of the calling thread.
+  /// memory, that of the NUMA node of the calling thread. Each has "this host", too.
   std::vector<int> devices = {};
   unsigned nics_per_group = 0;  ///< 0: all cards near it
   /// Instead of `devices`.

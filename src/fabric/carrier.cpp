@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::uint64_t look_while_busy_ns = 5'000'000;
 constexpr std::uint64_t look_while_linked_ns = 250'000'000;
+constexpr std::size_t most_regions = 256;  // of a peer, that no post uses
 
 Error canceled(std::string why) { return Error{Code::canceled, std::move(why), no_page}; }
 
@@ -79,7 +80,7 @@ Result<void> Carrier::begin(const std::shared_ptr<Part>& part) {
   HEADRACE_TRY(peer, peer_at(part->setup.owner));
   if (part->setup.there != nullptr) {
     HEADRACE_TRY(region, region_of(*peer, *part->setup.there));
-    part->aim(region);
+    part->aim(*region);
   }
   part->link = peer->link;
   const Status posted = peer->link->post(part->request(), part->setup.plan);
@@ -101,13 +102,23 @@ Result<Carrier::Peer*> Carrier::peer_at(const NicList& owner) {
   return &peer;
 }
 
-Result<rail::RemoteRegion*> Carrier::region_of(Peer& peer, const DescriptorParts& there) {
-  auto& region = peer.regions[there.keys];
-  if (region == nullptr) {
-    HEADRACE_TRY(loaded, rail::Engine::load(there.keys));
-    region = std::make_unique<rail::RemoteRegion>(std::move(loaded));
-  }
-  return region.get();
+Result<KnownRegion*> Carrier::region_of(Peer& peer, const DescriptorParts& there) {
+  if (const auto known = peer.regions.find(there.keys); known != peer.regions.end())
+    return known->second.get();
+  HEADRACE_TRY(loaded, rail::Engine::load(there.keys));
+  if (peer.regions.size() >= most_regions) drop_unused_regions(peer);
+  auto made = std::make_unique<KnownRegion>();
+  static_cast<rail::RemoteRegion&>(*made) = std::move(loaded);
+  return peer.regions.emplace(there.keys, std::move(made)).first->second.get();
+}
+
+/// Peers may register memory anew for each post.
+void Carrier::drop_unused_regions(Peer& peer) {
+  std::erase_if(peer.regions, [&](const auto& each) {
+    if (each.second->parts > 0) return false;
+    peer.link->unload(*each.second);
+    return true;
+  });
 }
 
 void Carrier::peers_have_told(Work& work) {
@@ -188,6 +199,7 @@ void Carrier::part_ended(const Ended& ended) {
   if (parts_.erase(&part->request()) == 0) return;
   const std::shared_ptr<Work> work = std::exchange(part->work, nullptr);
   std::erase(work->run.parts, part);
+  if (part->aimed != nullptr) --part->aimed->parts;
   if (!ended.status.ok() && !work->run.failed) {
     const auto lost = lost_.find(part->link);
     std::string why = ended.why;
@@ -198,11 +210,10 @@ void Carrier::part_ended(const Ended& ended) {
     work->run.failed =
         std::move(error).within(fmt::format("{} to {}", work->setup.what, name_of(part->setup.owner)));
   }
-  if (part->setup.here != nullptr) {
-    --part->setup.here->parts;
-    tell_if_quiet(part->setup.here);
-  }
   finish_if_over(*work);
+  if (part->setup.here == nullptr) return;
+  --part->setup.here->parts;
+  tell_if_quiet(part->setup.here);
 }
 
 void Carrier::finish_if_over(Work& work) {
@@ -265,6 +276,12 @@ std::vector<rail::Health> Carrier::health() const {
   return all;
 }
 
+std::size_t Carrier::held() const {
+  std::size_t regions = 0;
+  for (const auto& [owner, peer] : peers_) regions += peer.regions.size();
+  return works_.size() + parts_.size() + links_.size() + leaving_.size() + regions;
+}
+
 // ------------------------------------------------------------------ the end
 
 void Carrier::begin_close() {
@@ -285,14 +302,14 @@ void Carrier::close() {
   }
   links_.clear();
   lost_.clear();
-  peers_.clear();
-  leaving_.clear();
   const Error cause = canceled("the fabric was closed");
   const auto works = works_;
   for (const auto& [plain, work] : works) stop(*work, cause);
   for (const auto& [request, part] : parts_) ended_.push_back({part, {Code::canceled}, {}});
   settle();
   for (const auto& [plain, work] : works) finish_if_over(*work);
+  peers_.clear();
+  leaving_.clear();
   for (const auto& [memory, quiet] : waiting_for_memory_) quiet();
   waiting_for_memory_.clear();
 }

@@ -69,13 +69,13 @@ class Carrier final : rail::EngineEvents {
   [[nodiscard]] std::vector<int> descriptors() const;
   [[nodiscard]] std::uint64_t next_look_ns() const;
   [[nodiscard]] std::vector<rail::Health> health() const;
-  /// Posts and links, lost ones apart: to see that nothing stays behind.
-  [[nodiscard]] std::size_t held() const { return works_.size() + parts_.size() + links_.size(); }
+  /// Posts, links, and memories of peers: to see that nothing stays behind.
+  [[nodiscard]] std::size_t held() const;
 
  private:
   struct Peer {
     rail::Link* link = nullptr;
-    std::unordered_map<std::string, std::unique_ptr<rail::RemoteRegion>> regions;  // by key
+    std::unordered_map<std::string, std::unique_ptr<KnownRegion>> regions;  // by key
   };
   struct Ended {
     std::shared_ptr<Part> part;
@@ -93,7 +93,8 @@ class Carrier final : rail::EngineEvents {
 
   Result<void> begin(const std::shared_ptr<Part>& part);
   Result<Peer*> peer_at(const NicList& owner);
-  Result<rail::RemoteRegion*> region_of(Peer& peer, const DescriptorParts& there);
+  Result<KnownRegion*> region_of(Peer& peer, const DescriptorParts& there);
+  static void drop_unused_regions(Peer& peer);
   void settle();
   void part_ended(const Ended& ended);
   static void stop(Work& work, const Error& cause);

@@ -6,8 +6,8 @@
 #include "fabric/buffer_pool.hpp"
 #include "fabric/groups.hpp"
 #include "fabric/metered_provider.hpp"
+#include "fabric/open_nics.hpp"
 #include "fabric/peer_group.hpp"
-#include "rail/tcp/provider.hpp"
 
 #include <algorithm>
 #include <future>
@@ -23,29 +23,6 @@ std::string kind_of(const rail::Provider& provider) {
   return address.substr(0, address.find(':'));
 }
 
-Result<OpenGroup> open_group(const GroupPlan& plan) {
-  OpenGroup group;
-  group.shown.device = plan.device;
-  group.shown.cpus = plan.cpus;
-  std::vector<FabricNic> left_out;
-  for (const GroupPlan::Nic& nic : plan.nics) {
-    auto provider = rail::tcp::TcpProvider::open(nic.where);
-    if (provider) {
-      group.shown.nics.push_back({.name = nic.name, .provider = {}, .address = {}, .why = {}});
-      group.providers.push_back(std::move(*provider));
-    } else if (plan.by_hand) {
-      return std::move(provider.error()).within("open network card " + nic.name);
-    } else {
-      left_out.push_back({.name = nic.name, .provider = {}, .address = {}, .why = provider.error().message});
-    }
-  }
-  if (group.providers.empty())
-    return make_error(Code::not_found, "no network card could be opened; {}: {}", left_out.front().name,
-                      left_out.front().why);
-  std::ranges::move(left_out, std::back_inserter(group.shown.nics));
-  return group;
-}
-
 }  // namespace
 
 // ------------------------------------------------------------------ opening and closing
@@ -57,7 +34,7 @@ Result<Fabric> Core::open(const FabricOptions& options) {
   HEADRACE_TRY(plans, plan_groups(options, this_machine(has_devices)));
   std::vector<OpenGroup> groups;
   for (const GroupPlan& plan : plans) {
-    HEADRACE_TRY(group, open_group(plan));
+    HEADRACE_TRY(group, open_nics(plan));
     groups.push_back(std::move(group));
   }
   CoreSetup setup;

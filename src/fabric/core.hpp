@@ -9,6 +9,7 @@
 #include "fabric/callbacks.hpp"
 #include "fabric/carrier.hpp"
 #include "fabric/expectations.hpp"
+#include "fabric/open_nics.hpp"
 #include "fabric/part.hpp"
 #include "fabric/worker.hpp"
 #include "telemetry/telemetry.hpp"
@@ -24,12 +25,6 @@
 #include <vector>
 
 namespace headrace::fabric {
-
-/// A group whose NICs are open.
-struct OpenGroup {
-  FabricGroup shown;  ///< its NICs: those of the providers first, in their order
-  std::vector<std::unique_ptr<rail::Provider>> providers;
-};
 
 struct CoreSetup {
   std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();

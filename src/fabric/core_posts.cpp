@@ -47,6 +47,10 @@ Result<rail::PostPlan> Core::plan_of(const FabricPost& post, std::size_t group, 
   HEADRACE_TRY_VOID(check_immediate(post));
   const auto nics = static_cast<std::uint32_t>(
       std::ranges::count_if(groups_[group].nics, [](const FabricNic& nic) { return !nic.provider.empty(); }));
+  const bool has_near = std::ranges::any_of(groups_[group].nics, [](const FabricNic& nic) {
+    return nic.name == this_host && !nic.provider.empty();
+  });
+  const std::uint32_t cards = has_near && nics > 1 ? nics - 1 : nics;
   rail::PostPlan plan;
   if (post.spread == FabricSpread::in_turn) plan.spread = rail::Spread::in_turn;
   if (post.spread == FabricSpread::pinned) {
@@ -58,12 +62,12 @@ Result<rail::PostPlan> Core::plan_of(const FabricPost& post, std::size_t group, 
   }
   if (post.spread == FabricSpread::by_peer && target) {
     plan.spread = rail::Spread::pinned;
-    plan.pinned_nic = static_cast<std::uint32_t>(*target % nics);
+    plan.pinned_nic = static_cast<std::uint32_t>(*target % cards);
   }
   if (!post.immediate) return plan;
   std::uint64_t amount = 1;
   if (post.count_by == FabricCountBy::page) amount = std::max<std::uint64_t>(pages, 1);
-  if (post.count_by == FabricCountBy::shard) amount = nics;
+  if (post.count_by == FabricCountBy::shard) amount = cards;
   if (amount > UINT32_MAX)
     return make_error(Code::invalid_argument, "{} pages are counted: at most {} of one post are", amount,
                       UINT32_MAX);

@@ -13,7 +13,7 @@
 namespace headrace::fabric {
 namespace {
 
-/// Where a machine has no network card, or none with an address: peers of this host are reached all the same.
+/// Where a machine has no network card, or none with an address: processes of other users, too, are reached.
 constexpr const char* loopback = "127.0.0.1";
 
 const TopologyGroup* group_of_device(const DetectedTopology& topology, int device) {
@@ -63,6 +63,7 @@ GroupPlan near_group(const TopologyGroup* near, std::optional<int> device, unsig
     if (usable) plan.nics.push_back({nic.name, *with_address});
   }
   if (plan.nics.empty()) plan.nics.push_back({"lo", loopback});
+  plan.nics.push_back({this_host, {}});
   return plan;
 }
 
@@ -109,6 +110,7 @@ Result<void> check_near(const std::string& name, int device, const Machine& mach
 
 /// What the provider of sockets opens.
 Result<std::string> where_of(const std::string& name, const Machine& machine) {
+  if (name == this_host) return std::string();
   for (const TopologyGroup& group : machine.topology.groups)
     for (const TopologyNic& nic : group.nics)
       for (const std::string& interface : nic.interfaces)
@@ -128,7 +130,8 @@ Result<GroupPlan> hand_group(const FabricGroupOptions& given, const Machine& mac
   for (const std::string& name : given.nics) {
     HEADRACE_TRY(where, where_of(name, machine));
     if (given.device) HEADRACE_TRY_VOID(check_near(name, *given.device, machine));
-    const auto [at, added] = taken.emplace(machine.address_of(where).value_or(where), name);
+    const auto [at, added] =
+        taken.emplace(where.empty() ? name : machine.address_of(where).value_or(where), name);
     if (!added)
       return make_error(Code::invalid_argument, "network card {} is given twice{}: name each once", name,
                         at->second == name ? "" : " (once as " + at->second + ")");

@@ -14,11 +14,14 @@
 
 namespace headrace::fabric {
 
+/// The NIC of peers of this host: shared memory.
+inline constexpr const char* this_host = "this host";
+
 /// A group before its NICs are opened.
 struct GroupPlan {
   struct Nic {
     std::string name;   ///< as the topology or the caller names it
-    std::string where;  ///< an interface or a local address, for the provider of sockets
+    std::string where;  ///< an interface or a local address, for the provider of sockets; empty: this_host
   };
   std::optional<int> device;
   std::vector<unsigned> cpus;

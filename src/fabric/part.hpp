@@ -30,6 +30,11 @@ struct PageRows {
                                          std::uint64_t count, std::uint64_t memory_bytes,
                                          std::string_view side);
 
+/// A peer's memory on one link.
+struct KnownRegion : rail::RemoteRegion {
+  std::size_t parts = 0;  ///< that use it
+};
+
 /// Stays in place while it is posted.
 class Part {
  public:
@@ -49,11 +54,16 @@ class Part {
 
   [[nodiscard]] rail::Request& request() { return request_; }
   /// Before it is posted, if there is one. It outlives the post.
-  void aim(rail::RemoteRegion* region) { there_region_ = region; }
+  void aim(KnownRegion& region) {
+    aimed = &region;
+    ++region.parts;
+    there_region_ = static_cast<rail::RemoteRegion*>(&region);
+  }
 
   const Setup setup;
   std::shared_ptr<Work> work;  ///< the worker resets it at the end
   // Of the worker.
+  KnownRegion* aimed = nullptr;
   rail::Link* link = nullptr;  ///< that has it
   std::optional<Error> cause;  ///< why it was canceled, without the others
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <stdexcept>
@@ -233,6 +234,42 @@ TEST(FabricEnds, a_fabric_is_closed_from_any_thread_at_any_moment) {
     if (round % 2 == 1) stop = true;
     for (auto& thread : threads) thread.join();
   }
+}
+
+TEST(FabricEnds, memories_and_peers_of_the_past_leave_nothing_behind) {
+  Fabric here = open_at({"127.0.0.1"}), there = open_at({"127.0.0.1"});
+  Block source(here, std::vector<std::uint8_t>(64), FabricAccess::local);
+  auto& worker = fabric::Core::of(here)->worker(0);
+  std::size_t most = 0;
+  for (int i = 0; i < 400; ++i) {
+    Block target(there, std::vector<std::uint8_t>(64), FabricAccess::writable);
+    expect_done(here.write(source.memory, 0, target.memory.descriptor(), 0, 64));
+    ASSERT_TRUE(there.deregister(target.memory));
+    if (i % 20 == 0)
+      ASSERT_TRUE(worker.run([&](fabric::Carrier& carrier) { most = std::max(most, carrier.held()); }));
+  }
+  EXPECT_LE(most, 300U);
+  there.close();
+  for (std::size_t held = 1; held > 0;)  // until the link is lost
+    ASSERT_TRUE(worker.run([&](fabric::Carrier& carrier) { held = carrier.held(); }));
+}
+
+TEST(FabricEnds, peers_of_this_host_are_reached_unasked) {
+  Fabric here = value_of(Fabric::open()), there = value_of(Fabric::open());
+  const auto nics = here.groups().at(0).nics;
+  const auto near = std::ranges::find(nics, "this host", &FabricNic::name);
+  ASSERT_NE(near, nics.end());
+  ASSERT_EQ(near->provider, "shm") << near->why;
+  EXPECT_TRUE(near->up);
+  std::mt19937_64 random(7);
+  Block source(here, random_bytes(300'000, random), FabricAccess::local);
+  Block target(there, std::vector<std::uint8_t>(300'000), FabricAccess::writable);
+  expect_done(here.write(source.memory, 0, target.memory.descriptor(), 0, 10));  // all are connected
+  const auto counter = [&] { return here.telemetry().counters.at("fabric.this host.written_bytes"); };
+  const std::uint64_t before = counter();
+  expect_done(here.write(source.memory, 0, target.memory.descriptor(), 0, 300'000));
+  EXPECT_EQ(source.bytes, target.bytes);
+  EXPECT_EQ(counter() - before, 300'000U);
 }
 
 TEST(FabricEnds, a_worker_without_work_sleeps) {

@@ -141,7 +141,7 @@ struct ReusedSource {
   }
   void reuse() { std::ranges::fill(two.here_block->bytes, std::uint8_t{0xDD}); }
   [[nodiscard]] bool seen_at_target() {
-    for (int i = 0; i < 300; ++i) two.step();
+    for (int i = 0; i < 300 && two.net->pending() > 0; ++i) two.step();
     return std::ranges::find(two.there_block->bytes, 0xDD) != two.there_block->bytes.end();
   }
   FakeFabrics& two;
@@ -165,7 +165,7 @@ TEST(FabricFaults, a_deadline_ends_a_post_when_its_memory_is_quiet) {
 }
 
 TEST(FabricFaults, a_failure_is_not_told_while_another_network_card_still_writes) {
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     FakeFabrics two(seed);
     ReusedSource source(two);
     two.net->set_faults({.shortest = 1us, .longest = 50ms});
@@ -180,7 +180,7 @@ TEST(FabricFaults, a_failure_is_not_told_while_another_network_card_still_writes
 }
 
 TEST(FabricFaults, a_canceled_post_leaves_its_memory_quiet) {
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     FakeFabrics two(seed);
     ReusedSource source(two);
     two.net->set_faults({.shortest = 1us, .longest = 20ms, .doubled_percent = 20});
@@ -195,13 +195,13 @@ TEST(FabricFaults, a_canceled_post_leaves_its_memory_quiet) {
 }
 
 TEST(FabricFaults, every_immediate_is_counted_once_whatever_the_network_does) {
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     FakeFabrics two(seed);
     auto expectation = value_of(two.there.expect({1, 0}, 1));
     two.net->set_faults({.shortest = 1us, .longest = 5ms, .doubled_percent = 20, .lost_percent = 2});
     std::vector<FabricWork> works;
     std::uint64_t done = 0;
-    for (std::uint64_t i = 0; i < 30; ++i) {
+    for (std::uint64_t i = 0; i < 20; ++i) {
       works.push_back(two.write((i % 16) << 16, two.random() % (1 << 16), counted(1)));
       for (int steps = 0; steps < 20; ++steps) two.step();
       if (i % 10 == 5)

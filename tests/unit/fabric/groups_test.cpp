@@ -70,23 +70,24 @@ TEST(FabricGroups, a_device_gets_the_network_cards_and_CPUs_near_it) {
   const auto plans = plan_groups({.devices = {1, 0}}, two_gpus());
   ASSERT_TRUE(plans);
   ASSERT_EQ(plans->size(), 2U);
-  EXPECT_EQ(names_of(plans->at(0)), (Names{"mlx5_2 by ens2", "mlx5_3 by ens3"})) << "each card once";
+  EXPECT_EQ(names_of(plans->at(0)), (Names{"mlx5_2 by ens2", "mlx5_3 by ens3", "this host by "}))
+      << "each card once";
   EXPECT_EQ(plans->at(0).device, 1);
   EXPECT_EQ(plans->at(0).cpus, std::vector<unsigned>{1});
-  EXPECT_EQ(names_of(plans->at(1)), (Names{"mlx5_0 by ens0", "mlx5_1 by ens1"}));
+  EXPECT_EQ(names_of(plans->at(1)), (Names{"mlx5_0 by ens0", "mlx5_1 by ens1", "this host by "}));
 }
 
 TEST(FabricGroups, the_number_of_network_cards_is_limited) {
   const auto plans = plan_groups({.devices = {0}, .nics_per_group = 1}, two_gpus());
   ASSERT_TRUE(plans);
-  EXPECT_EQ(names_of(plans->at(0)), Names{"mlx5_0 by ens0"});
+  EXPECT_EQ(names_of(plans->at(0)), (Names{"mlx5_0 by ens0", "this host by "}));
 }
 
 TEST(FabricGroups, host_memory_has_the_group_of_the_calling_threads_node) {
   const auto plans = plan_groups({}, two_gpus());
   ASSERT_TRUE(plans);
   ASSERT_EQ(plans->size(), 1U);
-  EXPECT_EQ(names_of(plans->at(0)), Names{"eth0 by eth0"})
+  EXPECT_EQ(names_of(plans->at(0)), (Names{"eth0 by eth0", "this host by "}))
       << "those without an address are no way for sockets";
   EXPECT_EQ(plans->at(0).cpus, (std::vector<unsigned>{2, 3}));
   EXPECT_FALSE(plans->at(0).device);
@@ -97,16 +98,17 @@ TEST(FabricGroups, a_machine_without_network_cards_reaches_its_own_host) {
   machine.topology.groups.clear();
   const auto plans = plan_groups({}, machine);
   ASSERT_TRUE(plans);
-  EXPECT_EQ(names_of(plans->at(0)), Names{"lo by 127.0.0.1"});
+  EXPECT_EQ(names_of(plans->at(0)), (Names{"lo by 127.0.0.1", "this host by "}));
 }
 
 TEST(FabricGroups, groups_by_hand_are_as_they_say) {
   FabricOptions options;
-  options.groups = {{.nics = {"mlx5_2", "ens3"}, .device = 1}, {.nics = {"eth0"}, .cpus = {3}}};
+  options.groups = {{.nics = {"mlx5_2", "ens3"}, .device = 1}, {.nics = {"eth0", "this host"}, .cpus = {3}}};
   const auto plans = plan_groups(options, two_gpus());
   ASSERT_TRUE(plans) << plans.error().message;
   EXPECT_EQ(names_of(plans->at(0)), (Names{"mlx5_2 by ens2", "ens3 by ens3"}));
   EXPECT_EQ(plans->at(0).cpus, std::vector<unsigned>{1}) << "near the device";
+  EXPECT_EQ(names_of(plans->at(1)), (Names{"eth0 by eth0", "this host by "}));
   EXPECT_EQ(plans->at(1).cpus, std::vector<unsigned>{3});
 }
 
