@@ -315,7 +315,7 @@ void Link::look_for_rails(std::uint64_t now_ns) {
 
 /// Of a link that is lost: of each rail, or of the link as a whole.
 std::string Link::reasons() const {
-  if (ends()) return fmt::format("{}: {}", peer_name(), ends_why_);
+  if (ends()) return ends_why_;
   std::string all;
   for (const Rail& rail : rails_)
     all += fmt::format("{}{} to its NIC {}: {}", all.empty() ? "" : "; ",

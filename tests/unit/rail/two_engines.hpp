@@ -86,6 +86,8 @@ class EnginePair {
 
   /// Lets both engines work, and time pass.
   virtual void step() = 0;
+  /// Where side 0 finds side 1.
+  [[nodiscard]] virtual std::string address_of_1() { return sides[1].engine->address(); }
 
   void open(int side, std::vector<std::unique_ptr<Provider>> providers, const Clock& clock,
             const LinkOptions& options) {
@@ -94,7 +96,7 @@ class EnginePair {
     sides[side].engine = std::move(*opened);
   }
   void connect() {
-    auto link = sides[0].engine->connect(sides[1].engine->address());
+    auto link = sides[0].engine->connect(address_of_1());
     ASSERT_TRUE(link);
     sides[0].link = *link;
     ASSERT_TRUE(until([&] {
