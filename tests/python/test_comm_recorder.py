@@ -109,9 +109,51 @@ def run_rank_of_the_environment(rank, program, folder):
     program(headrace.new_comm(rank=rank, size=SIZE, meeting=f"file://{folder}/meeting", timeout=60))
 
 
-def analysis(program, folder, run=run_rank):
-    """Runs the program on ranks that are processes. Returns what fr_trace says to their dumps."""
+# For each folder that it reads, a child runs fr_trace, and its exit code is printed.
+ANALYZER = """
+import os, sys
+from torch.distributed.flight_recorder import fr_trace
+for line in sys.stdin:
+    folder = line.rstrip()
+    child = os.fork()
+    if child == 0:
+        said = os.open(f"{folder}.said", os.O_WRONLY | os.O_CREAT)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        sys.exit(fr_trace.main([folder]))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def analyzer():
+    """A process that has imported torch's analyzer: each import takes seconds."""
     pytest.importorskip("torch")
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", ANALYZER]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def analysis(analyzer, tmp_path):
+    """Call it with a program of ranks, to get what fr_trace says to their dumps."""
+
+    def of(program, run=run_rank):
+        run_ranks(program, tmp_path, run)
+        analyzer.stdin.write(f"{tmp_path}/traces\n")
+        analyzer.stdin.flush()
+        code = analyzer.stdout.readline()
+        said = (tmp_path / "traces.said").read_text()
+        assert code == "0\n", said
+        return said
+
+    return of
+
+
+def run_ranks(program, folder, run):
+    """Runs the program on ranks that are processes."""
     for name in ("meeting", "traces"):
         (folder / name).mkdir()
     context = multiprocessing.get_context("spawn")
@@ -121,20 +163,11 @@ def analysis(program, folder, run=run_rank):
     for process in ranks:
         process.join(100)
         assert process.exitcode == 0
-    return analyze(folder / "traces")
-
-
-def analyze(folder):
-    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    return said
 
 
 @pytest.mark.parametrize("run", [run_rank, run_rank_of_the_environment])
-def test_fr_trace_names_the_operation_and_the_rank_that_has_not_come(run, tmp_path):
-    said = analysis(leave_out_one, tmp_path, run)
+def test_fr_trace_names_the_operation_and_the_rank_that_has_not_come(analysis, run):
+    said = analysis(leave_out_one, run)
     assert "Not all ranks joining collective, sequence number: 4" in said
     assert "collective: gloo:all_reduce" in said
     assert "missing ranks: {1}" in said
@@ -142,24 +175,24 @@ def test_fr_trace_names_the_operation_and_the_rank_that_has_not_come(run, tmp_pa
     assert "collective state: started" in said
 
 
-def test_fr_trace_names_the_message_that_nobody_has_received(tmp_path):
-    said = analysis(send_one_too_many, tmp_path)
+def test_fr_trace_names_the_message_that_nobody_has_received(analysis):
+    said = analysis(send_one_too_many)
     assert "Not all ranks joining collective, sequence number: 2" in said
     assert "group info: world 0->2" in said
     assert "collective: gloo:send 0->1" in said
     assert "missing ranks: {2}" in said
 
 
-def test_fr_trace_names_the_counts_that_differ(tmp_path):
-    said = analysis(mix_up_counts, tmp_path)
+def test_fr_trace_names_the_counts_that_differ(analysis):
+    said = analysis(mix_up_counts)
     assert "Collective sequence number: 3 has errors" in said
     assert "SIZE_OR_SYNTAX_MISMATCH" in said
     assert "[[3]]" in said
     assert "[[30000]]" in said
 
 
-def test_fr_trace_finds_no_error_in_a_run_of_all_operations(tmp_path):
-    said = analysis(use_everything, tmp_path)
+def test_fr_trace_finds_no_error_in_a_run_of_all_operations(analysis):
+    said = analysis(use_everything)
     assert "Not all ranks" not in said
     assert "error" not in said.lower()
 
