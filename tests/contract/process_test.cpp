@@ -153,14 +153,26 @@ TEST_P(Processes, messages_go_both_ways_in_order) {
   }
 }
 
+/// The memory of traffic at this end. A test fills it once, also for a peer that lives several times.
+struct TrafficMemory {
+  static constexpr std::uint64_t bytes = 8 << 20;
+
+  static Memory::Kind kind_of(std::size_t i) {
+    return i % 2 == 0 ? Memory::Kind::plain : Memory::Kind::shared;
+  }
+  TrafficMemory() {
+    for (std::size_t i = 0; i < 4; ++i) memories.push_back(std::make_unique<Memory>(kind_of(i), bytes, i));
+  }
+  std::vector<std::unique_ptr<Memory>> memories;
+};
+
 /// Requests large and small that are in flight when something happens to the peer.
 struct Traffic {
-  Traffic(Instance& a, const Link& ab, PeerProcess& b) {
-    constexpr std::uint64_t bytes = 8 << 20;
-    for (std::uint64_t i = 0; i < 4; ++i) {
-      const Memory::Kind kind = i % 2 == 0 ? Memory::Kind::plain : Memory::Kind::shared;
-      memories.push_back(std::make_unique<Memory>(kind, bytes, i));
-      regions.push_back(std::make_unique<Region>(a, *memories.back()));
+  Traffic(const TrafficMemory& memory, Instance& a, const Link& ab, PeerProcess& b) {
+    constexpr std::uint64_t bytes = TrafficMemory::bytes;
+    for (std::uint64_t i = 0; i < memory.memories.size(); ++i) {
+      const Memory::Kind kind = TrafficMemory::kind_of(i);
+      regions.push_back(std::make_unique<Region>(a, *memory.memories[i]));
       remotes.push_back(std::make_unique<Remote>(ab, b.region(kind, bytes, i)));
       const std::uint64_t page = i < 2 ? 4096 : 1 << 20;
       requests.push_back(std::make_unique<Request>(a, i % 2 == 0 ? HEADRACE_WRITE : HEADRACE_READ, &ab,
@@ -169,7 +181,6 @@ struct Traffic {
                                                    bytes / page));
     }
   }
-  std::vector<std::unique_ptr<Memory>> memories;
   std::vector<std::unique_ptr<Region>> regions;
   std::vector<std::unique_ptr<Remote>> remotes;
   std::vector<std::unique_ptr<Request>> requests;
@@ -187,6 +198,7 @@ void expect_the_end(World& world, Traffic& traffic, Instance& a, const Link& ab,
 }
 
 TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
+  const TrafficMemory memory;
   const auto a = open();
   int lost_posts = 0;
   const Deadline deadline = Deadline::after(World::default_limit);
@@ -194,7 +206,7 @@ TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
   for (int life = 0; life < 10 || (lost_posts == 0 && !deadline.expired()); ++life) {
     const auto b = start_peer();
     Link ab = connect(*a, *b);
-    Traffic traffic(*a, ab, *b);
+    Traffic traffic(memory, *a, ab, *b);
     ASSERT_TRUE(traffic.requests[0]->run().status.ok());
     for (const auto& request : traffic.requests) request->post("for nobody");
     for (int i = 0; i < life % 10; ++i) (void)world.progress();
@@ -207,10 +219,11 @@ TEST_P(Processes, a_killed_peer_ends_every_post_and_its_next_life_is_reached) {
 }
 
 TEST_P(Processes, a_peer_that_forks_goes_on_and_is_lost_when_it_dies_though_its_child_lives) {
+  const TrafficMemory memory;
   const auto a = open();
   const auto b = start_peer();
   Link ab = connect(*a, *b);
-  Traffic traffic(*a, ab, *b);
+  Traffic traffic(memory, *a, ab, *b);
   for (const auto& request : traffic.requests) request->post("before");
   b->ask("fork");
   for (const auto& request : traffic.requests) ASSERT_TRUE(request->wait().status.ok());
@@ -248,13 +261,14 @@ TEST_P(Processes, links_to_a_process_that_is_gone_fail) {
 }
 
 TEST_P(Processes, posts_to_a_stopped_peer_end_soon_after_they_are_canceled) {
+  const TrafficMemory memory;
   const auto a = open();
   int canceled_in_flight = 0;
   const Deadline deadline = Deadline::after(World::default_limit);
   for (int round = 0; round < 3 || (canceled_in_flight == 0 && !deadline.expired()); ++round) {
     const auto b = start_peer();
     Link ab = connect(*a, *b);
-    Traffic traffic(*a, ab, *b);
+    Traffic traffic(memory, *a, ab, *b);
     b->signal(SIGSTOP);
     for (const auto& request : traffic.requests) request->post();
     for (int i = 0; i < round % 3 * 10; ++i) (void)world.progress();
