@@ -47,6 +47,10 @@ class PyAgent {
     return take(call(std::forward<Call>(what)));
   }
 
+  /// The agent, for an object that uses it as long as it lives. Raises invalid_argument if it is closed. The
+  /// last reference goes without the GIL.
+  [[nodiscard]] std::shared_ptr<headrace::Agent> shared() const { return open(); }
+
   std::shared_ptr<Callable> notification_callback, namespace_callback;
   std::unordered_map<std::uint32_t, std::pair<std::weak_ptr<HeldGroup>, std::size_t>> groups;
 

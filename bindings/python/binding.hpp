@@ -25,5 +25,6 @@ void bind_topology(nb::module_& module);
 void bind_agent(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_model(nb::module_& module);
+void bind_moe(nb::module_& module);
 
 }  // namespace headrace::python

@@ -27,5 +27,6 @@ NB_MODULE(_headrace, module) {
   bind_agent(module);
   bind_log(module);
   bind_model(module);
+  bind_moe(module);
   prepare_for_exit();
 }

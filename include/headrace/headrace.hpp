@@ -12,6 +12,7 @@
 #include <headrace/log.hpp>
 #include <headrace/memory.hpp>
 #include <headrace/model.hpp>
+#include <headrace/moe.hpp>
 #include <headrace/pages.hpp>
 #include <headrace/processor.hpp>
 #include <headrace/request.hpp>

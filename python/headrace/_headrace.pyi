@@ -2583,4 +2583,253 @@ class Model:
 
     def __reduce__(self) -> NoReturn: ...
 
+class MoEConfig:
+    """
+    Who takes part in a MoE, and what travels: the same on all ranks but for rank,
+    row_budget and wait_limit.
+
+    rank, ranks: this one, of 1 to 64.
+    experts: 1 to 4096, in the order of the ranks that have them.
+    top_k: entries of a token, 1 to 32.
+    hidden: elements of a row; its bytes are a multiple of 16.
+    max_tokens: of one dispatch of one rank.
+    group_size: so many ranks in a row hold the same tokens, which are sent once; all get the sum.
+    experts_of_ranks: how many each rank has, 0 included; None: evenly.
+    dtype: of dispatched rows, which are moved and not read.
+    scale_bytes: of a token's scales, a multiple of 4; 0: it has none.
+    combine_dtype: float32, float16 or bfloat16. Sums are made in float32, in a fixed order.
+    layout: "by_expert", "batched" or "by_rank": docs/moe.md.
+    row_alignment, zero_padding: by_expert: where the rows of an expert begin; rows between them are
+    zeroed.
+    row_budget: rows of the output; batched: of each expert. 0: the most that can come if no token
+    names an expert twice.
+    wait_limit: seconds of each wait for another rank; None: 10.
+    name: of the window among the regions of its agent.
+    Errors: InvalidArgument (the first field that is wrong).
+    """
+
+    def __init__(self, *, rank: int, ranks: int, experts: int, top_k: int, hidden: int, max_tokens: int, group_size: int = 1, experts_of_ranks: Sequence[int] | None = None, dtype: object = 'bfloat16', scale_bytes: int = 0, combine_dtype: object = 'bfloat16', layout: str = 'by_expert', row_alignment: int = 1, zero_padding: bool = False, row_budget: int = 0, deterministic: bool = True, wait_limit: float | datetime.timedelta | None = None, name: str = 'moe') -> None: ...
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of a rank's window. Takes nothing."""
+
+    @property
+    def output_rows(self) -> int:
+        """Rows of the output of this rank; batched: of all its experts."""
+
+    @property
+    def rows_of_expert(self) -> int:
+        """batched: rows of each expert."""
+
+    def first_expert(self, rank: int) -> int:
+        """The first expert of a rank."""
+
+    @property
+    def local_experts(self) -> int:
+        """Experts of this rank."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+
+class MoEFailure:
+    """Why a rank was left out: MoE.failure."""
+
+    @property
+    def code(self) -> str:
+        """
+        "timed_out", "peer_lost", "canceled" (the peer has left this rank out) or "corrupt".
+        """
+
+    @property
+    def waiter(self) -> int:
+        """The rank that waited: this one."""
+
+    @property
+    def peer(self) -> int:
+        """The rank for which it waited."""
+
+    @property
+    def operation(self) -> str:
+        """"dispatch" or "combine"."""
+
+    @property
+    def number(self) -> int:
+        """Of the operation, from 1."""
+
+    @property
+    def awaited(self) -> str:
+        """"counts", "rows", "sums" or "room"."""
+
+    @property
+    def expected(self) -> int:
+        """The number of an operation that the awaited word was to hold."""
+
+    @property
+    def seen(self) -> int:
+        """The one that it held."""
+
+    def __str__(self) -> str: ...
+
+class MoERouting:
+    """
+    What a dispatch has learnt, from MoE.new_routing. A combine needs it; a later dispatch
+    without experts goes the same way.
+    Threads: one at a time.
+    """
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the last dispatch."""
+
+    def __reduce__(self) -> NoReturn: ...
+
+class MoERows:
+    """
+    Memory for what a dispatch gives to this rank, from MoE.new_rows. Each dispatch with it
+    writes the same tensors again. Use numpy.asarray(tensor) or torch.from_dlpack(tensor).
+    """
+
+    @property
+    def rows(self) -> Tensor:
+        """[output_rows, hidden] of dtype."""
+
+    @property
+    def scales(self) -> Tensor | None:
+        """[output_rows, scale_bytes] of uint8; None: there are none."""
+
+    @property
+    def counts(self) -> Tensor:
+        """
+        [local_experts] of int32: entries that came for each, beyond the budget too.
+        """
+
+    @property
+    def first_rows(self) -> Tensor:
+        """
+        [local_experts + 1] of int64: the first row of each expert, and the end of the last. by_rank:
+        [ranks + 1], of each source rank.
+        """
+
+    @property
+    def experts(self) -> Tensor | None:
+        """
+        by_rank: [output_rows, top_k] of int32: experts of a row, among those of this rank; -1: no more.
+        """
+
+    @property
+    def weights(self) -> Tensor | None:
+        """by_rank: [output_rows, top_k] of float32."""
+
+class MoE:
+    """
+    One rank of a mixture of experts: dispatch sends each token's row to the ranks of its experts, combine
+    takes their weighted sum back.
+
+    All ranks call the same operations in the same order. Two dispatches and two combines may be under way:
+    sent, and not received. Tensors are NumPy arrays, torch tensors on the CPU or others with the buffer
+    protocol or DLPack; integers of the same size stand for bfloat16 and float8, which NumPy lacks.
+
+    Failure: a rank that is dead, or late by wait_limit, is left out from then on. The operation does all of the
+    rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are missing
+    in the sums. A rank that others have left out gets Canceled.
+    Owns: it keeps its agent; close the MoE before the agent.
+    Threads: one call at a time; others wait.
+    """
+
+    def __init__(self, agent: Agent, config: MoEConfig) -> None:
+        """
+        Allocates the window of this rank from the agent. Then join the others.
+
+        Errors: InvalidArgument (the name is in use), Exhausted.
+        """
+
+    def join(self, agents: Sequence[str], timeout: float | datetime.timedelta | None = None) -> None:
+        """
+        Maps the windows of all ranks, and compares the configurations.
+
+        agents: the names of the agents of all ranks, in their order. The agent has their metadata, exported
+        after they opened their MoE; or all have a store and publish.
+        timeout: seconds or a timedelta; None: 10 s.
+        Errors: InvalidArgument (another configuration: the field, both values), NotFound, NotSupported (a rank
+        is on another host), TimedOut, PeerLost.
+        """
+
+    @property
+    def config(self) -> MoEConfig:
+        """The configuration."""
+
+    def new_routing(self) -> MoERouting:
+        """Memory for what dispatches learn, once it has joined."""
+
+    def new_rows(self) -> MoERows:
+        """Memory for what dispatches give to this rank."""
+
+    def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None) -> None:
+        """
+        Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of this rank
+        into `out`.
+
+        rows: [tokens, hidden] of dtype; rows may have gaps between them.
+        experts: [tokens, top_k] of int64, int32 or uint32; -1: none. None: go where the tokens of the routing's
+        last dispatch went, with the same weights.
+        weights: [tokens, top_k] of float32; None: 1 each.
+        scales: two dimensions, scale_bytes in each row.
+        Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, PeerLost,
+        Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).
+        """
+
+    def dispatch_send(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, scales: object | None = None) -> None:
+        """The first half of dispatch: returns when the rows have left."""
+
+    def dispatch_receive(self, routing: MoERouting, out: MoERows) -> None:
+        """The second half of dispatch."""
+
+    def combine(self, results: object, *, routing: MoERouting, out: object, biases: tuple = (), weighted: bool = True, accumulate: bool = False) -> None:
+        """
+        Sends the weighted sums of results back, and makes the sums of this rank's tokens.
+
+        results: [output_rows, hidden] of combine_dtype: what the experts made of the rows, in their order.
+        out: [tokens, hidden] of combine_dtype.
+        biases: up to two of [tokens, hidden], added after the sum, in this order.
+        weighted: False: the results are weighted already. by_rank: they always are.
+        accumulate: what `out` holds is added last.
+        Errors: as dispatch.
+        """
+
+    def combine_send(self, results: object, *, routing: MoERouting, weighted: bool = True) -> None:
+        """The first half of combine."""
+
+    def combine_receive(self, routing: MoERouting, out: object, *, biases: tuple = (), accumulate: bool = False) -> None:
+        """The second half of combine."""
+
+    @property
+    def active(self) -> int:
+        """
+        The ranks that take part, a bit for each. Set it to leave ranks out.
+
+        Errors: InvalidArgument (this rank's bit), NotSupported (a rank that was left out).
+        """
+
+    @active.setter
+    def active(self, arg: int, /) -> None: ...
+
+    @property
+    def failure(self) -> MoEFailure | None:
+        """Why a rank was left out last; None: none was."""
+
+    def close(self) -> None:
+        """Withdraws the window. Other ranks that still use it are not disturbed."""
+
+    def __enter__(self) -> MoE: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
 __version__: str

@@ -3,6 +3,7 @@
 #include "base/errors.hpp"
 #include "moe/drive.hpp"
 #include "moe/rank.hpp"
+#include "moe/strides.hpp"
 
 #include <cstddef>
 #include <cstring>
@@ -32,15 +33,12 @@ Result<void> Rank::check_results(const MoEResults& results, const Routing& routi
   if (results.rows == nullptr && config_.output_rows() != 0)
     return make_error(Code::invalid_argument, "no rows of results are given, expected {} rows of {} bytes",
                       config_.output_rows(), config_.combine_row_bytes());
-  if (results.row_stride == 0 || results.row_stride >= config_.combine_row_bytes()) return {};
-  return make_error(Code::invalid_argument,
-                    "row_stride is {}, and a row has {} bytes: expected 0, or at least that",
-                    results.row_stride, config_.combine_row_bytes());
+  return check_stride("row_stride", results.row_stride, config_.combine_row_bytes());
 }
 
 /// Into the windows of all ranks that hold the source's tokens.
 void Rank::send_partials(const MoEResults& results, const Routing& routing, std::uint32_t source) {
-  const std::int64_t stride = results.row_stride == 0 ? config_.combine_row_bytes() : results.row_stride;
+  const std::int64_t stride = stride_or(results.row_stride, config_.combine_row_bytes());
   const std::uint64_t records = routing.records(source);
   RowSum sum(sum_row_, config_.combine_dtype);
   for (std::uint64_t slot = 0; slot < records; ++slot) {
@@ -48,7 +46,7 @@ void Rank::send_partials(const MoEResults& results, const Routing& routing, std:
     for (const PlacedEntry& entry : routing.placed(source, slot)) {
       if (entry.row == no_row) continue;
       const bool weighs = results.weighted && config_.layout != MoELayout::by_rank;
-      sum.add(static_cast<const std::byte*>(results.rows) + stride * entry.row, weighs ? entry.weight : 1);
+      sum.add(row_at(results.rows, stride, entry.row), weighs ? entry.weight : 1);
     }
     const std::uint64_t place = layout_.group_slot(source % spread_.group_size, slot);
     const bool ends_chunk = slot + 1 == records || (slot + 1) % chunk_slots == 0;
@@ -97,10 +95,7 @@ Result<void> Rank::check_sums(const MoESums& sums, const Routing& routing) const
   if (sums.rows == nullptr && routing.tokens() != 0)
     return make_error(Code::invalid_argument, "no memory for sums is given, expected {} rows of {} bytes",
                       routing.tokens(), config_.combine_row_bytes());
-  if (sums.row_stride == 0 || sums.row_stride >= config_.combine_row_bytes()) return {};
-  return make_error(Code::invalid_argument,
-                    "row_stride is {}, and a row has {} bytes: expected 0, or at least that", sums.row_stride,
-                    config_.combine_row_bytes());
+  return check_stride("row_stride", sums.row_stride, config_.combine_row_bytes());
 }
 
 void Rank::receive_sum(const MoESums& sums, const Routing& routing, std::uint64_t token,

@@ -4,27 +4,14 @@
 #include "moe/drive.hpp"
 #include "moe/rank.hpp"
 #include "moe/spread.hpp"
+#include "moe/strides.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace headrace::moe {
-namespace {
-
-/// The bytes from one row to the next.
-std::int64_t stride_or(std::int64_t stride, std::int64_t bytes) { return stride == 0 ? bytes : stride; }
-
-const std::byte* row_of(const void* rows, std::int64_t stride, std::uint64_t row) {
-  return static_cast<const std::byte*>(rows) + stride * static_cast<std::int64_t>(row);
-}
-
-Result<void> check_stride(std::string_view what, std::int64_t stride, std::int64_t bytes) {
-  if (stride == 0 || stride >= bytes) return {};
-  return make_error(Code::invalid_argument, "{} is {}, and a row has {} bytes: expected 0, or at least that",
-                    what, stride, bytes);
-}
-
-}  // namespace
 
 Result<void> Rank::dispatch_send(const MoETokens& tokens, Routing& routing) {
   HEADRACE_TRY_VOID(may_send(dispatches_, "dispatch"));
@@ -149,11 +136,11 @@ void Rank::write_record(const Window& to, std::uint64_t slot, std::uint32_t targ
   }
   std::memcpy(record, &head, sizeof head);
   std::memcpy(record + layout_.record.row_at(),
-              row_of(tokens.rows, stride_or(tokens.row_stride, config_.row_bytes()), token),
+              row_at(tokens.rows, stride_or(tokens.row_stride, config_.row_bytes()), token),
               layout_.record.row_bytes);
   if (config_.scale_bytes != 0)
     std::memcpy(record + layout_.record.scales_at(),
-                row_of(tokens.scales, stride_or(tokens.scale_stride, config_.scale_bytes), token),
+                row_at(tokens.scales, stride_or(tokens.scale_stride, config_.scale_bytes), token),
                 layout_.record.scale_bytes);
 }
 

@@ -6,6 +6,7 @@
 #include "moe/rank.hpp"
 
 #include <bit>
+#include <optional>
 
 namespace headrace::moe {
 

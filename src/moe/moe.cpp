@@ -9,11 +9,17 @@
 
 #include <headrace/agent.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace headrace {
 

@@ -11,9 +11,13 @@
 
 #include <headrace/moe.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace::moe {

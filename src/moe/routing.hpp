@@ -6,6 +6,7 @@
 
 #include <headrace/moe.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -3,6 +3,7 @@
 
 #include "base/small_float.hpp"
 
+#include <cstddef>
 #include <cstring>
 
 namespace headrace::moe {

@@ -3,7 +3,11 @@
 #include "moe/epochs.hpp"
 #include "ranks.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 namespace headrace::moe {
 namespace {

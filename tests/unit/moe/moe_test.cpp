@@ -9,7 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <map>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
 namespace headrace {
 namespace {

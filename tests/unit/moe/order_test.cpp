@@ -5,7 +5,12 @@
 #include "unit/lifecycle/explore.hpp"
 
 #include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace headrace::lifecycle::moe_order {
 namespace {

@@ -9,8 +9,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+// <headrace/moe.hpp>: dispatch and combine of experts.
+#include <headrace/moe.hpp>
+
+#include "bindings/python/agent_handle.hpp"
+#include "bindings/python/binding.hpp"
+#include "bindings/python/moe_tensors.hpp"
+#include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/tensor_object.hpp"
+#include "bindings/python/text.hpp"
+#include "bindings/python/time_limit.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace headrace::python {
+namespace {
+
+constexpr std::array layouts{MoELayout::by_expert, MoELayout::batched, MoELayout::by_rank};
+
+using Biases = nb::typed<nb::tuple, nb::object, nb::ellipsis>;
+
+MoELayout moe_layout_of(const std::string& name) {
+  for (const MoELayout layout : layouts)
+    if (moe_layout_name(layout) == name) return layout;
+  raise_invalid("layout is \"" + name + "\": give one of \"by_expert\", \"batched\", \"by_rank\"");
+}
+
+DType type_of(nb::handle dtype) { return take(dtype_from_name(nb::str(dtype).c_str())); }
+
+/// Memory for what a rank gets, and its tensors in Python.
+struct PyMoERows {
+  MoERows memory;
+  nb::object rows, scales, counts, first_rows, experts, weights;
+};
+
+/// A tensor of zeros, whose address goes into `address`.
+template <class T>
+nb::object make_tensor(T*& address, DType dtype, const Shape& shape) {
+  Tensor tensor = take(Tensor::zeros(dtype, shape));
+  address = static_cast<T*>(tensor.data());
+  return tensor_object(std::move(tensor));
+}
+
+PyMoERows* new_rows(const MoEConfig& config) {
+  auto made = std::make_unique<PyMoERows>();
+  const std::int64_t rows = config.output_rows();
+  const bool by_rank = config.layout == MoELayout::by_rank;
+  made->rows = make_tensor(made->memory.rows, config.dtype, Shape{rows, config.hidden});
+  made->scales = nb::none();
+  if (config.scale_bytes != 0)
+    made->scales = make_tensor(made->memory.scales, DType::uint8, Shape{rows, config.scale_bytes});
+  made->counts = make_tensor(made->memory.counts, DType::int32, Shape{config.local_experts()});
+  const int firsts = by_rank ? config.ranks : config.local_experts();
+  made->first_rows = make_tensor(made->memory.first_rows, DType::int64, Shape{firsts + 1});
+  made->experts = made->weights = nb::none();
+  if (by_rank) {
+    made->experts = make_tensor(made->memory.experts, DType::int32, Shape{rows, config.top_k});
+    made->weights = make_tensor(made->memory.weights, DType::float32, Shape{rows, config.top_k});
+  }
+  return made.release();
+}
+
+/// A rank, with its agent. Its end may wait for other ranks, so it is without the GIL.
+class PyMoE {
+ public:
+  PyMoE(const PyAgent& agent, const MoEConfig& config)
+      : agent_(agent.shared()),
+        moe_(std::make_shared<headrace::MoE>(
+            take(without_gil([&] { return headrace::MoE::open(*agent_, config); })))) {}
+  ~PyMoE() {
+    const nb::error_scope keep_error;
+    close();
+  }
+  PyMoE(const PyMoE&) = delete;
+  PyMoE& operator=(const PyMoE&) = delete;
+
+  void close() {
+    without_gil(
+        [moe = std::exchange(moe_, nullptr), agent = std::exchange(agent_, nullptr), home = home_]() mutable {
+          home.release(moe);
+          home.release(agent);
+          return true;
+        });
+  }
+  [[nodiscard]] headrace::MoE& moe() const {
+    if (!moe_) raise(Error{Code::invalid_argument, "the MoE is closed: open another one"});
+    return *moe_;
+  }
+  /// Returns call(MoE&), called without the GIL. Raises its error.
+  template <class Call>
+  auto ask(const Call& call) const {
+    headrace::MoE& of = moe();
+    const std::shared_ptr<headrace::MoE> keep = moe_;  // another thread may close it
+    return take(without_gil([&] { return call(of); }));
+  }
+  ExchangeCache exchange;
+
+ private:
+  HomeProcess home_;
+  std::shared_ptr<headrace::Agent> agent_;
+  std::shared_ptr<headrace::MoE> moe_;
+};
+
+/// Checks that a tensor beside the rows has as many.
+void check_count(const char* name, std::int64_t count, std::int64_t tokens) {
+  if (count == tokens) return;
+  raise_invalid("the argument " + std::string(name) + " has " + std::to_string(count) +
+                " rows, expected one for each of " + std::to_string(tokens) + " tokens");
+}
+
+MoETokens tokens_of(MoETensors& tensors, const MoEConfig& config, nb::handle rows, nb::handle experts,
+                    nb::handle weights, nb::handle scales) {
+  MoETokens tokens;
+  const RowsOfTensor from = tensors.rows(rows, "rows", config.dtype, config.hidden);
+  tokens.count = from.count;
+  tokens.rows = from.data;
+  tokens.row_stride = from.stride;
+  if (!experts.is_none()) {
+    const RowsOfTensor numbers = tensors.experts(experts, config.top_k);
+    check_count("experts", numbers.count, from.count);
+    tokens.experts = numbers.data;
+    tokens.experts_dtype = numbers.dtype;
+  }
+  if (!weights.is_none()) {
+    const RowsOfTensor of = tensors.dense(weights, "weights", DType::float32, config.top_k);
+    check_count("weights", of.count, from.count);
+    tokens.weights = static_cast<const float*>(of.data);
+  }
+  if (!scales.is_none()) {
+    const RowsOfTensor of = tensors.row_bytes(scales, "scales", config.scale_bytes);
+    check_count("scales", of.count, from.count);
+    tokens.scales = of.data;
+    tokens.scale_stride = of.stride;
+  }
+  return tokens;
+}
+
+MoEResults results_of(MoETensors& tensors, const MoEConfig& config, nb::handle rows, bool weighted) {
+  const RowsOfTensor from = tensors.rows(rows, "results", config.combine_dtype, config.hidden);
+  if (from.count < config.output_rows())
+    raise_invalid("the argument results has " + std::to_string(from.count) + " rows, expected " +
+                  std::to_string(config.output_rows()) + ", as many as a dispatch gives");
+  return {from.data, from.stride, weighted};
+}
+
+MoESums sums_of(MoETensors& tensors, const MoEConfig& config, nb::handle out, const Biases& biases,
+                bool accumulate, std::int64_t tokens) {
+  MoESums sums;
+  const RowsOfTensor to = tensors.rows(out, "out", config.combine_dtype, config.hidden, true);
+  check_count("out", to.count, tokens);
+  sums.rows = to.data;
+  sums.row_stride = to.stride;
+  sums.accumulate = accumulate;
+  if (biases.size() > std::size(sums.biases))
+    raise_invalid(std::to_string(biases.size()) + " biases are given, expected at most 2");
+  for (std::size_t i = 0; i < biases.size(); ++i) {
+    const RowsOfTensor bias = tensors.dense(biases[i], "biases", config.combine_dtype, config.hidden);
+    check_count("biases", bias.count, tokens);
+    sums.biases[i] = bias.data;
+  }
+  return sums;
+}
+
+void dispatch_send(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
+                   nb::handle scales) {
+  MoETensors tensors(self.exchange);
+  const MoETokens tokens = tokens_of(tensors, self.moe().config(), rows, experts, weights, scales);
+  self.ask([&](headrace::MoE& moe) { return moe.dispatch_send(tokens, routing); });
+}
+
+void dispatch(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
+              const PyMoERows& out, nb::handle scales) {
+  MoETensors tensors(self.exchange);
+  const MoETokens tokens = tokens_of(tensors, self.moe().config(), rows, experts, weights, scales);
+  self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, out.memory, routing); });
+}
+
+void combine_send(PyMoE& self, nb::handle results, MoERouting& routing, bool weighted) {
+  MoETensors tensors(self.exchange);
+  const MoEResults from = results_of(tensors, self.moe().config(), results, weighted);
+  self.ask([&](headrace::MoE& moe) { return moe.combine_send(from, routing); });
+}
+
+void combine_receive(PyMoE& self, MoERouting& routing, nb::handle out, const Biases& biases,
+                     bool accumulate) {
+  MoETensors tensors(self.exchange);
+  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.tokens());
+  self.ask([&](headrace::MoE& moe) { return moe.combine_receive(to, routing); });
+}
+
+void combine(PyMoE& self, nb::handle results, MoERouting& routing, nb::handle out, const Biases& biases,
+             bool weighted, bool accumulate) {
+  MoETensors tensors(self.exchange);
+  const MoEResults from = results_of(tensors, self.moe().config(), results, weighted);
+  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.tokens());
+  self.ask([&](headrace::MoE& moe) { return moe.combine(from, to, routing); });
+}
+
+void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, std::int64_t hidden,
+                 std::int64_t max_tokens, int group_size,
+                 const std::optional<std::vector<int>>& experts_of_ranks, nb::handle dtype,
+                 std::int64_t scale_bytes, nb::handle combine_dtype, const std::string& layout,
+                 std::int64_t row_alignment, bool zero_padding, std::int64_t row_budget, bool deterministic,
+                 const TimeLimit& wait_limit, const std::string& name) {
+  MoEConfig config;
+  config.name = name;
+  config.rank = rank, config.ranks = ranks, config.group_size = group_size;
+  config.experts = experts, config.top_k = top_k;
+  if (experts_of_ranks) config.experts_of_ranks = *experts_of_ranks;
+  config.hidden = hidden, config.dtype = type_of(dtype), config.scale_bytes = scale_bytes;
+  config.combine_dtype = type_of(combine_dtype), config.max_tokens = max_tokens;
+  config.layout = moe_layout_of(layout), config.row_alignment = row_alignment,
+  config.zero_padding = zero_padding;
+  config.row_budget = row_budget, config.deterministic = deterministic;
+  config.wait_limit = wait_limit.or_else(config.wait_limit).value_or(std::chrono::hours(24));
+  take(config.check());
+  new (place) MoEConfig(std::move(config));
+}
+
+void bind_moe_config(nb::module_& module) {
+  nb::class_<MoEConfig>(
+      module, "MoEConfig",
+      "Who takes part in a MoE, and what travels: the same on all ranks but for rank,\n"
+      "row_budget and wait_limit.\n\n"
+      "rank, ranks: this one, of 1 to 64.\n"
+      "experts: 1 to 4096, in the order of the ranks that have them.\n"
+      "top_k: entries of a token, 1 to 32.\n"
+      "hidden: elements of a row; its bytes are a multiple of 16.\n"
+      "max_tokens: of one dispatch of one rank.\n"
+      "group_size: so many ranks in a row hold the same tokens, which are sent once; all get the sum.\n"
+      "experts_of_ranks: how many each rank has, 0 included; None: evenly.\n"
+      "dtype: of dispatched rows, which are moved and not read.\n"
+      "scale_bytes: of a token's scales, a multiple of 4; 0: it has none.\n"
+      "combine_dtype: float32, float16 or bfloat16. Sums are made in float32, in a fixed order.\n"
+      "layout: \"by_expert\", \"batched\" or \"by_rank\": docs/moe.md.\n"
+      "row_alignment, zero_padding: by_expert: where the rows of an expert begin; rows between them are\n"
+      "zeroed.\n"
+      "row_budget: rows of the output; batched: of each expert. 0: the most that can come if no token\n"
+      "names an expert twice.\n"
+      "wait_limit: seconds of each wait for another rank; None: 10.\n"
+      "name: of the window among the regions of its agent.\n"
+      "Errors: InvalidArgument (the first field that is wrong).")
+      .def("__init__", &make_config, nb::kw_only(), nb::arg("rank"), nb::arg("ranks"), nb::arg("experts"),
+           nb::arg("top_k"), nb::arg("hidden"), nb::arg("max_tokens"), nb::arg("group_size") = 1,
+           nb::arg("experts_of_ranks") = nb::none(), nb::arg("dtype") = "bfloat16",
+           nb::arg("scale_bytes") = 0, nb::arg("combine_dtype") = "bfloat16", nb::arg("layout") = "by_expert",
+           nb::arg("row_alignment") = 1, nb::arg("zero_padding") = false, nb::arg("row_budget") = 0,
+           nb::arg("deterministic") = true, nb::arg("wait_limit") = nb::none(), nb::arg("name") = "moe")
+      .def_prop_ro(
+          "window_bytes", [](const MoEConfig& self) { return take(self.window_bytes()); },
+          "Bytes of a rank's window. Takes nothing.")
+      .def_prop_ro("output_rows", &MoEConfig::output_rows,
+                   "Rows of the output of this rank; batched: of all its experts.")
+      .def_prop_ro("rows_of_expert", &MoEConfig::rows_of_expert, "batched: rows of each expert.")
+      .def("first_expert", &MoEConfig::first_expert, nb::arg("rank"), "The first expert of a rank.")
+      .def_prop_ro(
+          "local_experts", [](const MoEConfig& self) { return self.local_experts(); },
+          "Experts of this rank.")
+      .def_ro("rank", &MoEConfig::rank, "This rank.")
+      .def_ro("ranks", &MoEConfig::ranks, "How many ranks take part.");
+}
+
+void bind_moe_failure(nb::module_& module) {
+  nb::class_<MoEFailure>(module, "MoEFailure", "Why a rank was left out: MoE.failure.")
+      .def_prop_ro(
+          "code", [](const MoEFailure& self) { return to_str(code_name(self.code)); },
+          "\"timed_out\", \"peer_lost\", \"canceled\" (the peer has left this rank out) or \"corrupt\".")
+      .def_ro("waiter", &MoEFailure::waiter, "The rank that waited: this one.")
+      .def_ro("peer", &MoEFailure::peer, "The rank for which it waited.")
+      .def_prop_ro(
+          "operation", [](const MoEFailure& self) { return to_str(self.operation); },
+          "\"dispatch\" or \"combine\".")
+      .def_ro("number", &MoEFailure::number, "Of the operation, from 1.")
+      .def_prop_ro(
+          "awaited", [](const MoEFailure& self) { return to_str(self.awaited); },
+          "\"counts\", \"rows\", \"sums\" or \"room\".")
+      .def_ro("expected", &MoEFailure::expected,
+              "The number of an operation that the awaited word was to hold.")
+      .def_ro("seen", &MoEFailure::seen, "The one that it held.")
+      .def("__str__", [](const MoEFailure& self) { return to_str(self.text()); });
+}
+
+void bind_moe_values(nb::module_& module) {
+  nb::class_<MoERouting>(
+      module, "MoERouting",
+      "What a dispatch has learnt, from MoE.new_routing. A combine needs it; a later dispatch\n"
+      "without experts goes the same way.\n"
+      "Threads: one at a time.")
+      .def_prop_ro("tokens", &MoERouting::tokens, "Tokens of the last dispatch.")
+      .def("__reduce__", refuse_pickle("a MoERouting cannot be pickled: it is memory of this process"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
+  nb::class_<PyMoERows>(
+      module, "MoERows",
+      "Memory for what a dispatch gives to this rank, from MoE.new_rows. Each dispatch with it\n"
+      "writes the same tensors again. Use numpy.asarray(tensor) or torch.from_dlpack(tensor).")
+      .def_ro("rows", &PyMoERows::rows, nb::sig("def rows(self) -> Tensor"),
+              "[output_rows, hidden] of dtype.")
+      .def_ro("scales", &PyMoERows::scales, nb::sig("def scales(self) -> Tensor | None"),
+              "[output_rows, scale_bytes] of uint8; None: there are none.")
+      .def_ro("counts", &PyMoERows::counts, nb::sig("def counts(self) -> Tensor"),
+              "[local_experts] of int32: entries that came for each, beyond the budget too.")
+      .def_ro(
+          "first_rows", &PyMoERows::first_rows, nb::sig("def first_rows(self) -> Tensor"),
+          "[local_experts + 1] of int64: the first row of each expert, and the end of the last. by_rank:\n"
+          "[ranks + 1], of each source rank.")
+      .def_ro(
+          "experts", &PyMoERows::experts, nb::sig("def experts(self) -> Tensor | None"),
+          "by_rank: [output_rows, top_k] of int32: experts of a row, among those of this rank; -1: no more.")
+      .def_ro("weights", &PyMoERows::weights, nb::sig("def weights(self) -> Tensor | None"),
+              "by_rank: [output_rows, top_k] of float32.");
+}
+
+}  // namespace
+
+void bind_moe(nb::module_& module) {
+  bind_moe_config(module);
+  bind_moe_failure(module);
+  bind_moe_values(module);
+  nb::class_<PyMoE>(
+      module, "MoE", nb::is_weak_referenceable(),
+      "One rank of a mixture of experts: dispatch sends each token's row to the ranks of its experts, "
+      "combine\n"
+      "takes their weighted sum back.\n\n"
+      "All ranks call the same operations in the same order. Two dispatches and two combines may be under "
+      "way:\n"
+      "sent, and not received. Tensors are NumPy arrays, torch tensors on the CPU or others with the buffer\n"
+      "protocol or DLPack; integers of the same size stand for bfloat16 and float8, which NumPy lacks.\n\n"
+      "Failure: a rank that is dead, or late by wait_limit, is left out from then on. The operation does all "
+      "of the\n"
+      "rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are "
+      "missing\n"
+      "in the sums. A rank that others have left out gets Canceled.\n"
+      "Owns: it keeps its agent; close the MoE before the agent.\n"
+      "Threads: one call at a time; others wait.")
+      .def(nb::init<const PyAgent&, const MoEConfig&>(), nb::arg("agent"), nb::arg("config"),
+           "Allocates the window of this rank from the agent. Then join the others.\n\n"
+           "Errors: InvalidArgument (the name is in use), Exhausted.")
+      .def(
+          "join",
+          [](const PyMoE& self, const std::vector<Text>& agents, const TimeLimit& timeout) {
+            std::vector<std::string> names;
+            for (const Text& agent : agents) names.push_back(agent.str());
+            const Timeout limit = timeout.or_else(std::chrono::seconds(10));
+            self.ask([&](headrace::MoE& moe) {
+              return moe.join(names, limit.value_or(std::chrono::hours(24 * 365)));
+            });
+          },
+          nb::arg("agents"), nb::arg("timeout") = nb::none(),
+          "Maps the windows of all ranks, and compares the configurations.\n\n"
+          "agents: the names of the agents of all ranks, in their order. The agent has their metadata, "
+          "exported\n"
+          "after they opened their MoE; or all have a store and publish.\n"
+          "timeout: seconds or a timedelta; None: 10 s.\n"
+          "Errors: InvalidArgument (another configuration: the field, both values), NotFound, NotSupported "
+          "(a rank\n"
+          "is on another host), TimedOut, PeerLost.")
+      .def_prop_ro(
+          "config", [](const PyMoE& self) { return self.moe().config(); }, "The configuration.")
+      .def(
+          "new_routing",
+          [](const PyMoE& self) { return self.ask([](headrace::MoE& moe) { return moe.new_routing(); }); },
+          "Memory for what dispatches learn, once it has joined.")
+      .def(
+          "new_rows", [](const PyMoE& self) { return new_rows(self.moe().config()); },
+          nb::rv_policy::take_ownership, "Memory for what dispatches give to this rank.")
+      .def("dispatch", &dispatch, nb::arg("rows"), nb::arg("experts").none(),
+           nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
+           nb::arg("scales").none() = nb::none(),
+           "Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of "
+           "this rank\n"
+           "into `out`.\n\n"
+           "rows: [tokens, hidden] of dtype; rows may have gaps between them.\n"
+           "experts: [tokens, top_k] of int64, int32 or uint32; -1: none. None: go where the tokens of the "
+           "routing's\n"
+           "last dispatch went, with the same weights.\n"
+           "weights: [tokens, top_k] of float32; None: 1 each.\n"
+           "scales: two dimensions, scale_bytes in each row.\n"
+           "Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, "
+           "PeerLost,\n"
+           "Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).")
+      .def("dispatch_send", &dispatch_send, nb::arg("rows"), nb::arg("experts").none(),
+           nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"),
+           nb::arg("scales").none() = nb::none(),
+           "The first half of dispatch: returns when the rows have left.")
+      .def(
+          "dispatch_receive",
+          [](const PyMoE& self, MoERouting& routing, const PyMoERows& out) {
+            self.ask([&](headrace::MoE& moe) { return moe.dispatch_receive(out.memory, routing); });
+          },
+          nb::arg("routing"), nb::arg("out"), "The second half of dispatch.")
+      .def("combine", &combine, nb::arg("results"), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
+           nb::arg("biases") = nb::tuple(), nb::arg("weighted") = true, nb::arg("accumulate") = false,
+           "Sends the weighted sums of results back, and makes the sums of this rank's tokens.\n\n"
+           "results: [output_rows, hidden] of combine_dtype: what the experts made of the rows, in their "
+           "order.\n"
+           "out: [tokens, hidden] of combine_dtype.\n"
+           "biases: up to two of [tokens, hidden], added after the sum, in this order.\n"
+           "weighted: False: the results are weighted already. by_rank: they always are.\n"
+           "accumulate: what `out` holds is added last.\n"
+           "Errors: as dispatch.")
+      .def("combine_send", &combine_send, nb::arg("results"), nb::kw_only(), nb::arg("routing"),
+           nb::arg("weighted") = true, "The first half of combine.")
+      .def("combine_receive", &combine_receive, nb::arg("routing"), nb::arg("out"), nb::kw_only(),
+           nb::arg("biases") = nb::tuple(), nb::arg("accumulate") = false, "The second half of combine.")
+      .def_prop_rw(
+          "active", [](const PyMoE& self) { return self.moe().active(); },
+          [](const PyMoE& self, std::uint64_t ranks) {
+            self.ask([&](headrace::MoE& moe) { return moe.set_active(ranks); });
+          },
+          "The ranks that take part, a bit for each. Set it to leave ranks out.\n\n"
+          "Errors: InvalidArgument (this rank's bit), NotSupported (a rank that was left out).")
+      .def_prop_ro(
+          "failure", [](const PyMoE& self) { return self.moe().failure(); },
+          "Why a rank was left out last; None: none was.")
+      .def("close", &PyMoE::close, "Withdraws the window. Other ranks that still use it are not disturbed.")
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> MoE"))
+      .def(
+          "__exit__", [](PyMoE& self, const nb::args&) { self.close(); },
+          nb::sig("def __exit__(self, *args: object) -> None"))
+      .def("__reduce__", refuse_pickle("a MoE cannot be pickled: open one in the other process"),
+           nb::sig("def __reduce__(self) -> typing.NoReturn"));
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/python/moe_tensors.hpp"
+
+#include "bindings/python/convert.hpp"
+
+namespace headrace::python {
+namespace {
+
+std::string text_of(std::string_view view) { return std::string(view); }
+
+/// Whether the elements of a row lie side by side.
+bool has_dense_rows(const TensorView& view) {
+  return view.strides.empty() || view.shape[1] <= 1 || view.strides[1] == 1;
+}
+
+RowsOfTensor rows_of(const TensorView& view) {
+  const auto width = static_cast<std::int64_t>(element_bytes(view.dtype));
+  const bool is_plain = view.strides.empty() || view.shape[0] <= 1;
+  return {const_cast<void*>(view.data), view.shape[0], (is_plain ? view.shape[1] : view.strides[0]) * width,
+          view.dtype};
+}
+
+/// NumPy has no bfloat16 and no float8: their bytes come as integers of the same size.
+bool stands_for(DType given, DType expected) {
+  if (given == expected) return true;
+  const bool is_small =
+      expected == DType::bfloat16 || expected == DType::float8_e4m3fn || expected == DType::float8_e5m2;
+  const bool is_integer =
+      given == DType::uint8 || given == DType::int8 || given == DType::uint16 || given == DType::int16;
+  return is_small && is_integer && element_bytes(given) == element_bytes(expected);
+}
+
+[[noreturn]] void raise_shape(const char* name, const TensorView& view, const std::string& expected) {
+  raise_invalid("the argument " + text_of(name) + " has shape " + shape_text(view.shape) + " of " +
+                text_of(dtype_name(view.dtype)) + ", expected " + expected);
+}
+
+void check_two_dimensions(const TensorView& view, const char* name, const std::string& expected) {
+  if (view.shape.rank() != 2) raise_shape(name, view, expected);
+  if (!has_dense_rows(view))
+    raise_invalid("the argument " + text_of(name) + " has strides " + shape_text(view.strides) +
+                  " elements: the elements of a row must lie side by side, as tensor.contiguous() or "
+                  "numpy.ascontiguousarray makes them");
+  if (!view.strides.empty() && view.shape[0] > 1 && view.strides[0] < view.shape[1])
+    raise_invalid("the argument " + text_of(name) + " has strides " + shape_text(view.strides) +
+                  " elements: rows must not overlap, and lie in ascending order");
+}
+
+}  // namespace
+
+const TensorView& MoETensors::open(nb::handle object, const char* name, bool writes) {
+  const TensorInput& input =
+      inputs_.emplace_back(object.ptr(), TensorRole{"the argument", name, "operations of a MoE"}, cache_);
+  const TensorView& view = input.view();
+  if (view.device.kind != Device::Kind::cpu)
+    raise_invalid("the argument " + text_of(name) + " is on " + device_text(view.device) +
+                  ": this MoE moves host memory; give a copy there, as tensor.cpu() makes");
+  if (writes && input.read_only())
+    raise_invalid("the argument " + text_of(name) + " is read-only, and is written: give memory that is not");
+  return view;
+}
+
+RowsOfTensor MoETensors::rows(nb::handle object, const char* name, DType dtype, std::int64_t columns,
+                              bool writes) {
+  const TensorView& view = open(object, name, writes);
+  const std::string expected = "[any, " + std::to_string(columns) + "] of " + text_of(dtype_name(dtype));
+  check_two_dimensions(view, name, expected);
+  if (view.shape[1] != columns || !stands_for(view.dtype, dtype)) raise_shape(name, view, expected);
+  return rows_of(view);
+}
+
+RowsOfTensor MoETensors::row_bytes(nb::handle object, const char* name, std::int64_t bytes) {
+  const TensorView& view = open(object, name, false);
+  const std::string expected = "two dimensions, " + std::to_string(bytes) + " bytes in each row";
+  check_two_dimensions(view, name, expected);
+  if (view.shape[1] * static_cast<std::int64_t>(element_bytes(view.dtype)) != bytes)
+    raise_shape(name, view, expected);
+  return rows_of(view);
+}
+
+RowsOfTensor MoETensors::dense(nb::handle object, const char* name, DType dtype, std::int64_t columns) {
+  const RowsOfTensor tensor = rows(object, name, dtype, columns);
+  if (tensor.count > 1 && tensor.stride != columns * static_cast<std::int64_t>(element_bytes(dtype)))
+    raise_invalid("the argument " + text_of(name) + " has gaps between its rows: give contiguous memory");
+  return tensor;
+}
+
+RowsOfTensor MoETensors::experts(nb::handle object, std::int64_t top_k) {
+  const TensorView& view = open(object, "experts", false);
+  const std::string expected = "[tokens, " + std::to_string(top_k) + "] of int64, int32 or uint32";
+  check_two_dimensions(view, "experts", expected);
+  const bool is_number =
+      view.dtype == DType::int64 || view.dtype == DType::int32 || view.dtype == DType::uint32;
+  if (view.shape[1] != top_k || !is_number) raise_shape("experts", view, expected);
+  const RowsOfTensor tensor = rows_of(view);
+  if (tensor.count > 1 && tensor.stride != top_k * static_cast<std::int64_t>(element_bytes(view.dtype)))
+    raise_invalid("the argument experts has gaps between its rows: give contiguous memory");
+  return tensor;
+}
+
+}  // namespace headrace::python

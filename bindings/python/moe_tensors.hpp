@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of a dispatch or a combine, checked against a configuration.
+#pragma once
+
+#include <headrace/moe.hpp>
+
+#include "bindings/python/tensor_input.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+namespace headrace::python {
+
+/// A tensor with two dimensions whose rows have no gaps inside.
+struct RowsOfTensor {
+  void* data = nullptr;
+  std::int64_t count = 0;
+  std::int64_t stride = 0;  ///< bytes from one row to the next
+  DType dtype = DType::float32;
+};
+
+/// Holds the memory of a call's tensors while it lives. Made and destroyed with the GIL.
+class MoETensors {
+ public:
+  explicit MoETensors(ExchangeCache& cache) : cache_(cache) {}
+
+  /// Raises InvalidArgument, with the argument's name, unless the tensor has this type and row, in host
+  /// memory.
+  ///   columns  elements of a row
+  RowsOfTensor rows(nb::handle object, const char* name, DType dtype, std::int64_t columns,
+                    bool writes = false);
+  /// The same for rows of so many bytes of any type.
+  RowsOfTensor row_bytes(nb::handle object, const char* name, std::int64_t bytes);
+  /// The same without gaps between the rows. `dtype`: of the configuration; a type of the same size may stand
+  /// for a small float, which NumPy does not have.
+  RowsOfTensor dense(nb::handle object, const char* name, DType dtype, std::int64_t columns);
+  /// Numbers of experts, of one of their types.
+  RowsOfTensor experts(nb::handle object, std::int64_t top_k);
+
+ private:
+  const TensorView& open(nb::handle object, const char* name, bool writes);
+
+  ExchangeCache& cache_;
+  std::deque<TensorInput> inputs_;
+};
+
+}  // namespace headrace::python

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+# backends: shm
+"""Dispatch and combine of experts: ranks as threads and as processes, tensors, errors."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+import headrace
+import moe_rank
+from conftest import unique
+from moe_rank import EXPERTS, HIDDEN, TOKENS, config_of, expected_sums, run_experts, tokens_of
+
+
+class Ranks:
+    """A MoE for each rank, which have joined."""
+
+    def __init__(self, stack, ranks, **changes):
+        names = [unique("moe") for _ in range(ranks)]
+        agents = [stack.enter_context(headrace.Agent(name, backends=["shm"])) for name in names]
+        self.moes = [
+            stack.enter_context(headrace.MoE(agent, config_of(rank, ranks, **changes)))
+            for rank, agent in enumerate(agents)
+        ]
+        for one in agents:
+            for other in agents:
+                if one is not other:
+                    one.import_metadata(other.export_metadata())
+        for moe in self.moes:
+            moe.join(names, timeout=60)
+
+    def run(self, body):
+        """Calls body(moe) on a thread for each rank. Returns the answers in order of rank."""
+        with ThreadPoolExecutor(len(self.moes)) as threads:
+            return [future.result(100) for future in [threads.submit(body, moe) for moe in self.moes]]
+
+
+@pytest.fixture
+def open_ranks():
+    with ExitStack() as stack:
+        yield lambda ranks, **changes: Ranks(stack, ranks, **changes)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_each_token_gets_the_weighted_sum_of_its_experts(open_ranks, ranks):
+    def body(moe):
+        routing, got = moe.new_routing(), moe.new_rows()
+        for _ in range(3):
+            sums, raised = moe_rank.step(moe, routing, got)
+            assert raised == []
+            assert (sums == expected_sums(moe.config.rank)).all()
+        assert routing.tokens == TOKENS
+        assert moe.active == (1 << ranks) - 1
+        assert moe.failure is None
+        return np.asarray(got.counts).sum()
+
+    assert sum(open_ranks(ranks).run(body)) == ranks * TOKENS * 2
+
+
+def test_both_halves_and_a_routing_that_is_used_again(open_ranks):
+    def body(moe):
+        rank = moe.config.rank
+        rows, experts, weights = tokens_of(rank)
+        routing, got = moe.new_routing(), moe.new_rows()
+        sums = np.full((TOKENS, HIDDEN), 10, np.float32)
+        moe.dispatch(rows, experts, weights, routing=routing, out=got)
+        moe.dispatch_send(rows * 2, None, routing=routing)
+        moe.dispatch_receive(routing, got)
+        moe.combine_send(run_experts(moe.config, got), routing=routing)
+        bias = np.ones((TOKENS, HIDDEN), np.float32)
+        moe.combine_receive(routing, sums, biases=(bias, bias), accumulate=True)
+        assert (sums == 2 * expected_sums(rank) + 12).all()
+
+    open_ranks(2).run(body)
+
+
+def test_rows_by_rank_have_their_experts_and_weights_beside_them(open_ranks):
+    def body(moe):
+        config = moe.config
+        rows, experts, weights = tokens_of(config.rank)
+        routing, got = moe.new_routing(), moe.new_rows()
+        moe.dispatch(rows, experts.astype(np.int32), weights, routing=routing, out=got)
+        factors = moe_rank.expert_factor(np.asarray(got.experts) + config.first_expert(config.rank))
+        factors = (factors * np.asarray(got.weights)).sum(axis=1, keepdims=True)
+        sums = np.empty((TOKENS, HIDDEN), np.float32)
+        results = np.asarray(got.rows) * factors.astype(np.float32)
+        moe.combine(results, routing=routing, out=sums)
+        assert (sums == expected_sums(config.rank)).all()
+        assert np.asarray(got.first_rows)[-1] <= 2 * TOKENS
+
+    open_ranks(2, layout="by_rank").run(body)
+
+
+def test_torch_tensors_and_scales_travel(open_ranks):
+    torch = pytest.importorskip("torch")
+
+    def body(moe):
+        rows, experts, weights = tokens_of(moe.config.rank)
+        small = torch.from_numpy(rows).to(torch.float8_e4m3fn)
+        scales = torch.arange(TOKENS * 2, dtype=torch.float32).reshape(TOKENS, 2)
+        routing, got = moe.new_routing(), moe.new_rows()
+        tensors = (torch.from_numpy(experts), torch.from_numpy(weights))
+        moe.dispatch(small.view(torch.uint8), *tensors, scales=scales, routing=routing, out=got)
+        # The scales come with their rows: those of a token are 2 n and 2 n + 1.
+        used = int(np.asarray(got.first_rows)[-1])
+        came = np.asarray(got.scales)[:used].copy().view(np.float32)
+        assert (came[:, 1] == came[:, 0] + 1).all()
+        results = torch.zeros((moe.config.output_rows, HIDDEN), dtype=torch.bfloat16)
+        results[:used] = torch.from_dlpack(got.rows).view(torch.float8_e4m3fn)[:used].to(torch.bfloat16)
+        sums = torch.empty((TOKENS, HIDDEN), dtype=torch.bfloat16)
+        moe.combine(results, routing=routing, out=sums)
+        expected = rows * weights.sum(axis=1, keepdims=True)
+        assert (sums.float().numpy() == expected).all()
+
+    open_ranks(2, dtype="float8_e4m3fn", combine_dtype="bfloat16", scale_bytes=8).run(body)
+
+
+def test_rows_beyond_the_budget_raise_exhausted_with_both_numbers(open_ranks):
+    (moe,) = open_ranks(1, row_budget=30).moes
+    rows, experts, weights = tokens_of(0)
+    with pytest.raises(headrace.Exhausted, match="got 40 rows in dispatch 1, and row_budget is 30"):
+        moe.dispatch(rows, experts, weights, routing=moe.new_routing(), out=moe.new_rows())
+
+
+def test_a_window_says_what_it_takes_before_it_is_taken():
+    config = config_of(0, 2)
+    assert config.window_bytes > 2 * 2 * TOKENS * HIDDEN * 4
+    assert (config.output_rows, config.local_experts, config.first_expert(1)) == (2 * TOKENS * 2, 3, 3)
+    with pytest.raises(headrace.InvalidArgument, match="top_k is 40, expected 1 to 32"):
+        config_of(0, 2, top_k=40)
+    with pytest.raises(headrace.InvalidArgument, match='layout is "flat": give one of "by_expert"'):
+        config_of(0, 2, layout="flat")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"rows": np.zeros((TOKENS, 8), np.float32)},
+         r"argument rows has shape \[20, 8\] of float32, expected \[any, 32\] of float32"),
+        ({"rows": np.zeros((TOKENS, HIDDEN))}, "argument rows has shape .* of float64"),
+        ({"rows": np.zeros((HIDDEN, TOKENS), np.float32).T}, "the elements of a row must lie side by side"),
+        ({"rows": np.zeros((30, HIDDEN), np.float32)}, "experts has 20 rows, expected one for each of 30"),
+        ({"experts": np.zeros((TOKENS, 3), np.int64)}, r"expected \[tokens, 2\] of int64, int32 or uint32"),
+        ({"experts": np.zeros((TOKENS, 2), np.int16)}, "argument experts has shape .* of int16"),
+        ({"experts": np.full((TOKENS, 2), EXPERTS)}, "token 0 names expert 6 as its entry 0"),
+        ({"weights": np.zeros((TOKENS, 2))}, "argument weights has shape .* of float64"),
+        ({"scales": np.zeros((TOKENS, 2))}, "argument scales has shape .* expected two dimensions, 0 bytes"),
+        ({"rows": "rows"}, "argument rows"),
+    ],
+)  # fmt: skip
+def test_a_wrong_tensor_is_named_and_nothing_is_sent(open_ranks, wrong, sentence):
+    (moe,) = open_ranks(1).moes
+    rows, experts, weights = tokens_of(0)
+    given = {"rows": rows, "experts": experts, "weights": weights, "scales": None, **wrong}
+    routing, got = moe.new_routing(), moe.new_rows()
+    with pytest.raises(headrace.InvalidArgument, match=sentence):
+        moe.dispatch(**given, routing=routing, out=got)
+    sums, raised = moe_rank.step(moe, routing, got)
+    assert raised == []
+    assert (sums == expected_sums(0)).all()
+
+
+def test_wrong_results_and_outputs_are_named(open_ranks):
+    (moe,) = open_ranks(1).moes
+    rows, experts, weights = tokens_of(0)
+    routing, got = moe.new_routing(), moe.new_rows()
+    sums = np.zeros((TOKENS, HIDDEN), np.float32)
+    with pytest.raises(headrace.InvalidArgument, match="the routing has no dispatch that was received"):
+        moe.combine(np.asarray(got.rows), routing=routing, out=np.zeros((0, HIDDEN), np.float32))
+    moe.dispatch(rows, experts, weights, routing=routing, out=got)
+    with pytest.raises(headrace.InvalidArgument, match="results has 3 rows, expected 40"):
+        moe.combine(np.zeros((3, HIDDEN), np.float32), routing=routing, out=sums)
+    with pytest.raises(headrace.InvalidArgument, match="out has 3 rows, expected one for each of 20 tokens"):
+        moe.combine(np.asarray(got.rows), routing=routing, out=sums[:3])
+    with pytest.raises(headrace.InvalidArgument, match="3 biases are given, expected at most 2"):
+        moe.combine(np.asarray(got.rows), routing=routing, out=sums, biases=(sums, sums, sums))
+    sums.flags.writeable = False
+    with pytest.raises(headrace.InvalidArgument, match="out is read-only"):
+        moe.combine(np.asarray(got.rows), routing=routing, out=sums)
+
+
+def test_a_closed_one_and_a_pickled_one_say_so(open_ranks):
+    (moe,) = open_ranks(1).moes
+    with pytest.raises(TypeError, match="a MoE cannot be pickled"):
+        pickle.dumps(moe)
+    with pytest.raises(headrace.NotSupported, match="set_active names"):
+        leave_out_and_take_back(open_ranks(2).moes[0])
+    moe.close()
+    with pytest.raises(headrace.InvalidArgument, match="the MoE is closed"):
+        moe.new_routing()
+
+
+def leave_out_and_take_back(moe):
+    moe.active = 0b01
+    moe.active = 0b11
+
+
+def start(fate, folder):
+    context = multiprocessing.get_context("spawn")
+    to_parent = context.SimpleQueue()  # it has sent when put returns, also if the process is killed then
+    processes = [
+        context.Process(target=moe_rank.run_rank, args=(rank, 3, folder, fate, to_parent))
+        for rank in range(3)
+    ]
+    for process in processes:
+        process.start()
+    return processes, to_parent
+
+
+def test_processes_go_on_without_a_rank_that_is_killed(tmp_path):
+    processes, to_parent = start(signal.SIGKILL, tmp_path)
+    told = {rank: rest for rank, *rest in [to_parent.get() for _ in range(3)]}
+    assert told[1] == ["ends", None]
+    for rank in (0, 2):
+        steps, active = told[rank]
+        assert active == 0b101
+        assert steps[:3] == [(True, [])] * 3
+        raised = [text for _, texts in steps[3:] for text in texts]
+        assert len(raised) == 1
+        assert raised[0].startswith("PeerLost: rank ")
+        assert (
+            f"rank {rank} waited for counts of rank 1 in dispatch 4, which is gone: expected 4" in raised[0]
+        )
+    for process in processes:
+        process.join(60)
+
+
+def test_a_rank_that_stood_still_is_left_out_and_hears_it(tmp_path):
+    processes, to_parent = start(signal.SIGSTOP, tmp_path)
+    told = {rank: rest for rank, *rest in [to_parent.get() for _ in range(3)]}
+    for rank in (0, 2):
+        steps, active = told[rank]
+        assert active == 0b101
+        assert any("TimedOut" in text and "of rank 1 in dispatch 4" in text for text in steps[3][1])
+    os.kill(processes[1].pid, signal.SIGCONT)
+    _, steps, _ = to_parent.get()
+    raised = [text for _, texts in steps[3:] for text in texts]
+    assert any("left rank 1 out" in text or "which is gone" in text for text in raised)
+    for process in processes:
+        process.join(60)
