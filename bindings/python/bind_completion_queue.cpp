@@ -4,6 +4,7 @@
 
 #include "bindings/python/binding.hpp"
 #include "bindings/python/comm_handle.hpp"
+#include "bindings/python/fabric_handle.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/request_handle.hpp"
 
@@ -29,6 +30,10 @@ class PyCompletionQueue {
       added.on_end([queue = queue_, number] { queue.put(number); });
       return true;
     });
+  }
+  void add_fabric_work(const PyFabricWork& work, std::uint64_t number) const {
+    check_home();
+    work.on_end([queue = queue_, number] { queue.put(number); });
   }
   [[nodiscard]] std::vector<std::uint64_t> take() const {
     check_home();
@@ -56,7 +61,7 @@ void bind_completion_queue(nb::module_& module) {
       "One eventfd for the completions of many requests and works, for event loops.\n\n"
       "`await request` and `await work` use one for each asyncio loop. Requests of several agents, and "
       "works\n"
-      "of several communicators, may use one queue.\n"
+      "of several communicators and fabrics, may use one queue.\n"
       "Errors: Exhausted (no descriptors).\n"
       "Threads: any.")
       .def(nb::init<>())
@@ -65,6 +70,8 @@ void bind_completion_queue(nb::module_& module) {
            "If no post is in flight, or if it is refused after all: at once.")
       .def("add", &PyCompletionQueue::add_work, nb::arg("work"), nb::arg("number"),
            "Puts the number into the queue once, when the operation of the work has ended.")
+      .def("add", &PyCompletionQueue::add_fabric_work, nb::arg("work"), nb::arg("number"),
+           "Puts the number into the queue once, when the post of a fabric has ended.")
       .def("take", &PyCompletionQueue::take,
            "Returns the numbers in the order of their completions, and removes them. Does not wait.")
       .def("fileno", &PyCompletionQueue::event_fd,

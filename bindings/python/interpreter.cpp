@@ -3,6 +3,7 @@
 
 #include "bindings/python/agent_handle.hpp"
 #include "bindings/python/comm_handle.hpp"
+#include "bindings/python/fabric_handle.hpp"
 #include "bindings/python/log_relay.hpp"
 
 #include <pthread.h>
@@ -66,6 +67,7 @@ void take_gil_back(PyThreadState* thread) {
 void end_with_interpreter() {
   if (!forked_since_import()) {
     close_all_comms();
+    close_all_fabrics();
     close_all_agents();
     stop_log_relay();
   }

@@ -111,8 +111,8 @@ void call_back(const Callable& callable, MakeArguments&& arguments) {
   }
 }
 
-/// Registers the work for a fork of the process and for the end of the interpreter: communicators and agents
-/// are closed, log lines delivered, later callbacks dropped.
+/// Registers the work for a fork of the process and for the end of the interpreter: communicators, fabrics
+/// and agents are closed, log lines delivered, later callbacks dropped.
 void prepare_for_exit();
 
 /// True in a process that was forked from the one that imported the module.

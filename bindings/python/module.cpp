@@ -25,6 +25,9 @@ NB_MODULE(_headrace, module) {
   bind_telemetry(module);
   bind_topology(module);
   bind_agent(module);
+  bind_fabric_memory(module);
+  bind_fabric_work(module);
+  bind_fabric(module);
   bind_log(module);
   bind_model(module);
   bind_moe(module);

@@ -16,6 +16,12 @@ Ranks add, gather and exchange elements by a communicator:
     with headrace.new_comm(rank=0, size=2, meeting="tcp://first.example:29500") as comm:
         comm.all_reduce(array, headrace.ReduceOp.SUM)
 
+A process writes to any other over all its network cards, and the other counts what arrives:
+
+    with headrace.Fabric() as fabric:
+        source = fabric.register(array)
+        fabric.write(source, descriptor, immediate=1).wait()
+
 Memory and page arrays are passed by the buffer protocol or by DLPack. The package imports neither NumPy nor
 torch.
 """
@@ -42,6 +48,22 @@ from ._headrace import (
     CounterWord,
     DetectedTopology,
     EventSnapshot,
+    Fabric,
+    FabricAddress,
+    FabricBuffer,
+    FabricBuffers,
+    FabricCounters,
+    FabricDescriptor,
+    FabricExpectation,
+    FabricGroup,
+    FabricGroupOptions,
+    FabricMemory,
+    FabricNic,
+    FabricPeer,
+    FabricPeers,
+    FabricTarget,
+    FabricWord,
+    FabricWork,
     FlightRecorder,
     HistogramSnapshot,
     ImportReport,
@@ -129,6 +151,22 @@ __all__ = [
     "Error",
     "EventSnapshot",
     "Exhausted",
+    "Fabric",
+    "FabricAddress",
+    "FabricBuffer",
+    "FabricBuffers",
+    "FabricCounters",
+    "FabricDescriptor",
+    "FabricExpectation",
+    "FabricGroup",
+    "FabricGroupOptions",
+    "FabricMemory",
+    "FabricNic",
+    "FabricPeer",
+    "FabricPeers",
+    "FabricTarget",
+    "FabricWord",
+    "FabricWork",
     "FlightRecorder",
     "HistogramSnapshot",
     "ImportReport",

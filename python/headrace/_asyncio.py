@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`await request`, `await work` and `agent.notifications()`: the running asyncio loop watches eventfds of
-Headrace.
+"""`await request`, `await work`, `await expectation` and `agent.notifications()`: the running asyncio loop
+watches eventfds of Headrace.
 
 The compiled module imports this file at first use, so that `import headrace` does not import asyncio.
 """
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ._headrace import CompletionQueue
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ._headrace import Agent, Counter, Request, Work
+    from ._headrace import Agent, Counter, FabricExpectation, FabricWork, Request, Work
 
 
 async def ended(request: Request) -> None:
@@ -30,9 +31,35 @@ async def ended(request: Request) -> None:
         await _completion(request)
     except asyncio.CancelledError:
         request.cancel()
-        await _quiet(request)
+        await _quiet(lambda: _completion(request))
         raise
     request.wait(0)
+
+
+async def fabric_work_ended(work: FabricWork) -> None:
+    """Waits until the post has ended, and raises its error.
+
+    When the waiting task is canceled, the post is canceled too.
+    """
+    try:
+        await _end_of(work)
+    except asyncio.CancelledError:
+        work.cancel()
+        await _quiet(lambda: _end_of(work))
+        raise
+    work.wait(0)
+
+
+async def round_taken(expectation: FabricExpectation) -> None:
+    """Takes the next full round that was not taken, and raises Canceled when the expectation has ended."""
+    if expectation.poll():
+        return
+    with select.epoll() as changes:
+        # Told once for each change, and reading nothing: the eventfd may have other readers.
+        changes.register(expectation.fileno(), select.EPOLLIN | select.EPOLLET)
+        while not expectation.poll():
+            await _any_readable(asyncio.get_running_loop(), [changes.fileno()])
+            changes.poll(0)
 
 
 async def work_ended(work: Work) -> None:
@@ -41,20 +68,24 @@ async def work_ended(work: Work) -> None:
     When the waiting task is canceled, the operation goes on: other ranks take part in it.
     """
     if not work.is_completed():
-        await _Completions.of(asyncio.get_running_loop()).next(work)
+        await _end_of(work)
     work.wait(0)
 
 
-async def _quiet(request: Request) -> None:
-    """Waits until a canceled request has ended, which takes at most a second.
+async def _quiet(completion: Callable[[], Awaitable[None]]) -> None:
+    """Waits until a canceled request or post has ended, which takes at most a second.
 
     Further cancels of the task do not end this wait: code that canceled it relies on quiet memory.
     """
     while True:
         try:
-            return await _completion(request)
+            return await completion()
         except asyncio.CancelledError:
             continue
+
+
+async def _end_of(work: Work | FabricWork) -> None:
+    await _Completions.of(asyncio.get_running_loop()).next(work)
 
 
 async def _completion(request: Request) -> None:
@@ -91,7 +122,7 @@ class _Completions:
         self.waiting: dict[int, asyncio.Future[None]] = {}
         loop.add_reader(self._queue.fileno(), self._wake)
 
-    async def next(self, request: Request | Work) -> None:
+    async def next(self, request: Request | Work | FabricWork) -> None:
         """Waits for the completion of the post in flight, or for the end of the operation."""
         self._last_number = number = self._last_number + 1
         future = self.waiting[number] = self._loop.create_future()

@@ -727,7 +727,7 @@ class CompletionQueue:
     One eventfd for the completions of many requests and works, for event loops.
 
     `await request` and `await work` use one for each asyncio loop. Requests of several agents, and works
-    of several communicators, may use one queue.
+    of several communicators and fabrics, may use one queue.
     Errors: Exhausted (no descriptors).
     Threads: any.
     """
@@ -746,6 +746,12 @@ class CompletionQueue:
     def add(self, work: Work, number: int) -> None:
         """
         Puts the number into the queue once, when the operation of the work has ended.
+        """
+
+    @overload
+    def add(self, work: FabricWork, number: int) -> None:
+        """
+        Puts the number into the queue once, when the post of a fabric has ended.
         """
 
     def take(self) -> list[int]:
@@ -2420,6 +2426,700 @@ def list_namespace(store: str, timeout: float | None = 10.0) -> list[PeerInfo]:
     store: as in Agent. timeout: seconds.
     Errors: InvalidArgument (store), BackendFailed, TimedOut.
     """
+
+class FabricAddress:
+    """
+    Where a fabric is found: its network cards, from Fabric.address. bytes(address), str(address) and
+    pickle give it to peers; it holds no secret.
+    """
+
+    def __init__(self, data: bytes | str) -> None:
+        """
+        data: bytes(address) or str(address) of a peer.
+        Errors: Corrupt (damaged or cut), NotSupported (of another version).
+        """
+
+    def __str__(self) -> str:
+        """The bytes in hexadecimal digits."""
+
+    def __repr__(self) -> str: ...
+
+    def __bytes__(self) -> bytes:
+        """For peers, by any way."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+class FabricDescriptor:
+    """
+    Names memory of a fabric to its peers, from FabricMemory.descriptor. bytes(descriptor) and pickle
+    give it to them: less than 100 bytes with one network card and IPv4.
+
+    A post needs nothing else: the link to the owner is made at the first one. A process that has it can
+    use the memory until it is deregistered.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """
+        data: bytes(descriptor) of the owner.
+        Errors: Corrupt (damaged or cut), NotSupported (of another version).
+        """
+
+    @property
+    def length_bytes(self) -> int:
+        """The length of the memory."""
+
+    @property
+    def access(self) -> str:
+        """"readable" or "writable"."""
+
+    def __str__(self) -> str:
+        """
+        For people: "4096 writable bytes at tcp:192.0.2.1:4711/0123456789abcdef".
+        """
+
+    def __repr__(self) -> str: ...
+
+    def __bytes__(self) -> bytes:
+        """For peers, by any way."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+class FabricMemory:
+    """
+    Registered memory, from Fabric.register. It stays registered without this object, until
+    Fabric.deregister or the close of the fabric.
+    """
+
+    @property
+    def address(self) -> int:
+        """The address, in this process or in the GPU's memory."""
+
+    @property
+    def length_bytes(self) -> int:
+        """The length."""
+
+    @property
+    def access(self) -> str:
+        """"local", "readable" or "writable"."""
+
+    @property
+    def device(self) -> int | None:
+        """The ordinal of the GPU; None: host memory."""
+
+    @property
+    def group(self) -> int:
+        """Its place in Fabric.groups(): the network cards that carry its posts."""
+
+    @property
+    def descriptor(self) -> FabricDescriptor | None:
+        """For peers; None if the access is local."""
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricBuffer:
+    """
+    A host buffer of a pool, from FabricBuffers.take: memoryview(buffer) and numpy.asarray(buffer) view its
+    bytes. Its end, `release` or leaving it as a context manager gives it back.
+    """
+
+    @property
+    def memory(self) -> FabricMemory:
+        """The memory of the pool, for posts."""
+
+    @property
+    def offset_bytes(self) -> int:
+        """Where the buffer begins in `memory`."""
+
+    def release(self) -> None:
+        """
+        Gives it back now; does nothing the second time.
+
+        Errors: BufferError (views of it exist).
+        """
+
+    def __enter__(self) -> FabricBuffer: ...
+
+    def __exit__(self, type: object, value: object, traceback: object) -> None: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricBuffers:
+    """
+    Registered host buffers of one size, from Fabric.host_buffers.
+
+    Owns: the memory lives as long as this object or one of its buffers.
+    Threads: any.
+    """
+
+    def take(self) -> FabricBuffer:
+        """
+        A buffer that nobody has; its content is that of its last use.
+
+        Errors: WouldBlock (all are taken).
+        """
+
+    @property
+    def free(self) -> int:
+        """The number of buffers that nobody has."""
+
+    @property
+    def bytes_each(self) -> int:
+        """The length of a buffer."""
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricWork:
+    """
+    A post of a fabric. It goes on without this object.
+
+    States: posted (-> canceling) -> done | failed | canceled, once. At the end no network card touches
+    the memory of the post any more, here and, over all links that live, at the peer. done: the bytes can
+    be read at the peer (write) or here (read), and its immediate is counted, or will be, unless the link
+    is lost first.
+    Threads: any. `await work` waits in the running asyncio loop; cancelling the task cancels the post and
+    waits for its end.
+    """
+
+    @property
+    def state(self) -> str:
+        """"posted", "canceling", "done", "failed" or "canceled"."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+
+    @property
+    def length_bytes(self) -> int:
+        """The bytes of the post, to all peers."""
+
+    @property
+    def error(self) -> headrace.errors.Error | None:
+        """
+        Why it failed: operation, peer, network card where one is known, page. None if it did not
+        fail, or has not ended.
+        """
+
+    def wait(self, timeout: float | None = None) -> None:
+        """
+        Waits until it has ended.
+
+        timeout: seconds; None: no limit but that of the post.
+        Errors: that of the post; TimedOut (still in flight: the post goes on).
+        """
+
+    def cancel(self) -> None:
+        """Asks that it ends, and returns at once. Does nothing if it has ended."""
+
+    def add_done_callback(self, callback: Callable[[FabricWork], object]) -> None:
+        """
+        Calls callback(work) once at the end; at once if it has ended. Any number of them.
+
+        Threads: the callback thread of the fabric. An exception goes to Fabric.on_error.
+        """
+
+    def get_future(self) -> concurrent.futures.Future[None]:
+        """
+        A future that ends with the post, with its error if it failed. Use `cancel` to cancel the post.
+
+        Threads: callbacks of all such futures run on one thread of the process.
+        """
+
+    def fileno(self) -> int:
+        """
+        A descriptor that becomes readable at the end and stays so. The work owns it.
+
+        Errors: Exhausted.
+        """
+
+    def __await__(self) -> Generator[object, None, None]: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricWord:
+    """
+    The number of full rounds as 8 bytes of host memory that grow by one with each, for readers that
+    poll: from FabricExpectation.word. numpy.asarray(word) views it as one int64. Do not write to it.
+
+    Owns: the memory stays while this object or a view of it lives.
+    """
+
+    @property
+    def address(self) -> int:
+        """The address in this process."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """For NumPy."""
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricExpectation:
+    """
+    Counts an immediate in rounds of n arrivals, from Fabric.expect. What exceeds n stays for the next
+    round. It counts without this object, until `remove` or the close of the fabric.
+
+    A program that sees a full round, by any of these ways, can read the bytes of its posts: from the
+    host, and by GPU work that is submitted afterwards. `wait`, `poll`, `await` and futures take rounds:
+    each round ends one of them. The callback, the descriptor and the word see all rounds.
+    Threads: any. `await expectation` takes the next round in the running asyncio loop.
+    """
+
+    @property
+    def immediate(self) -> int:
+        """The immediate that is counted."""
+
+    @property
+    def scope(self) -> int:
+        """The scope of the immediate."""
+
+    @property
+    def arrivals_each(self) -> int:
+        """Arrivals of a round."""
+
+    @property
+    def rounds(self) -> int:
+        """The number of full rounds."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """
+        Takes the next full round that was not taken, and waits for it.
+
+        timeout: seconds; None: no limit.
+        Errors: TimedOut, Canceled (removed, or the fabric is closed).
+        """
+
+    def poll(self) -> bool:
+        """
+        Takes the next full round that was not taken. False if there is none.
+
+        Errors: Canceled (removed, or the fabric is closed).
+        """
+
+    def on_reached(self, callback: Callable[[], object] | None) -> None:
+        """
+        Calls callback() for each full round that it was not called for, until it returns False.
+
+        Replaces an earlier function; None: no callback. After `remove` no call begins.
+        Threads: the callback thread of the fabric. An exception goes to Fabric.on_error.
+        """
+
+    def get_future(self) -> concurrent.futures.Future[None]:
+        """
+        A future that takes the next round that was not taken. Futures end in the order in which they were
+        made, with Canceled when the expectation is removed or the fabric closed.
+
+        Threads: callbacks of all such futures run on one thread of the process.
+        """
+
+    def fileno(self) -> int:
+        """
+        An eventfd that grows by one with each round. Read 8 bytes to clear it. The expectation owns it.
+        It becomes readable for good when the expectation is removed or the fabric is closed.
+
+        Errors: Exhausted.
+        """
+
+    def word(self) -> FabricWord:
+        """
+        The number of full rounds as a word in memory that threads poll: a FabricWord.
+        """
+
+    def remove(self) -> int:
+        """
+        Ends it. Returns the arrivals of the round that is not full. Later arrivals are unexpected ones.
+
+        Waits end with Canceled, and the callback is not called any more.
+        """
+
+    def __await__(self) -> Generator[object, None, None]: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricGroupOptions:
+    """A group of a fabric by hand."""
+
+    def __init__(self, nics: Sequence[str], cpus: Sequence[int] = (), device: int | None = None) -> None:
+        """
+        nics: names of network cards or interfaces ("mlx5_0", "eth0"), or local IP addresses, each
+        once.
+        cpus: of its worker; empty: those near the device.
+        device: the ordinal of the GPU; None: host memory.
+        """
+
+    @property
+    def nics(self) -> list[str]:
+        """Its network cards."""
+
+    @property
+    def cpus(self) -> list[int]:
+        """The CPUs of its worker."""
+
+    @property
+    def device(self) -> int | None:
+        """The GPU; None: host memory."""
+
+    def __repr__(self) -> str: ...
+
+class FabricNic:
+    """A network card of a group."""
+
+    @property
+    def name(self) -> str:
+        """Its name, or its IP address."""
+
+    @property
+    def provider(self) -> str:
+        """What drives it: "tcp"; empty: it is not used."""
+
+    @property
+    def address(self) -> str:
+        """Where peers find it."""
+
+    @property
+    def bits_per_second(self) -> int:
+        """Its speed; 0: unknown."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it works now."""
+
+    @property
+    def why(self) -> str:
+        """Why it is not used, or not up; else empty."""
+
+    def __repr__(self) -> str: ...
+
+class FabricGroup:
+    """
+    Network cards, the GPU and CPUs near them, and the worker that drives them.
+    """
+
+    @property
+    def device(self) -> int | None:
+        """The ordinal of the GPU; None: host memory."""
+
+    @property
+    def cpus(self) -> list[int]:
+        """The CPUs of the worker."""
+
+    @property
+    def nics(self) -> list[FabricNic]:
+        """Those that are used come first; posts are pinned by this place."""
+
+    def __repr__(self) -> str: ...
+
+class FabricCounters:
+    """Since the fabric was opened."""
+
+    @property
+    def done(self) -> int:
+        """Posts that are done."""
+
+    @property
+    def failed(self) -> int:
+        """Posts that ended with an error, canceled ones among them."""
+
+    @property
+    def arrivals(self) -> int:
+        """Immediates that were counted."""
+
+    @property
+    def arrivals_lost(self) -> int:
+        """Immediates that nobody expected while the list was full."""
+
+    @property
+    def callbacks_failed(self) -> int:
+        """Callbacks that raised."""
+
+    def __repr__(self) -> str: ...
+
+class FabricTarget:
+    """One target of Fabric.scatter."""
+
+    def __init__(self, target: FabricDescriptor, length_bytes: int, source_offset: int = 0, target_offset: int = 0) -> None:
+        """
+        length_bytes bytes from byte source_offset of the source on, to byte target_offset of the target
+        and on.
+        """
+
+    @property
+    def target(self) -> FabricDescriptor:
+        """The memory of the peer."""
+
+    @property
+    def length_bytes(self) -> int:
+        """The length."""
+
+    @property
+    def source_offset(self) -> int:
+        """Where it begins in the source."""
+
+    @property
+    def target_offset(self) -> int:
+        """Where it begins in the target."""
+
+    def __repr__(self) -> str: ...
+
+class FabricPeer:
+    """A peer of a fabric, from Fabric.connect."""
+
+    @property
+    def address(self) -> FabricAddress:
+        """Its address."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricPeers:
+    """
+    Peers under one scope of immediates, from Fabric.peer_group. Members join and leave while posts run.
+
+    Threads: any.
+    """
+
+    @property
+    def scope(self) -> int:
+        """The scope of the immediates of a barrier, and of posts that name it."""
+
+    @property
+    def members(self) -> list[FabricPeer]:
+        """The members now."""
+
+    def __len__(self) -> int: ...
+
+    def join(self, peer: FabricPeer) -> None:
+        """Adds a member. Does nothing for one that is a member."""
+
+    def leave(self, peer: FabricPeer) -> None:
+        """
+        Later posts to the group do not go to it. Its link stays: Fabric.forget ends that.
+
+        Errors: NotFound (no member).
+        """
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+class Fabric:
+    """
+    Writes to peers over all network cards at once, and counts what arrives.
+
+    Register memory, give its descriptor (a few bytes) to a peer by any way, and the peer writes. No store,
+    no names, no agent. Peers over tcp are not authenticated, and bytes are not encrypted: give addresses
+    and descriptors to processes that you trust.
+    Posts (write, read, write_pages, read_pages, scatter, post_immediate) are checked before a byte leaves,
+    and return a FabricWork. They take:
+    immediate, scope: the peer counts it after the bytes of the post: Fabric.expect there.
+    count_by: "request": once; "page": once for each page; "shard": once for each network card.
+    spread: "free": the card that would be done first; "in_turn": one after the other; "by_peer": of a
+    scatter, one for each target.
+    nic: the place in FabricGroup.nics of the card that carries it alone.
+    timeout: seconds, then the post is canceled and ends with TimedOut; None: no limit.
+    Errors of posts: InvalidArgument (outside of the memory: which range, page or index; lists that differ;
+    memory that its owner did not make writable; memory of another fabric), NotFound (deregistered),
+    WouldBlock (too many posts run: wait for some), Canceled (closed meanwhile).
+    A context manager: leaving it closes the fabric. Fabrics that are open when the interpreter ends are
+    closed then.
+    Threads: any thread may call any method; methods that wait release the GIL. Each group has a worker, a
+    thread that drives its network cards; the fabric has a callback thread.
+    Fork: in a forked child every method raises InvalidArgument.
+    """
+
+    def __init__(self, devices: Sequence[int] = (), *, nics_per_group: int = 0, groups: Sequence[FabricGroupOptions] = (), spin: str = 'brief') -> None:
+        """
+        Opens the network cards and starts the workers.
+
+        devices: a group for each of these GPUs, by ordinal, with the network cards near it. Empty: one
+        group for host memory, that of the NUMA node of the calling thread.
+        nics_per_group: 0: all cards near it.
+        groups: groups by hand, instead of devices.
+        spin: of a worker that has nothing to do: "brief": polls for some microseconds, then sleeps;
+        "always": polls, on a core for each group, for the shortest latency.
+        Errors: InvalidArgument (a card twice, one near another GPU, no card, no such GPU, CPU or
+        address), NotFound (no card or interface of that name), Exhausted.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
+    def close(self) -> None:
+        """
+        Ends all posts (Canceled), expectations and links, and releases the memory. Immediates of posts
+        that were done still leave, for up to a second.
+
+        Later calls do nothing.
+        Threads: any, at any time, also in a callback. On other threads it waits for the callback that
+        runs.
+        """
+
+    def __enter__(self) -> Fabric: ...
+
+    def __exit__(self, type: object, value: object, traceback: object) -> None: ...
+
+    def __repr__(self) -> str: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
+    @property
+    def address(self) -> FabricAddress:
+        """Where peers find it: a FabricAddress."""
+
+    def groups(self) -> list[FabricGroup]:
+        """Its groups, and how their network cards are now."""
+
+    @property
+    def bits_per_second(self) -> int:
+        """Of all network cards together whose speed is known."""
+
+    def counters(self) -> FabricCounters:
+        """What has happened since it was opened."""
+
+    def telemetry(self) -> TelemetrySnapshot:
+        """The counters and histograms of its network cards up to now."""
+
+    def register(self, obj: object, access: str = 'local', *, group: int | None = None) -> FabricMemory:
+        """
+        Registers memory with the network cards of a group. Returns a FabricMemory.
+
+        obj: an object with the buffer protocol (bytearray, mmap, NumPy array) or DLPack (torch tensor),
+        a tuple (address, length) or a MemoryRange. An array may have any order of dimensions but no
+        gaps. Read-only objects (bytes) can only be read.
+        access: "local": for posts of this fabric alone; "readable": peers that have its descriptor
+        read it; "writable": and write it.
+        group: a place in groups(); None: that of the memory's GPU, or the first.
+        Owns: the object is kept alive and in place until `deregister` or the close of the fabric. For
+        memory given by address the caller must do this.
+        Errors: InvalidArgument (empty, not contiguous, read-only and "writable", a GPU without a
+        group), NotSupported (a network card that cannot reach this kind of memory).
+        """
+
+    def deregister(self, memory: FabricMemory) -> None:
+        """
+        Cancels the posts that use the memory. When it returns, they have ended, and no peer reaches it.
+
+        Errors: NotFound (deregistered already), InvalidArgument (of another fabric).
+        """
+
+    register_memory = register
+
+    def host_buffers(self, count: int, length_bytes: int) -> FabricBuffers:
+        """
+        `count` buffers of `length_bytes` each, in registered host memory of the first group.
+
+        Errors: InvalidArgument (none, or empty), Exhausted.
+        """
+
+    def connect(self, address: FabricAddress) -> FabricPeer:
+        """
+        Starts to connect, so that the first post finds a link. Posts do it by themselves.
+
+        Errors: NotSupported (none of its network cards can be reached by ours).
+        """
+
+    def forget(self, peer: FabricPeer) -> None:
+        """
+        Ends the links to a peer: posts to it end with Canceled. A later post connects again.
+        """
+
+    def peer_group(self, scope: int, addresses: Sequence[FabricAddress]) -> FabricPeers:
+        """
+        Connects to all, and makes a group of them.
+
+        scope: of the immediates of `barrier`, and of posts that take it from FabricPeers.scope.
+        """
+
+    def barrier(self, peers: FabricPeers, value: int, *, timeout: float | None = None) -> FabricWork:
+        """
+        Tells every member, and ends when every member has told this fabric with the same value.
+
+        Each member calls it, with the others in its group. Nobody expects (group's scope, value).
+        timeout: seconds, then it ends with TimedOut; None: no limit.
+        """
+
+    def write(self, source: FabricMemory, target: FabricDescriptor, length_bytes: int | None = None, *, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+        """
+        Writes a range of memory here to memory of a peer. Returns once posted.
+
+        length_bytes: None: the source from source_offset on.
+        """
+
+    def read(self, target: FabricMemory, source: FabricDescriptor, length_bytes: int | None = None, *, target_offset: int = 0, source_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+        """
+        Reads a range of a peer's memory into memory here. Returns once posted.
+
+        length_bytes: None: the target from target_offset on.
+        """
+
+    def write_pages(self, source: FabricMemory, target: FabricDescriptor, page_bytes: int, *, source_indices: object = None, target_indices: object = None, count: int | None = None, source_stride: int = 0, target_stride: int = 0, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+        """
+        Writes pages of page_bytes bytes each, page i of the source to page i of the target.
+
+        Page i begins at offset + k * stride, where k is indices[i], or i without indices.
+        source_indices, target_indices: shape (count,), uint32, int32 or int64, by the buffer protocol or
+        DLPack in host memory, or a list. They are read before the return.
+        count: None: that of the indices. source_stride, target_stride: bytes; 0: page_bytes.
+        """
+
+    def read_pages(self, target: FabricMemory, source: FabricDescriptor, page_bytes: int, *, target_indices: object = None, source_indices: object = None, count: int | None = None, target_stride: int = 0, source_stride: int = 0, target_offset: int = 0, source_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+        """
+        Reads pages of page_bytes bytes each, page i of the source to page i of the target.
+
+        The arguments are those of `write_pages`.
+        """
+
+    def scatter(self, source: FabricMemory, targets: Sequence[FabricTarget], *, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+        """
+        Writes from one memory to many. Each target's peer counts the immediate after its own bytes.
+
+        targets: one FabricTarget or more.
+        """
+
+    def post_immediate(self, peer: FabricPeer, immediate: int, *, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+        """An immediate alone, without bytes."""
+
+    def expect(self, immediate: int, arrivals: int, *, scope: int = 0) -> FabricExpectation:
+        """
+        Counts arrivals of an immediate in rounds of `arrivals`. What came before counts.
+
+        Errors: InvalidArgument (0 arrivals; it is expected already; above 32 bits).
+        """
+
+    def on_unexpected(self, callback: Callable[[int, int, int], object] | None) -> None:
+        """
+        Calls callback(immediate, scope, arrivals) for arrivals that nobody expects; for those that have
+        come before, too. None: they are kept for a later `expect`, up to 16384 different ones.
+
+        Threads: the callback thread. An exception goes to `on_error`.
+        """
+
+    def on_error(self, callback: Callable[[BaseException], object] | None) -> None:
+        """
+        Calls callback(exception) with what another callback has raised; the fabric goes on. None: it goes
+        to sys.unraisablehook.
+
+        Threads: the callback thread.
+        """
 
 def set_log_level(spec: str) -> None:
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Futures of works: one thread of the process waits for all of them.
+"""Futures of works of communicators and fabrics: one thread of the process waits for all of them.
 
 The compiled module imports this file at first use.
 """
@@ -14,13 +14,14 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from ._headrace import CompletionQueue
+from ._headrace import CompletionQueue, Work
 
 if TYPE_CHECKING:
-    from ._headrace import Work
+    from ._headrace import FabricWork
+    from .errors import Error
 
 
-def future_of(work: Work) -> Future[None]:
+def future_of(work: Work | FabricWork) -> Future[None]:
     """Returns a future that ends with the operation of the work."""
     return _Futures.of_process().add(work)
 
@@ -46,12 +47,12 @@ class _Futures:
     def __init__(self) -> None:
         self._queue = CompletionQueue()
         self._numbers = itertools.count()
-        self._waiting: dict[int, tuple[Work, Future[None]]] = {}
+        self._waiting: dict[int, tuple[Work | FabricWork, Future[None]]] = {}
         threading.Thread(target=self._run, name="headrace-futures", daemon=True).start()
 
-    def add(self, work: Work) -> Future[None]:
+    def add(self, work: Work | FabricWork) -> Future[None]:
         future: Future[None] = Future()
-        future.set_running_or_notify_cancel()  # it cannot be cancelled: other ranks take part
+        future.set_running_or_notify_cancel()  # it cannot be cancelled: other processes take part
         number = next(self._numbers)
         self._waiting[number] = work, future
         self._queue.add(work, number)
@@ -63,11 +64,12 @@ class _Futures:
         while True:
             poll.poll()
             for number in self._queue.take():
-                _end(*self._waiting.pop(number))
+                work, future = self._waiting.pop(number)
+                end(future, work.exception() if isinstance(work, Work) else work.error)
 
 
-def _end(work: Work, future: Future[None]) -> None:
-    error = work.exception()
+def end(future: Future[None], error: Error | None) -> None:
+    """Ends the future with the error, or well."""
     try:
         if error is None:
             future.set_result(None)

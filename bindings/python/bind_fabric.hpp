@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the fabric's binding share.
+#pragma once
+
+#include "bindings/python/binding.hpp"
+#include "bindings/python/fabric_handle.hpp"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace headrace::python {
+
+void bind_fabric_buffers(nb::module_& module);
+void bind_fabric_values(nb::module_& module);  ///< options, groups, cards, counters, targets
+void bind_fabric_peers(nb::module_& module);
+void bind_fabric_registration(nb::class_<PyFabric>& fabric);
+void bind_fabric_pool(nb::class_<PyFabric>& fabric);
+void bind_fabric_posts(nb::class_<PyFabric>& fabric);
+void bind_fabric_peer_calls(nb::class_<PyFabric>& fabric);
+void bind_fabric_expect(nb::class_<PyFabric>& fabric);
+
+/// The values of an enum by their names in Python.
+template <class Enum, std::size_t count>
+using EnumNames = std::array<std::pair<std::string_view, Enum>, count>;
+
+inline constexpr EnumNames<FabricAccess, 3> access_names{{{"local", FabricAccess::local},
+                                                          {"readable", FabricAccess::readable},
+                                                          {"writable", FabricAccess::writable}}};
+
+template <class Enum, std::size_t count>
+nb::str enum_str(Enum value, const EnumNames<Enum, count>& names) {
+  for (const auto& [name, each] : names)
+    if (each == value) return to_str(name);
+  return to_str("unknown");
+}
+
+/// Raises invalid_argument with all names if it is none of them.
+template <class Enum, std::size_t count>
+Enum to_enum(std::string_view text, const char* what, const EnumNames<Enum, count>& names) {
+  std::string all;
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+    all += (all.empty() ? "\"" : ", \"") + std::string(name) + "\"";
+  }
+  raise_invalid(std::string(what) + " is \"" + std::string(text) + "\": give one of " + all);
+}
+
+/// An immediate, a scope, a barrier's value. Raises invalid_argument unless 0 <= value < 2^32.
+std::uint32_t to_u32(nb::handle value, const char* what);
+
+}  // namespace headrace::python
