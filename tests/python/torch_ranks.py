@@ -49,7 +49,10 @@ def serve(rank, size, binding, folder, cases, pipe):
 
 class Ranks:
     def __init__(self, size, binding, folder, cases="torch_cases"):
-        context = multiprocessing.get_context("spawn")
+        # A server that has imported torch forks them: each import would take seconds. It has imported nothing
+        # of Headrace, whose random numbers would be the same in all ranks.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed"])
         pairs = [context.Pipe() for _ in range(size)]
         self.pipes = [ours for ours, _ in pairs]
         self.processes = [
