@@ -634,7 +634,8 @@ def die(rank, size, meeting, waits, to_parent):
     ("size", "waits"), [(2, True), (3, True), (3, False)], ids=["two", "three", "three-any-source"]
 )
 def test_a_killed_rank_ends_the_communicator_of_the_others(size, waits, tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed"])  # each import takes seconds
     to_parent = context.Queue()
     arguments = (size, f"file://{tmp_path}", waits, to_parent)
     processes = [context.Process(target=die, args=(rank, *arguments)) for rank in range(size)]
