@@ -76,12 +76,16 @@ class Rows:
             for path in sorted(folder.glob("*.jsonl"))
             for line in path.read_text().splitlines()
         ]
+        self.of_case: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        for file, row in self.rows:
+            self.of_case.setdefault(str(row["case"] or ""), []).append((file, row))
         self.used: dict[tuple[str, str], str] = {}  # file and commit: machine
 
     def find(self, wanted: dict[str, str], first: bool) -> dict[str, Any]:
         """Returns the latest row, or the first. Of several rows of one run it takes the one with the least
         ratio, with the best settings of the peer."""
-        found = [(file, row) for file, row in self.rows if self._fits(file, row, wanted)]
+        rows = self.of_case.get(wanted["case"], []) if "case" in wanted else self.rows
+        found = [(file, row) for file, row in rows if self._fits(file, row, wanted)]
         if not found:
             raise Missing("no row has " + ", ".join(f"{key} {value}" for key, value in wanted.items()))
         date = (min if first else max)(row["date"] for _, row in found)
