@@ -8,6 +8,24 @@
 #include <utility>
 
 namespace headrace::rail {
+namespace {
+
+template <class Region>
+bool lacks_a_nic(const headrace_side_v1* side) {
+  if (side == nullptr) return false;
+  for (std::uint64_t i = 0; i < side->region_count; ++i) {
+    const auto& keys = static_cast<const Region*>(side->regions[i])->keys;
+    if (std::find(keys.begin(), keys.end(), no_key) != keys.end()) return true;
+  }
+  return false;
+}
+
+/// Whether there is a NIC that does not reach all memory of the request.
+bool is_partial(const headrace_prepare_v1& args) {
+  return lacks_a_nic<LocalRegion>(args.local) || lacks_a_nic<RemoteRegion>(args.remote);
+}
+
+}  // namespace
 
 Link::Link(Setup setup, Nics& nics, Receives& receives, LinkEvents& events, const LinkOptions& options)
     : setup_(std::move(setup)),
@@ -44,6 +62,8 @@ Status Link::post(Request& request, const PostPlan& plan) {
   request.status_ = {};
   request.why_.clear();
   request.canceling_ = false;
+  request.partial_ = is_partial(request.args);
+  if (request.partial_) ++partials_;
   request.post_ = next_post_++;
   posted_.emplace(request.post_, &request);
   if (plan.counted) {
@@ -187,6 +207,7 @@ void Link::finish_if_done(Request& request) {
   if (!request.cut_all_ || request.unended_ > 0) return;
   if (request.number_ != 0) use_up_number(request);
   posted_.erase(request.post_);
+  if (request.partial_) --partials_;
   if (request.canceling_)
     std::erase_if(canceling_, [&](const Canceling& each) { return each.request == &request; });
   request.posted_ = false;

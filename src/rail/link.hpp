@@ -150,9 +150,12 @@ class Link {
   Result<void> fill_moves(Rail& rail, const Piece& piece);
   bool post_message(Rail& rail, const std::string& bytes, std::uint64_t now_ns);
   Rail* pick(const Request& request);
-  Rail* freest();
-  Rail* next_in_turn();
-  [[nodiscard]] bool carries(const Rail& rail) const;
+  Rail* freest(const Request& request);
+  Rail* next_in_turn(const Request& request);
+  [[nodiscard]] bool carries(const Rail& rail, const Request& request) const;
+  [[nodiscard]] bool reaches(const Rail& rail, const Request& request) const;
+  [[nodiscard]] bool may_reach(const Request& request, std::uint64_t now_ns) const;
+  void end_unreachable(std::uint64_t now_ns);
   [[nodiscard]] bool has_room(const Rail& rail) const;
   void say(const LinkMessage& message) { outgoing_.push_back(encode(message)); }
   void ended(Rail& rail, const Event& event, std::uint64_t now_ns);
@@ -184,7 +187,8 @@ class Link {
   const LinkOptions options_;
   std::vector<Rail> rails_;
   std::uint64_t born_ns_ = 0;
-  bool near_ = false;  // a rail of this host lives: it carries all
+  bool near_ = false;         // a rail of this host lives: it carries all
+  std::size_t partials_ = 0;  // of the posted requests, whose memory some NIC does not reach
   bool lost_ = false;
   Code lost_code_ = Code::peer_lost;
   std::string ends_why_;

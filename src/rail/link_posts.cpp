@@ -20,25 +20,66 @@ void Link::pump(std::uint64_t now_ns) {
   send_messages(now_ns);
   repeat(now_ns);
   send_pieces(now_ns);
+  end_unreachable(now_ns);
   send_messages(now_ns);
 }
 
 // ------------------------------------------------------------------ which rail
 
-/// It lives, and is of this host if there is such a one.
-bool Link::carries(const Rail& rail) const {
-  return rail.life == Rail::Life::live && (!near_ || nics_[rail.nic]->provider().info().near);
+/// Its NICs, here and there, have all memory of the request.
+bool Link::reaches(const Rail& rail, const Request& request) const {
+  if (!request.partial_) return true;
+  const headrace_side_v1 &local = *request.args.local, &remote = *request.args.remote;
+  for (std::uint64_t i = 0; i < local.region_count; ++i)
+    if (static_cast<const LocalRegion*>(local.regions[i])->keys[rail.nic] == no_key) return false;
+  for (std::uint64_t i = 0; i < remote.region_count; ++i) {
+    const auto& keys = static_cast<const RemoteRegion*>(remote.regions[i])->keys;
+    if (rail.peer_nic < keys.size() && keys[rail.peer_nic] == no_key) return false;
+  }
+  return true;
+}
+
+/// It lives, reaches the memory, and is of this host if there is such a one.
+bool Link::carries(const Rail& rail, const Request& request) const {
+  if (rail.life != Rail::Life::live || !reaches(rail, request)) return false;
+  if (!near_ || nics_[rail.nic]->provider().info().near) return true;
+  return request.partial_ && std::none_of(rails_.begin(), rails_.end(), [&](const Rail& each) {
+           return each.life == Rail::Life::live && nics_[each.nic]->provider().info().near &&
+                  reaches(each, request);
+         });
+}
+
+/// Whether a rail that reaches its memory lives, or may live again.
+bool Link::may_reach(const Request& request, std::uint64_t now_ns) const {
+  const bool young = now_ns - born_ns_ <= static_cast<std::uint64_t>(options_.rail_timeout.count());
+  return std::any_of(rails_.begin(), rails_.end(), [&](const Rail& rail) {
+    if (rail.life == Rail::Life::unused) return setup_.addresses.empty() && young;
+    return reaches(rail, request);
+  });
+}
+
+/// Requests whose memory no rail reaches would wait for ever.
+void Link::end_unreachable(std::uint64_t now_ns) {
+  if (partials_ == 0) return;
+  std::vector<Request*> ended;
+  for (const auto& [post, request] : posted_)
+    if (request->partial_ && !request->cut_all_ && !may_reach(*request, now_ns)) ended.push_back(request);
+  for (Request* const request : ended) {
+    std::erase(without_number_, request);
+    stop_cutting(*request, {Code::not_supported});
+    finish_if_done(*request);
+  }
 }
 
 bool Link::has_room(const Rail& rail) const {
   return rail.life == Rail::Life::live && !rail.full && rail.bytes < options_.rail_bytes;
 }
 
-Rail* Link::freest() {
+Rail* Link::freest(const Request& request) {
   Rail* best = nullptr;
   double least = 0;
   for (Rail& rail : rails_) {
-    if (!carries(rail) || !has_room(rail)) continue;
+    if (!carries(rail, request) || !has_room(rail)) continue;
     const auto speed = std::max<std::uint64_t>(nics_[rail.nic]->provider().info().bits_per_second, 1);
     const double busy = static_cast<double>(rail.bytes + options_.chunk_bytes) / static_cast<double>(speed);
     if (best != nullptr && busy >= least) continue;
@@ -49,10 +90,10 @@ Rail* Link::freest() {
 }
 
 /// Waits for the next living rail if it is full.
-Rail* Link::next_in_turn() {
+Rail* Link::next_in_turn(const Request& request) {
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[(turn_ + i) % rails_.size()];
-    if (!carries(rail)) continue;
+    if (!carries(rail, request)) continue;
     if (!has_room(rail)) return nullptr;
     turn_ = (rail.index + 1) % static_cast<std::uint32_t>(rails_.size());
     return &rail;
@@ -61,17 +102,17 @@ Rail* Link::next_in_turn() {
 }
 
 Rail* Link::pick(const Request& request) {
-  if (request.plan_.spread == Spread::in_turn) return next_in_turn();
+  if (request.plan_.spread == Spread::in_turn) return next_in_turn(request);
   if (request.plan_.spread == Spread::pinned) {
     bool comes = false;  // it has not been tried yet: what is pinned to it waits
     for (Rail& rail : rails_) {
-      if (rail.nic != request.plan_.pinned_nic) continue;
+      if (rail.nic != request.plan_.pinned_nic || !reaches(rail, request)) continue;
       if (rail.life == Rail::Life::live) return has_room(rail) ? &rail : nullptr;
       comes = comes || (rail.life == Rail::Life::connecting && rail.epoch <= 1);
     }
     if (comes) return nullptr;
   }
-  return freest();
+  return freest(request);
 }
 
 // ------------------------------------------------------------------ pieces
@@ -94,9 +135,14 @@ void Link::send_pieces(std::uint64_t now_ns) {
 
 void Link::repeat(std::uint64_t now_ns) {
   while (!repeats_.empty()) {
-    Rail* const rail = freest();
-    if (rail == nullptr) return;
     const Piece piece = repeats_.front();
+    Rail* const rail = freest(*piece.request);
+    if (rail == nullptr && may_reach(*piece.request, now_ns)) return;
+    if (rail == nullptr) {
+      repeats_.pop_front();
+      piece_ended(*piece.request, {Code::not_supported});
+      continue;
+    }
     const Status posted = post_piece(*rail, piece, std::nullopt, now_ns);
     if (posted.code == Code::would_block || posted.code == Code::peer_lost) {
       rail->full = true;

@@ -337,6 +337,7 @@ void Link::lose(const std::string& why) {
   outgoing_.clear();
   for (Rail& rail : rails_) rail.unfinished.clear();
   const auto requests = std::exchange(posted_, {});
+  partials_ = 0;
   for (const auto& [post, request] : requests) {
     request->posted_ = false;
     fail(*request, {lost_code_}, why);

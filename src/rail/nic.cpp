@@ -45,21 +45,31 @@ std::string Nic::received(std::uint64_t token, std::uint64_t bytes) {
 
 Result<LocalRegion> register_with_all(Nics& nics, const Memory& memory) {
   LocalRegion region{memory, {}, {}};
+  std::optional<Error> refused;
+  bool taken = false;
   for (const auto& nic : nics) {
     auto registered = nic->provider().register_memory(memory);
     if (!registered) {
-      deregister_with_all(nics, region);
-      return std::move(registered.error())
-          .within(fmt::format("register {} bytes on {}", memory.bytes, nic->provider().info().name));
+      Error error =
+          std::move(registered.error())
+              .within(fmt::format("register {} bytes on {}", memory.bytes, nic->provider().info().name));
+      if (error.code != Code::not_supported) {
+        deregister_with_all(nics, region);
+        return error;
+      }
+      if (!refused) refused = std::move(error);
     }
-    region.ids.push_back(registered->id);
-    region.keys.push_back(std::move(registered->key));
+    taken = taken || registered;
+    region.ids.push_back(registered ? registered->id : MemoryId{});
+    region.keys.push_back(registered ? std::move(registered->key) : std::string(no_key));
   }
+  if (!taken) return *std::move(refused);
   return region;
 }
 
 void deregister_with_all(Nics& nics, const LocalRegion& region) {
-  for (std::size_t nic = 0; nic < region.ids.size(); ++nic) nics[nic]->provider().deregister(region.ids[nic]);
+  for (std::size_t nic = 0; nic < region.ids.size(); ++nic)
+    if (region.keys[nic] != no_key) nics[nic]->provider().deregister(region.ids[nic]);
 }
 
 }  // namespace headrace::rail

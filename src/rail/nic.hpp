@@ -53,7 +53,7 @@ class Nic {
 
 using Nics = std::vector<std::unique_ptr<Nic>>;
 
-///   errors  those of the providers; nothing is registered then
+///   errors  those of the providers; nothing is registered then. not_supported only if no NIC takes it
 [[nodiscard]] Result<LocalRegion> register_with_all(Nics& nics, const Memory& memory);
 void deregister_with_all(Nics& nics, const LocalRegion& region);
 

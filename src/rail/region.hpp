@@ -6,15 +6,19 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace::rail {
 
-/// Own memory, registered with every NIC.
+/// In the place of a key: this NIC does not reach that kind of memory.
+inline constexpr std::string_view no_key = "-";
+
+/// Own memory, registered with every NIC that takes its kind.
 struct LocalRegion {
   Memory memory;
   std::vector<MemoryId> ids;      ///< by NIC
-  std::vector<std::string> keys;  ///< by NIC, for peers
+  std::vector<std::string> keys;  ///< by NIC, for peers; `no_key`: it is not registered there
 };
 
 /// Memory of a peer. Each rail loads its key when it first needs it, and again when it was connected again.

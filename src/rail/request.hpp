@@ -64,6 +64,7 @@ class Request {
   PostPlan plan_;
   bool posted_ = false;
   bool canceling_ = false;
+  bool partial_ = false;    // some NIC does not reach its memory
   std::uint64_t post_ = 0;  // its number in the link
   bool cut_all_ = false;
   bool settled_ = false;  // its chunks have no marks

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two engines of one host, each with the NIC of this host and one of tcp.
 #include "rail/engine.hpp"
+#include "gpu/device_memory.hpp"
 #include "rail/shm/provider.hpp"
 #include "rail/tcp/provider.hpp"
+#include "support/fake_cuda.hpp"
+#include "support/page_side.hpp"
 #include "support/temporary_folder.hpp"
 #include "unit/rail/two_engines.hpp"
 
 #include <poll.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,9 +80,9 @@ class Watched final : public Provider {
 class NearEngines final : public EnginePair {
  public:
   /// The NICs of this host come first here and last there.
-  NearEngines() {
+  explicit NearEngines(const shm::Options& options = {}) {
     for (int side = 0; side < 2; ++side) {
-      near[side] = add(shm::ShmProvider::open(folder_.path()));
+      near[side] = add(shm::ShmProvider::open(folder_.path(), options));
       far[side] = add(tcp::TcpProvider::open(side == 0 ? "127.0.0.1" : "127.0.0.2"));
       if (side == 1) std::swap(opened_[0], opened_[1]);
       open(side, std::exchange(opened_, {}), clock_, near_chunks);
@@ -135,6 +141,82 @@ TEST(RailEngineNear, a_request_may_be_pinned_to_another_rail) {
   ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
   EXPECT_EQ(engines.far[0]->posts, 1);
   EXPECT_EQ(engines.near[0]->posts, 0);
+}
+
+/// Memory of a GPU of each side, registered with its engine: that of this host takes it, that of tcp does
+/// not.
+struct GpuMemories {
+  GpuMemories(cuda::FakeCuda& fake, NearEngines& engines) {
+    const auto device = gpu::Device::open(*fake.load(), 0).value();
+    for (int side = 0; side < 2; ++side) {
+      memory[side] = gpu::DeviceMemory::allocate(device, bytes).value();
+      std::memset(reinterpret_cast<void*>(memory[side].address()), 'a' + side, bytes);
+      auto registered = engines.sides[side].engine->register_memory(
+          {memory[side].address(), bytes, 0, Access::peers_read_and_write});
+      EXPECT_TRUE(registered) << registered.error().message;
+      region[side] = std::move(*registered);
+    }
+    auto loaded = Engine::load(Engine::descriptor(region[1]));
+    EXPECT_TRUE(loaded) << loaded.error().message;
+    remote = std::move(*loaded);
+    local_side = test::uniform_side(&region[0], 0, 1000, 1000);
+    remote_side = test::uniform_side(&remote, 0, 1000, 1000);
+    local_view = local_side.view();
+    remote_view = remote_side.view();
+    headrace_prepare_v1 prepared{};
+    prepared.struct_size = sizeof prepared;
+    prepared.op = HEADRACE_WRITE;
+    prepared.count = bytes / 1000;
+    prepared.bytes = bytes;
+    prepared.local = &local_view;
+    prepared.remote = &remote_view;
+    request.emplace(prepared);
+  }
+  [[nodiscard]] bool arrived() const {
+    const auto* const at = reinterpret_cast<const char*>(memory[1].address());
+    return std::count(at, at + bytes, 'a') == static_cast<long>(bytes);
+  }
+
+  static constexpr std::uint64_t bytes = 500'000;
+  gpu::DeviceMemory memory[2];
+  LocalRegion region[2];
+  RemoteRegion remote;
+  test::PageSide local_side, remote_side;
+  headrace_side_v1 local_view{}, remote_view{};
+  std::optional<Request> request;
+};
+
+TEST(RailEngineNear, memory_of_a_GPU_goes_over_the_NIC_that_takes_it) {
+  cuda::FakeCuda fake;
+  shm::Options options;
+  options.driver = [&fake] { return fake.load(); };
+  NearEngines engines(options);
+  GpuMemories memories(fake, engines);
+  for (const Spread spread : {Spread::free, Spread::in_turn, Spread::pinned}) {
+    engines.sides[0].ends.clear();
+    ASSERT_TRUE(engines.sides[0].link->post(*memories.request, {spread, 1, CountedAt{0, 3, 1}}).ok());
+    ASSERT_TRUE(engines.until([&] { return !engines.sides[0].ends.empty(); }));
+    EXPECT_TRUE(engines.sides[0].ends.begin()->second.ok());
+  }
+  EXPECT_TRUE(memories.arrived());
+  ASSERT_TRUE(engines.until([&] { return engines.sides[1].counts[3] == 3; }));
+  EXPECT_EQ(engines.far[0]->posts, 0);
+}
+
+TEST(RailEngineNear, memory_that_no_rail_reaches_is_told_and_nothing_waits) {
+  cuda::FakeCuda fake;
+  shm::Options options;
+  options.driver = [&fake] { return fake.load(); };
+  NearEngines engines(options);
+  GpuMemories memories(fake, engines);
+  memories.remote.keys.assign(2, std::string(no_key));
+  ASSERT_TRUE(engines.sides[0].link->post(*memories.request, near_counted).ok());
+  ASSERT_TRUE(engines.until([&] { return !engines.sides[0].ends.empty(); }));
+  EXPECT_EQ(engines.sides[0].ends.begin()->second.code, Code::not_supported);
+  Writes writes(engines, 1 << 20);
+  ASSERT_TRUE(writes.post(3, 1000, near_counted).ok());
+  engines.sides[0].ends.clear();
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
 }
 
 TEST(RailEngineNear, when_it_dies_in_mid_run_the_others_carry_and_each_write_is_counted_once) {
