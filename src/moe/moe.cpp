@@ -98,7 +98,7 @@ Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::
     mapped[at] = std::move(*mapping);
   }
   mappings = std::move(mapped);
-  rank.emplace(config, std::move(windows),
+  rank.emplace(config, windows,
                [this](int peer) { return !mappings[static_cast<std::size_t>(peer)]->alive(); });
   return {};
 }

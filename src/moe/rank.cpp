@@ -37,7 +37,7 @@ std::string_view name_of(Operation operation) {
 
 }  // namespace
 
-Rank::Rank(const MoEConfig& config, std::vector<std::byte*> windows, std::function<bool(int)> lost)
+Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std::function<bool(int)> lost)
     : config_(config),
       layout_(window_layout(config)),
       spread_(spread_of(config)),

@@ -29,7 +29,7 @@ class Rank {
  public:
   ///   windows  of all ranks, this one's too, zeros at first; they stay mapped
   ///   lost     whether a rank is known to be dead
-  Rank(const MoEConfig& config, std::vector<std::byte*> windows, std::function<bool(int)> lost);
+  Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std::function<bool(int)> lost);
 
   /// Routing for this rank's dispatches.
   [[nodiscard]] Routing new_routing() const { return {config_, layout_}; }

@@ -143,7 +143,7 @@ Thread<W> rank_thread(std::size_t me) {
 }
 
 Explorer<W> explorer(
-    std::size_t ranks, bool one_dies, std::function<void(W&)> change = [](W&) {}) {
+    std::size_t ranks, bool one_dies, const std::function<void(W&)>& change = [](W&) {}) {
   std::vector<Thread<W>> threads;
   for (std::size_t rank = 0; rank < ranks; ++rank) threads.push_back(rank_thread(rank));
   if (one_dies)
