@@ -31,7 +31,7 @@ struct ShowPacket {
   std::uint64_t offset = 0;  ///< as of gpu::SharedMemory
   std::uint32_t pieces = 0;  ///< in all; 0: by `handle`
   cuda::IpcMemoryHandle handle{};
-  std::vector<std::uint64_t> piece_bytes;  ///< of those that come with this packet, one descriptor each
+  std::vector<std::uint64_t> piece_bytes = {};  ///< of those that come with this packet, one descriptor each
 };
 [[nodiscard]] std::string encode(const ShowPacket& packet);
 /// Bytes of a peer.
