@@ -3490,7 +3490,7 @@ class MoE:
     def dispatch_receive(self, routing: MoERouting, out: MoERows) -> None:
         """The second half of dispatch."""
 
-    def combine(self, results: object, *, routing: MoERouting, out: object, biases: tuple = (), weighted: bool = True, accumulate: bool = False) -> None:
+    def combine(self, results: object, *, routing: MoERouting, out: object, biases: tuple[object, ...] = (), weighted: bool = True, accumulate: bool = False) -> None:
         """
         Sends the weighted sums of results back, and makes the sums of this rank's tokens.
 
@@ -3505,7 +3505,7 @@ class MoE:
     def combine_send(self, results: object, *, routing: MoERouting, weighted: bool = True) -> None:
         """The first half of combine."""
 
-    def combine_receive(self, routing: MoERouting, out: object, *, biases: tuple = (), accumulate: bool = False) -> None:
+    def combine_receive(self, routing: MoERouting, out: object, *, biases: tuple[object, ...] = (), accumulate: bool = False) -> None:
         """The second half of combine."""
 
     @property
