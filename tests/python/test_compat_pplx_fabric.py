@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.compat.pplx import _fabric_types
+import headrace
+from headrace.compat.pplx import _fabric_types, _opening
 from headrace.compat.pplx.fabric_lib import DomainAddress, DomainInfo, PageIndices
 
 ADDRESS = "fe80000000000000aabb"
@@ -84,3 +85,65 @@ def test_a_machine_without_gpus_has_groups_for_host_memory():
     found = _fabric_types.groups_of([group(None, 0, [0], nic("eth0", "eth0")), group(None, 1, [1])])
     assert [(each.cuda_device, each.domains[0].name) for each in found] == [(None, "eth0"), (None, "lo")]
     assert found[1].cpus == [0, 1, 2, 3, 4], "a group with one CPU of its own has all that are near"
+
+
+# --- what a builder makes of it, on machines that are not here
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """How a fabric would have been opened."""
+
+    def fabric(devices=(), nics_per_group=0, groups=()):
+        return list(devices), nics_per_group, [(each.nics, each.cpus, each.device) for each in groups]
+
+    monkeypatch.setattr(headrace, "Fabric", fabric)
+
+
+NEAR = _fabric_types.groups_of(
+    [
+        group(0, 0, [0, 1], nic("mlx5_0", "eth0"), nic("mlx5_1", "eth1")),
+        group(1, 0, [2, 3], nic("mlx5_1", "eth1"), nic("mlx5_2", "eth2")),
+    ]
+)
+
+
+def of_gpu(device, *cards, cpus=()):
+    return _opening.GpuDomains(device, list(cards), list(cpus))
+
+
+def test_cards_and_cpus_are_taken_as_they_were_given(opened):
+    got = _opening.open_by_hand([of_gpu(1, "mlx5_2", cpus=[3]), of_gpu(0, "mlx5_1", "mlx5_0")], NEAR)
+    assert got.fabric == ([], 0, [(["mlx5_2"], [3], 1), (["mlx5_1", "mlx5_0"], [], 0)])
+    assert got.cards == [1, 2]
+
+
+def test_gpus_that_share_cards_get_those_that_are_near(opened):
+    got = _opening.open_by_hand([of_gpu(0, "mlx5_0", "mlx5_1"), of_gpu(1, "mlx5_1")], NEAR)
+    assert got == (([0, 1], 1, []), [1, 1])
+
+
+def test_a_number_of_cards_for_each_gpu(opened):
+    assert _opening.open_near([1, 0], 2, NEAR) == (([1, 0], 2, []), [2, 2])
+    assert _opening.open_near([], 3, NEAR) == (([], 3, []), [3]), "no group is listed for host memory"
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: _opening.open_near([0], 3, NEAR), "cuda:0 has 2 .*, and 3 are asked for: mlx5_0, mlx5_1"),
+        (lambda: _opening.open_near([0, 2], 1, NEAR), "there is no cuda:2 here, but cuda:0, cuda:1"),
+        (
+            lambda: _opening.open_by_hand([of_gpu(0, "mlx5_0", cpus=[2])], NEAR),
+            "CPU 2 is not near cuda:0: .* 0, 1",
+        ),
+        (
+            lambda: _opening.open_by_hand([of_gpu(0, "a", "a")], NEAR),
+            "network card a is given twice for cuda:0",
+        ),
+        (lambda: _opening.open_by_hand([of_gpu(1, "a"), of_gpu(1, "b")], NEAR), "cuda:1 is added twice"),
+    ],
+)
+def test_what_does_not_fit_is_refused(opened, call, sentence):
+    with pytest.raises(RuntimeError, match=sentence):
+        call()
