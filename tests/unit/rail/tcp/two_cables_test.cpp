@@ -242,6 +242,21 @@ TEST_F(RailTcpCables_slow, requests_end_with_peer_lost_when_both_cables_are_down
   ASSERT_TRUE(writes.post(16, 64 << 10, cable_counted).ok());
   ASSERT_TRUE(engines.until([&] { return writes.all_ended(); }));
   EXPECT_EQ(engines.sides[0].ends.begin()->second.code, Code::peer_lost);
+  for (int cable = 0; cable < cable_count; ++cable) {
+    const std::string reason = Namespaces::address(0, cable) + " to its NIC " + std::to_string(cable) + ": ";
+    EXPECT_NE(engines.sides[0].why_lost.find(reason), std::string::npos) << engines.sides[0].why_lost;
+  }
+}
+
+TEST_F(RailTcpCables_slow, a_cable_that_is_pulled_while_nothing_uses_it_is_missed) {
+  CableEngines engines(*namespaces_, {.retry_after = 100ms, .heartbeat = 100ms, .silent_after = 500ms});
+  engines.connect();
+  ASSERT_TRUE(engines.until([&] { return engines.both_cables_live(); }));
+  ASSERT_TRUE(namespaces_->on_cable(1, "ip link set {} down"));
+  ASSERT_TRUE(engines.until(
+      [&] { return engines.sides[0].link->live_rails() == 1 && engines.sides[1].link->live_rails() == 1; }));
+  ASSERT_TRUE(namespaces_->on_cable(1, "ip link set {} up"));
+  ASSERT_TRUE(engines.until([&] { return engines.both_cables_live(); }));
 }
 
 }  // namespace
