@@ -217,6 +217,25 @@ class Fabric {
   HEADRACE_API Result<FabricWork> barrier(const FabricPeers& peers, std::uint32_t value,
                                           const FabricPost& post = {});
 
+  // --- messages: for what the receiver gives the place. They go between the first groups of both sides. Of a
+  //     post's options they take the timeout alone
+
+  /// A message of any length for the next receive of the peer. It waits until there is one, and is done when
+  /// it lies there. Messages to one peer arrive in the order of their sends.
+  ///   errors  as posts; its end: invalid_argument (longer than the receive, which stays posted: both
+  ///   lengths)
+  HEADRACE_API Result<FabricWork> send(const FabricPeer& peer, const FabricMemory& from,
+                                       std::uint64_t from_offset, std::uint64_t bytes,
+                                       const FabricPost& post = {});
+  /// Room for one message of any peer. Receives are used in the order of their posts.
+  HEADRACE_API Result<FabricWork> receive(const FabricMemory& to, std::uint64_t to_offset,
+                                          std::uint64_t bytes, const FabricPost& post = {});
+  /// `count` buffers of `bytes` each. Each message is told on the callback thread; its buffer receives again
+  /// when `received` has returned.
+  ///   errors  invalid_argument (no buffer, empty ones, no function), exhausted
+  HEADRACE_API Result<FabricReceiver> receive_all(std::size_t count, std::uint64_t bytes,
+                                                  std::function<void(std::span<const std::byte>)> received);
+
   // --- counting
 
   /// Counts arrivals of an immediate in rounds of `arrivals`. What came before counts.

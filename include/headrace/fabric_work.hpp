@@ -14,6 +14,7 @@ namespace headrace {
 namespace fabric {
 class Core;
 class Expectation;
+class Receiver;
 class Work;
 }  // namespace fabric
 
@@ -65,7 +66,7 @@ class FabricWork {
   [[nodiscard]] HEADRACE_API Result<int> event_fd() const;
   /// Why it failed: operation, peer, network card where one is known, page. Code::ok if it did not fail.
   [[nodiscard]] HEADRACE_API Error error() const;
-  /// Of the post, to all peers.
+  /// Of the post, to all peers; of a receive that is done, of the message.
   [[nodiscard]] HEADRACE_API std::uint64_t bytes() const;
   [[nodiscard]] explicit operator bool() const noexcept { return work_ != nullptr; }
 
@@ -111,6 +112,22 @@ class FabricExpectation {
   explicit FabricExpectation(std::shared_ptr<fabric::Expectation> expectation)
       : expectation_(std::move(expectation)) {}
   std::shared_ptr<fabric::Expectation> expectation_;
+};
+
+/// Receives messages, one after the other, into buffers of its own. A handle, cheap to copy; it receives
+/// without handles, until `stop` or the close of the fabric.
+///   threads  any
+class FabricReceiver {
+ public:
+  FabricReceiver() = default;
+  /// Returns at once; a message that has begun to come may still be told.
+  HEADRACE_API void stop() const;
+  [[nodiscard]] explicit operator bool() const noexcept { return receiver_ != nullptr; }
+
+ private:
+  friend class fabric::Core;
+  explicit FabricReceiver(std::shared_ptr<fabric::Receiver> receiver) : receiver_(std::move(receiver)) {}
+  std::shared_ptr<fabric::Receiver> receiver_;
 };
 
 }  // namespace headrace

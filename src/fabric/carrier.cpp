@@ -77,16 +77,37 @@ void Carrier::post(const std::shared_ptr<Work>& work) {
 Result<void> Carrier::begin(const std::shared_ptr<Part>& part) {
   if (part->work->run.cause) return *part->work->run.cause;
   if (part->setup.here != nullptr && part->setup.here->gone) return canceled("its memory was deregistered");
-  HEADRACE_TRY(peer, peer_at(part->setup.owner));
-  if (part->setup.there != nullptr) {
-    HEADRACE_TRY(region, region_of(*peer, *part->setup.there));
-    part->aim(*region);
+  if (part->setup.kind != Part::Kind::receive) {
+    HEADRACE_TRY(peer, peer_at(part->setup.owner));
+    part->link = peer->link;
+    if (part->setup.there != nullptr) {
+      HEADRACE_TRY(region, region_of(*peer, *part->setup.there));
+      part->aim(*region);
+    }
   }
-  part->link = peer->link;
-  const Status posted = peer->link->post(part->request(), part->setup.plan);
-  if (posted.ok()) return {};
-  const auto lost = lost_.find(peer->link);
-  return make_error(posted.code, "{}", lost == lost_.end() ? "the link took no post" : lost->second);
+  const Status started = start(*part);
+  if (started.ok()) return {};
+  const auto lost = lost_.find(part->link);
+  if (lost != lost_.end()) return make_error(started.code, "{}", lost->second);
+  return make_error(started.code, "{}", code_sentence(started.code));
+}
+
+Status Carrier::start(Part& part) {
+  if (part.setup.kind == Part::Kind::move) return part.link->post(part.request(), part.setup.plan);
+  const rail::LocalRegion* const region = &part.setup.here->region;
+  const std::uint64_t offset = part.setup.here_rows.base;
+  if (part.setup.kind == Part::Kind::send)
+    return part.link->send({region, offset, part.setup.page_bytes, part.token()});
+  return engine_->post_receive({region, offset, part.setup.page_bytes, part.token(), nullptr, false});
+}
+
+/// Asks that it ends.
+void Carrier::stop(Part& part) {
+  if (part.setup.kind == Part::Kind::receive) return engine_->cancel_receive(part.token());
+  if (part.link == nullptr) return;
+  const std::uint64_t now = setup_.clock->now_ns();
+  if (part.setup.kind == Part::Kind::send) return part.link->cancel_send(part.token(), now);
+  part.link->cancel(part.request(), now);
 }
 
 Result<Carrier::Peer*> Carrier::peer_at(const NicList& owner) {
@@ -131,8 +152,7 @@ void Carrier::cancel(Work& work, const Error& cause) {
   stop(work, cause);
   work.canceling();
   const auto parts = work.run.parts;
-  for (const auto& part : parts)
-    if (part->link != nullptr) part->link->cancel(part->request(), setup_.clock->now_ns());
+  for (const auto& part : parts) stop(*part);
   settle();
   finish_if_over(work);
 }
@@ -176,11 +196,27 @@ void Carrier::forget(const NicList& owner) {
 
 void Carrier::ended(rail::Link& /*link*/, rail::Request& request, Status status) {
   const auto at = parts_.find(&request);
-  if (at != parts_.end()) ended_.push_back({at->second, status, {}});
+  if (at != parts_.end()) ended_.push_back({at->second, status, std::string(request.reason())});
 }
 
 void Carrier::counted(rail::Link& /*link*/, const rail::CountedAt& counted) {
   setup_.expectations->arrived({counted.immediate, counted.scope}, counted.amount);
+}
+
+std::shared_ptr<Part> Carrier::part_of(std::uint64_t token) const {
+  const auto at = parts_.find(reinterpret_cast<const rail::Request*>(static_cast<std::uintptr_t>(token)));
+  return at == parts_.end() ? nullptr : at->second;
+}
+
+void Carrier::sent(rail::Link& /*link*/, std::uint64_t token, Status status, const std::string& why) {
+  if (auto part = part_of(token)) ended_.push_back({std::move(part), status, why});
+}
+
+void Carrier::received(rail::Link* /*link*/, std::uint64_t token, std::uint64_t bytes, Status status) {
+  auto part = part_of(token);
+  if (part == nullptr) return;
+  if (status.ok()) part->work->received(bytes);
+  ended_.push_back({std::move(part), status, {}});
 }
 
 void Carrier::lost(rail::Link& link, const std::string& why) { lost_[&link] = why; }
@@ -207,8 +243,8 @@ void Carrier::part_ended(const Ended& ended) {
     Error error{ended.status.code, std::move(why), ended.status.page};
     if (work->run.cause) error = *work->run.cause;
     if (part->cause) error = *part->cause;
-    work->run.failed =
-        std::move(error).within(fmt::format("{} to {}", work->setup.what, name_of(part->setup.owner)));
+    const std::string peer = part->setup.owner.empty() ? "from any peer" : "to " + name_of(part->setup.owner);
+    work->run.failed = std::move(error).within(fmt::format("{} {}", work->setup.what, peer));
   }
   finish_if_over(*work);
   if (part->setup.here == nullptr) return;

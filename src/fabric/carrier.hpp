@@ -88,10 +88,15 @@ class Carrier final : rail::EngineEvents {
 
   void ended(rail::Link& link, rail::Request& request, Status status) override;
   void counted(rail::Link& link, const rail::CountedAt& counted) override;
+  void sent(rail::Link& link, std::uint64_t token, Status status, const std::string& why) override;
+  void received(rail::Link* link, std::uint64_t token, std::uint64_t bytes, Status status) override;
   void lost(rail::Link& link, const std::string& why) override;
   void linked(rail::Link& link) override { links_.insert(&link); }
 
   Result<void> begin(const std::shared_ptr<Part>& part);
+  Status start(Part& part);
+  void stop(Part& part);
+  [[nodiscard]] std::shared_ptr<Part> part_of(std::uint64_t token) const;
   Result<Peer*> peer_at(const NicList& owner);
   Result<KnownRegion*> region_of(Peer& peer, const DescriptorParts& there);
   static void drop_unused_regions(Peer& peer);

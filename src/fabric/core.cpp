@@ -8,6 +8,7 @@
 #include "fabric/metered_provider.hpp"
 #include "fabric/open_nics.hpp"
 #include "fabric/peer_group.hpp"
+#include "fabric/receiver.hpp"
 
 #include <algorithm>
 #include <future>
@@ -178,6 +179,10 @@ Result<FabricMemory> Core::register_memory(const MemoryRange& range, FabricAcces
 
 Result<std::shared_ptr<Memory>> Core::own(const FabricMemory& memory) const {
   HEADRACE_TRY_VOID(usable());
+  return registered(memory);
+}
+
+Result<std::shared_ptr<Memory>> Core::registered(const FabricMemory& memory) const {
   if (!memory) return make_error(Code::invalid_argument, "the memory is empty: register some");
   if (memory.memory_->fabric != id_)
     return make_error(Code::invalid_argument, "the memory was registered with another fabric");
@@ -186,7 +191,8 @@ Result<std::shared_ptr<Memory>> Core::own(const FabricMemory& memory) const {
 }
 
 Result<void> Core::deregister(const FabricMemory& memory) {
-  HEADRACE_TRY(found, own(memory));
+  if (forked()) return usable();
+  HEADRACE_TRY(found, registered(memory));  // also while the fabric closes: its NICs may still use the memory
   if (found->gone.exchange(true)) return make_error(Code::not_found, "the memory was deregistered");
   Worker& worker = *workers_[found->group];
   auto quiet = std::make_shared<std::promise<void>>();
@@ -210,6 +216,19 @@ Result<FabricBuffers> Core::host_buffers(std::size_t count, std::uint64_t bytes)
   auto pool = std::make_shared<BufferPool>(shared_from_this(), count, bytes);
   HEADRACE_TRY_VOID(pool->open());
   return FabricBuffers(std::move(pool));
+}
+
+Result<FabricReceiver> Core::receive_all(std::size_t count, std::uint64_t bytes,
+                                         std::function<void(std::span<const std::byte>)> received) {
+  HEADRACE_TRY_VOID(usable());
+  if (count == 0 || bytes == 0 || !received)
+    return make_error(Code::invalid_argument,
+                      "a receiver has at least one buffer of at least one byte, and a function");
+  auto pool = std::make_shared<BufferPool>(shared_from_this(), count, bytes);
+  HEADRACE_TRY_VOID(pool->open());
+  auto made = std::make_shared<Receiver>(shared_from_this(), std::move(pool), count, std::move(received));
+  HEADRACE_TRY_VOID(made->start());
+  return FabricReceiver(std::move(made));
 }
 
 // ------------------------------------------------------------------ peers

@@ -88,6 +88,17 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<FabricWork> post_immediate(const FabricPeer& peer, Immediate immediate, const FabricPost& post);
   Result<FabricWork> barrier(const FabricPeers& peers, std::uint32_t value, const FabricPost& post);
 
+  /// Bytes here that are sent, or that receive.
+  struct Room {
+    const FabricMemory& memory;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+  };
+  Result<FabricWork> send(const FabricPeer& peer, const Room& from, const FabricPost& post);
+  Result<FabricWork> receive(const Room& to, const FabricPost& post);
+  Result<FabricReceiver> receive_all(std::size_t count, std::uint64_t bytes,
+                                     std::function<void(std::span<const std::byte>)> received);
+
   Result<FabricExpectation> expect(Immediate immediate, std::uint64_t arrivals);
   void on_unexpected(std::function<void(Immediate, std::uint64_t)> arrived);
   void on_error(std::function<void(const Error&)> failed) {
@@ -103,6 +114,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<void> start(std::vector<OpenGroup> groups);
   [[nodiscard]] Result<void> usable() const;
   [[nodiscard]] Result<std::shared_ptr<Memory>> own(const FabricMemory& memory) const;
+  [[nodiscard]] Result<std::shared_ptr<Memory>> registered(const FabricMemory& memory) const;
   [[nodiscard]] Result<std::size_t> group_for(const rail::Memory& memory,
                                               std::optional<std::size_t> group) const;
   [[nodiscard]] Result<rail::PostPlan> plan_of(const FabricPost& post, std::size_t group, std::uint64_t pages,
@@ -111,6 +123,7 @@ class Core : public std::enable_shared_from_this<Core> {
                                                 const FabricPost& post) const;
   Result<FabricWork> submit(const std::shared_ptr<Work>& work);
   Result<Part::Setup> range_part(const Ranges& ranges) const;
+  Result<FabricWork> submit_message(Part::Setup part, const Room& room, const FabricPost& post);
 
   const std::shared_ptr<const Clock> clock_;
   const rail::LinkOptions links_;

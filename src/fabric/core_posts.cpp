@@ -105,7 +105,8 @@ Result<Part::Setup> Core::range_part(const Ranges& ranges) const {
   const auto [here_side, there_side] = sides(ranges.op);
   HEADRACE_TRY_VOID(check_range(ranges.here_offset, ranges.bytes, here->region.memory.bytes, here_side));
   HEADRACE_TRY_VOID(check_range(ranges.there_offset, ranges.bytes, ranges.there.length_bytes(), there_side));
-  return Part::Setup{ranges.op,
+  return Part::Setup{Part::Kind::move,
+                     ranges.op,
                      std::move(here),
                      ranges.there.parts_,
                      ranges.there.parts_->owner,
@@ -216,6 +217,48 @@ Result<FabricWork> Core::barrier(const FabricPeers& peers, std::uint32_t value, 
   auto submitted = submit(work);
   if (!submitted) expectations_->give_up(take);
   return submitted;
+}
+
+// ------------------------------------------------------------------ messages
+
+Result<FabricWork> Core::submit_message(Part::Setup part, const Room& room, const FabricPost& post) {
+  HEADRACE_TRY(here, own(room.memory));
+  const bool sends = part.kind == Part::Kind::send;
+  if (post.immediate)
+    return make_error(Code::invalid_argument, "a message has no immediate: it is received, not counted");
+  if (here->group != 0)
+    return make_error(Code::invalid_argument, "messages use memory of the first group, this is of group {}",
+                      here->group);
+  if (here->region.memory.device)
+    return make_error(Code::not_supported, "messages use host memory, this is of GPU {}",
+                      *here->region.memory.device);
+  if (!sends && !here->writable)
+    return make_error(Code::invalid_argument,
+                      "a receive fills the memory, which was registered as not writable");
+  HEADRACE_TRY_VOID(
+      check_range(room.offset, room.bytes, here->region.memory.bytes, sends ? "source" : "target"));
+  part.here = std::move(here);
+  part.here_rows.base = room.offset;
+  part.page_bytes = room.bytes;
+  auto work = make_work(fmt::format("{} {} bytes", sends ? "message of" : "receive of up to", room.bytes),
+                        room.bytes, 0, post);
+  work->run.parts.push_back(std::make_shared<Part>(work, std::move(part)));
+  return submit(work);
+}
+
+Result<FabricWork> Core::send(const FabricPeer& peer, const Room& from, const FabricPost& post) {
+  HEADRACE_TRY_VOID(usable());
+  if (!peer) return make_error(Code::invalid_argument, "the peer is empty: connect to one");
+  Part::Setup part;
+  part.kind = Part::Kind::send;
+  part.owner = peer.address().parts_->groups.front();
+  return submit_message(std::move(part), from, post);
+}
+
+Result<FabricWork> Core::receive(const Room& to, const FabricPost& post) {
+  Part::Setup part;
+  part.kind = Part::Kind::receive;
+  return submit_message(std::move(part), to, post);
 }
 
 }  // namespace headrace::fabric

@@ -6,6 +6,7 @@
 #include "fabric/buffer_pool.hpp"
 #include "fabric/core.hpp"
 #include "fabric/peer_group.hpp"
+#include "fabric/receiver.hpp"
 
 #include <array>
 #include <utility>
@@ -116,7 +117,7 @@ void FabricWork::cancel() const { work_->cancel(); }
 void FabricWork::on_done(std::function<void(Status)> done) const { work_->on_done(std::move(done)); }
 Result<int> FabricWork::event_fd() const { return work_->event_fd(); }
 Error FabricWork::error() const { return work_->error(); }
-std::uint64_t FabricWork::bytes() const { return work_->setup.bytes; }
+std::uint64_t FabricWork::bytes() const { return work_->bytes(); }
 
 Immediate FabricExpectation::immediate() const { return expectation_->immediate; }
 std::uint64_t FabricExpectation::arrivals_each() const { return expectation_->each; }
@@ -130,6 +131,8 @@ std::uint64_t FabricExpectation::remove() const {
   const auto remover = expectation_->take_remover();
   return remover ? remover() : 0;
 }
+
+void FabricReceiver::stop() const { receiver_->stop(); }
 
 // ------------------------------------------------------------------ peers
 
@@ -214,6 +217,19 @@ Result<FabricWork> Fabric::post_immediate(const FabricPeer& peer, Immediate imme
 }
 Result<FabricWork> Fabric::barrier(const FabricPeers& peers, std::uint32_t value, const FabricPost& post) {
   return core_->barrier(peers, value, post);
+}
+
+Result<FabricWork> Fabric::send(const FabricPeer& peer, const FabricMemory& from, std::uint64_t from_offset,
+                                std::uint64_t bytes, const FabricPost& post) {
+  return core_->send(peer, {from, from_offset, bytes}, post);
+}
+Result<FabricWork> Fabric::receive(const FabricMemory& to, std::uint64_t to_offset, std::uint64_t bytes,
+                                   const FabricPost& post) {
+  return core_->receive({to, to_offset, bytes}, post);
+}
+Result<FabricReceiver> Fabric::receive_all(std::size_t count, std::uint64_t bytes,
+                                           std::function<void(std::span<const std::byte>)> received) {
+  return core_->receive_all(count, bytes, std::move(received));
 }
 
 Result<FabricExpectation> Fabric::expect(Immediate immediate, std::uint64_t arrivals) {

@@ -38,7 +38,13 @@ struct KnownRegion : rail::RemoteRegion {
 /// Stays in place while it is posted.
 class Part {
  public:
+  enum class Kind : std::uint8_t {
+    move,     ///< a write, a read, or an immediate alone
+    send,     ///< a message: one row here
+    receive,  ///< room for one: likewise, without a peer
+  };
   struct Setup {
+    Kind kind = Kind::move;
     headrace_op_v1 op = HEADRACE_WRITE;
     std::shared_ptr<Memory> here;                  ///< null: an immediate alone
     std::shared_ptr<const DescriptorParts> there;  ///< null: likewise
@@ -53,6 +59,8 @@ class Part {
   Part& operator=(const Part&) = delete;
 
   [[nodiscard]] rail::Request& request() { return request_; }
+  /// Names it, while it lives, to a link or an engine that has its message.
+  [[nodiscard]] std::uint64_t token() const { return reinterpret_cast<std::uintptr_t>(&request_); }
   /// Before it is posted, if there is one. It outlives the post.
   void aim(KnownRegion& region) {
     aimed = &region;

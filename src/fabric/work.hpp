@@ -8,6 +8,7 @@
 #include "base/fork_guard.hpp"
 #include "fabric/callbacks.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -42,6 +43,12 @@ class Work : public std::enable_shared_from_this<Work> {
   Result<int> event_fd();
   [[nodiscard]] Error error() const;
 
+  /// Of the worker: a receive has a message of that length.
+  void received(std::uint64_t bytes) { received_ = bytes; }
+  [[nodiscard]] std::uint64_t bytes() const {
+    const std::uint64_t received = received_;
+    return received == none_received ? setup.bytes : received;
+  }
   /// Of the worker: it has been asked to end.
   void canceling();
   /// Of the worker, once: its memory is quiet.
@@ -63,6 +70,9 @@ class Work : public std::enable_shared_from_this<Work> {
     return state_ != RequestState::posted && state_ != RequestState::canceling;
   }
   [[nodiscard]] Status status() const { return {error_.code, 0, error_.page}; }
+
+  static constexpr std::uint64_t none_received = UINT64_MAX;
+  std::atomic<std::uint64_t> received_ = none_received;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

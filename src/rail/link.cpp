@@ -61,6 +61,7 @@ Status Link::post(Request& request, const PostPlan& plan) {
   request.number_ = 0;
   request.status_ = {};
   request.why_.clear();
+  request.reason_at_ = 0;
   request.canceling_ = false;
   request.partial_ = is_partial(request.args);
   if (request.partial_) ++partials_;
@@ -163,8 +164,10 @@ void Link::cancel(Request& request, std::uint64_t now_ns) {
 void Link::fail(Request& request, Status status, const std::string& why) const {
   if (!request.status_.ok()) return;
   request.status_ = status;
-  request.why_ = fmt::format("{} of {} bytes {} {}: {}", request.is_write() ? "write" : "read",
-                             request.args.bytes, request.is_write() ? "to" : "from", peer_name(), why);
+  request.why_ = fmt::format("{} of {} bytes {} {}: ", request.is_write() ? "write" : "read",
+                             request.args.bytes, request.is_write() ? "to" : "from", peer_name());
+  request.reason_at_ = request.why_.size();
+  request.why_ += why;
 }
 
 namespace {

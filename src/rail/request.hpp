@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace headrace::rail {
 
@@ -54,6 +55,8 @@ class Request {
   [[nodiscard]] bool posted() const { return posted_; }
   /// Of a post that has failed: what, to whom, which pages over which NIC, why. Empty after ok.
   [[nodiscard]] const std::string& why() const { return why_; }
+  /// Its last part: which pages over which NIC, why. For callers that name the operation themselves.
+  [[nodiscard]] std::string_view reason() const { return std::string_view(why_).substr(reason_at_); }
 
   const headrace_prepare_v1 args;
   const std::uint64_t message;  ///< of the peer that it reads, inside of a link; 0: it is a user's
@@ -74,6 +77,7 @@ class Request {
   std::uint64_t number_ = 0;  // 0: not counted
   Status status_;             // the first error
   std::string why_;           // in words
+  std::size_t reason_at_ = 0;
 };
 
 }  // namespace headrace::rail
