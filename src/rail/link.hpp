@@ -135,6 +135,7 @@ class Link {
   void after_cut(Request& request, const transport::Chunk& chunk);
   void cut_all(Request& request);
   void piece_ended(const Piece& piece, Status status, const Rail& rail);
+  void piece_unreachable(const Piece& piece);
   void stop_cutting(Request& request, Status status, const std::string& why);
   void fail(Request& request, Status status, const std::string& why) const;
   void finish_if_done(Request& request);

@@ -58,6 +58,19 @@ bool Link::may_reach(const Request& request, std::uint64_t now_ns) const {
   });
 }
 
+namespace {
+
+constexpr const char* no_nic_reaches = "no network card that is connected reaches memory of both sides";
+
+}  // namespace
+
+/// A piece of a rail that died, whose memory the others do not reach.
+void Link::piece_unreachable(const Piece& piece) {
+  --piece.request->unended_;
+  stop_cutting(*piece.request, {Code::not_supported}, no_nic_reaches);
+  finish_if_done(*piece.request);
+}
+
 /// Requests whose memory no rail reaches would wait for ever.
 void Link::end_unreachable(std::uint64_t now_ns) {
   if (partials_ == 0) return;
@@ -66,7 +79,7 @@ void Link::end_unreachable(std::uint64_t now_ns) {
     if (request->partial_ && !request->cut_all_ && !may_reach(*request, now_ns)) ended.push_back(request);
   for (Request* const request : ended) {
     std::erase(without_number_, request);
-    stop_cutting(*request, {Code::not_supported});
+    stop_cutting(*request, {Code::not_supported}, no_nic_reaches);
     finish_if_done(*request);
   }
 }
@@ -140,7 +153,7 @@ void Link::repeat(std::uint64_t now_ns) {
     if (rail == nullptr && may_reach(*piece.request, now_ns)) return;
     if (rail == nullptr) {
       repeats_.pop_front();
-      piece_ended(*piece.request, {Code::not_supported});
+      piece_unreachable(piece);
       continue;
     }
     const Status posted = post_piece(*rail, piece, std::nullopt, now_ns);
