@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What Python costs on top: import, first agent, preparing pages and making requests from each kind of
-argument, small calls, calls of communicators.
+argument, posting pages by a fabric, small calls, calls of communicators.
 
 One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). No data is
 compared: the rows are not `checked`. Rows go to bench/results.
@@ -106,6 +106,25 @@ def small_calls(agent: headrace.Agent, memory: headrace.Memory) -> dict[str, Cal
     }
 
 
+def fabric_posts(rounds: int) -> dict[str, list[float]]:
+    """Seconds inside write_pages, for pages in random order; the post ends outside the clock."""
+    block = np.zeros(PAGE * COUNT, np.uint8)
+    order = np.random.default_rng(2).permutation(COUNT)
+    with headrace.Fabric(groups=[headrace.FabricGroupOptions(["127.0.0.1"])]) as fabric:
+        memory = fabric.register(block, "writable")
+        samples: dict[str, list[float]] = {}
+        for dtype in ("uint32", "int32", "int64"):
+            index = order.astype(dtype)
+            for _ in range(rounds):
+                begin = time.perf_counter()
+                work = fabric.write_pages(
+                    memory, memory.descriptor, PAGE, source_indices=index, target_indices=index
+                )
+                samples.setdefault(dtype, []).append(time.perf_counter() - begin)
+                work.wait()
+    return samples
+
+
 def operations() -> dict[str, Callable[[], Any]]:
     """Calls of communicators on the backend "fake", which moves nothing: what a call costs."""
     comm = headrace.new_comm("fake", rank=0, size=1)
@@ -166,6 +185,15 @@ def main() -> None:
                 f"make from {COUNT} indices, {name}",
                 timed(call, options.rounds),
                 f"{PYTHON}make/{COUNT}/{name}",
+                "ms",
+                "ms",
+                1e3,
+            )
+        for name, samples in fabric_posts(options.rounds).items():
+            show(
+                f"fabric, post {COUNT} pages, {name}",
+                samples,
+                f"{PYTHON}fabric/post/{COUNT}/{name}",
                 "ms",
                 "ms",
                 1e3,

@@ -51,7 +51,8 @@ constexpr const char* fabric_doc =
     "spread: \"free\": the card that would be done first; \"in_turn\": one after the other; \"by_peer\": of "
     "a\n"
     "scatter, one for each target.\n"
-    "nic: the place in FabricGroup.nics of the card that carries it alone.\n"
+    "nic: the place in FabricGroup.nics of the card that carries it alone, once it is connected and as long\n"
+    "as it lives.\n"
     "timeout: seconds, then the post is canceled and ends with TimedOut; None: no limit.\n"
     "Errors of posts: InvalidArgument (outside of the memory: which range, page or index; lists that "
     "differ;\n"
@@ -96,7 +97,7 @@ void bind_fabric_life(nb::class_<PyFabric>& fabric) {
                   "None"),
           "Opens the network cards and starts the workers.\n\n"
           "devices: a group for each of these GPUs, by ordinal, with the network cards near it. Empty: one\n"
-          "group for host memory, that of the NUMA node of the calling thread.\n"
+          "group for host memory, that of the NUMA node of the calling thread. Each has \"this host\", too.\n"
           "nics_per_group: 0: all cards near it.\n"
           "groups: groups by hand, instead of devices.\n"
           "spin: of a worker that has nothing to do: \"brief\": polls for some microseconds, then sleeps;\n"

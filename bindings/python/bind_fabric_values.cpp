@@ -23,7 +23,7 @@ void bind_group_options(nb::module_& module) {
           nb::sig("def __init__(self, nics: collections.abc.Sequence[str], cpus: "
                   "collections.abc.Sequence[int] = (), device: int | None = None) -> None"),
           "nics: names of network cards or interfaces (\"mlx5_0\", \"eth0\"), or local IP addresses, each\n"
-          "once.\n"
+          "once. \"this host\": shared memory, for peers of this user on this host.\n"
           "cpus: of its worker; empty: those near the device.\n"
           "device: the ordinal of the GPU; None: host memory.")
       .def_prop_ro(
@@ -43,7 +43,7 @@ void bind_fabric_groups(nb::module_& module) {
           "name", [](const FabricNic& self) { return to_str(self.name); }, "Its name, or its IP address.")
       .def_prop_ro(
           "provider", [](const FabricNic& self) { return to_str(self.provider); },
-          "What drives it: \"tcp\"; empty: it is not used.")
+          "What drives it: \"tcp\", \"shm\"; empty: it is not used.")
       .def_prop_ro(
           "address", [](const FabricNic& self) { return to_str(self.address); }, "Where peers find it.")
       .def_ro("bits_per_second", &FabricNic::bits_per_second, "Its speed; 0: unknown.")

@@ -2755,7 +2755,7 @@ class FabricGroupOptions:
     def __init__(self, nics: Sequence[str], cpus: Sequence[int] = (), device: int | None = None) -> None:
         """
         nics: names of network cards or interfaces ("mlx5_0", "eth0"), or local IP addresses, each
-        once.
+        once. "this host": shared memory, for peers of this user on this host.
         cpus: of its worker; empty: those near the device.
         device: the ordinal of the GPU; None: host memory.
         """
@@ -2783,7 +2783,7 @@ class FabricNic:
 
     @property
     def provider(self) -> str:
-        """What drives it: "tcp"; empty: it is not used."""
+        """What drives it: "tcp", "shm"; empty: it is not used."""
 
     @property
     def address(self) -> str:
@@ -2933,7 +2933,8 @@ class Fabric:
     count_by: "request": once; "page": once for each page; "shard": once for each network card.
     spread: "free": the card that would be done first; "in_turn": one after the other; "by_peer": of a
     scatter, one for each target.
-    nic: the place in FabricGroup.nics of the card that carries it alone.
+    nic: the place in FabricGroup.nics of the card that carries it alone, once it is connected and as long
+    as it lives.
     timeout: seconds, then the post is canceled and ends with TimedOut; None: no limit.
     Errors of posts: InvalidArgument (outside of the memory: which range, page or index; lists that differ;
     memory that its owner did not make writable; memory of another fabric), NotFound (deregistered),
@@ -2950,7 +2951,7 @@ class Fabric:
         Opens the network cards and starts the workers.
 
         devices: a group for each of these GPUs, by ordinal, with the network cards near it. Empty: one
-        group for host memory, that of the NUMA node of the calling thread.
+        group for host memory, that of the NUMA node of the calling thread. Each has "this host", too.
         nics_per_group: 0: all cards near it.
         groups: groups by hand, instead of devices.
         spin: of a worker that has nothing to do: "brief": polls for some microseconds, then sleeps;

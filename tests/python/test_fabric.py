@@ -4,6 +4,7 @@
 
 import array
 import asyncio
+import concurrent.futures
 import ctypes
 import gc
 import pickle
@@ -399,6 +400,32 @@ def test_a_callback_may_close_its_fabric(pair):
     here.write(here.register(bytearray(8)), target.descriptor).add_done_callback(close)
     assert closed.wait(SECONDS)
     assert here.closed
+
+
+def test_threads_post_wait_and_register_while_another_closes(moves):
+    here, ended, posted = moves.here, [], threading.Semaphore(0)
+
+    def post_until_closed():
+        try:
+            while True:
+                block = here.register(bytearray(64))
+                work = here.write(block, moves.descriptor, 64, immediate=1)
+                work.add_done_callback(lambda work: ended.append(work.state))
+                work.wait(SECONDS)
+                here.deregister(block)
+                posted.release()
+        except (headrace.Canceled, headrace.InvalidArgument) as error:
+            assert "clos" in str(error) or work.state == "canceled", error
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(post_until_closed) for _ in range(4)]
+        for _ in range(20):
+            assert posted.acquire(timeout=SECONDS)
+        here.close()
+        for each in running:
+            each.result(SECONDS)
+    assert set(ended) <= {"done", "canceled"}
+    assert len(ended) >= 20
 
 
 # ------------------------------------------------------------------ callbacks that raise
