@@ -20,7 +20,8 @@ bool lacks_a_nic(const headrace_side_v1* side) {
   return false;
 }
 
-/// Whether there is a NIC that does not reach all memory of the request. One without bytes may have no regions.
+/// Whether there is a NIC that does not reach all memory of the request. One without bytes may have no
+/// regions.
 bool is_partial(const headrace_prepare_v1& args) {
   if (args.bytes == 0) return false;
   return lacks_a_nic<LocalRegion>(args.local) || lacks_a_nic<RemoteRegion>(args.remote);
