@@ -38,6 +38,8 @@ class Fetch {
   /// Copies the next piece.
   ///   errors  those of the stream
   Result<State> step(Stream& stream, const Memories& memories);
+  /// A GPU could begin with it.
+  [[nodiscard]] bool waits_for_gpu() const { return gpu_ && running_ == nullptr && places_.left() > 0; }
 
   const FrameHeader header;
 

@@ -4,6 +4,7 @@
 
 #include "memory/peer_memory_access.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace headrace::rail::stream {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int receives_at_once = 16;  // then other peers have their turn
 constexpr int fetch_steps_at_once = 4;
+constexpr std::size_t most_gpu_fetches = 8;
 
 }  // namespace
 
@@ -133,6 +135,16 @@ Result<void> Peer::greeted() {
   return {};
 }
 
+/// Those behind the first one: a GPU has the next copy when it is done with one. What cannot begin is looked
+/// at again when it is the first.
+void Peer::begin_gpu_fetches() {
+  for (std::size_t i = 1; i < std::min(fetches_.size(), most_gpu_fetches); ++i) {
+    if (!fetches_[i].waits_for_gpu()) continue;
+    const auto state = fetches_[i].step(*stream_, state_.memories);
+    if (!state && state.code() != Code::not_supported) return lose(state.error());
+  }
+}
+
 void Peer::fetch() {
   for (int i = 0; i < fetch_steps_at_once && !fetches_.empty(); ++i) {
     const auto state = fetches_.front().step(*stream_, state_.memories);
@@ -142,6 +154,7 @@ void Peer::fetch() {
     if (state) code = *state == Fetch::State::done ? Code::ok : Code::not_found;
     if (const auto finished = finish_fetch(code); !finished) return lose(finished.error());
   }
+  begin_gpu_fetches();
 }
 
 Result<std::size_t> Peer::receive_some() {

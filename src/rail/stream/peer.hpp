@@ -133,6 +133,7 @@ class Peer final : FrameReader::Handler {
   Result<void> end_lend(const FrameHeader& header, std::string_view sources);
   Result<void> returned(const FrameHeader& header);
   Result<void> finish_fetch(Code code);
+  void begin_gpu_fetches();
   void send_data(std::uint64_t post, std::vector<Range> ranges);
   Code lend(std::uint64_t post, const std::vector<Range>& ranges);
   Result<std::vector<Source>> tell_places(const std::vector<Range>& ranges, Access least);

@@ -129,6 +129,24 @@ TEST_F(RailGpu, a_mark_comes_when_the_GPU_has_copied) {
   EXPECT_TRUE(same(ga_->bytes(), gb_->bytes(), 1000));
 }
 
+TEST_F(RailGpu, copies_of_several_writes_are_queued_at_once_and_end_in_order) {
+  fake_.hold();
+  for (std::uint64_t token = 1; token <= 3; ++token)
+    ASSERT_TRUE(write(ga_->registered.id, remote_gpu_, 1000 * token, token).ok());
+  for (int i = 0; i < 5; ++i) {
+    a_.poll();
+    b_.poll();
+  }
+  EXPECT_EQ(fake_.calls("cuMemcpyAsync"), 3);
+  EXPECT_EQ(b_.find(Kind::marked), nullptr);
+  fake_.release();
+  ASSERT_TRUE(ends(3));
+  for (const Event& event : a_.events)
+    if (event.kind == Kind::ended) EXPECT_TRUE(event.status.ok());
+  EXPECT_TRUE(same(ga_->bytes(), gb_->bytes(), 3000));
+  EXPECT_EQ(b_.count(Kind::marked), 3U);
+}
+
 TEST_F(RailGpu, a_range_outside_or_of_memory_that_is_gone_is_refused) {
   ASSERT_TRUE(write(ga_->registered.id, remote_gpu_, gpu_bytes - 4).ok());
   ASSERT_TRUE(ends());
