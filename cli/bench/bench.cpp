@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/bench_coll.hpp"
+#include "cli/bench/bench_fabric.hpp"
 #include "cli/bench/bench_pages.hpp"
 #include "cli/bench/peer_process.hpp"
 #include "cli/command.hpp"
@@ -34,9 +35,11 @@ void add_bench(const Command& app, Invocation& invocation) {
       "Examples:\n"
       "  headrace bench pages --page 4K,64K,1M --op both\n"
       "  headrace bench pages --single\n"
-      "  headrace bench coll --ops all --ranks 2");
+      "  headrace bench coll --ops all --ranks 2\n"
+      "  headrace bench fabric");
   add_bench_pages(bench, invocation);
   add_bench_coll(bench, invocation);
+  add_bench_fabric(bench, invocation);
   add_peer(bench, invocation);
 }
 
