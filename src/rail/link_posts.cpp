@@ -244,7 +244,8 @@ void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
   const bool rail_failed = !event.status.ok() && event.status.code != Code::not_found;
   if (piece.request == nullptr) {
     nics_[rail.nic]->give_back(flight.mapped().slot);
-    if (!event.status.ok()) outgoing_.push_front(std::move(flight.mapped().message));
+    if (!event.status.ok() && !flight.mapped().is_beat)
+      outgoing_.push_front(std::move(flight.mapped().message));
   } else if (rail_failed) {
     rail.unfinished.push_back(piece);
   } else {

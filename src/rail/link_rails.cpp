@@ -232,8 +232,7 @@ void Link::look_at_time(std::uint64_t now_ns) {
   const auto timeout = static_cast<std::uint64_t>(options_.rail_timeout.count());
   for (Rail& rail : rails_) {
     if (!rail.usable()) continue;
-    std::uint64_t since = now_ns;
-    if (!rail.flights.empty()) since = rail.flights.begin()->second.posted_ns;
+    std::uint64_t since = rail.waits_since_ns(now_ns);
     if (rail.life == Life::connecting) since = rail.since_ns;
     if (now_ns - since > timeout)
       dies(rail, fmt::format("nothing ended on it for {} ms", timeout / 1'000'000), now_ns);
@@ -249,7 +248,8 @@ void Link::look_at_heartbeat(Rail& rail, std::uint64_t now_ns) {
   const auto beat = rail.heartbeat->beat(now_ns);
   if (beat == transport::Heartbeat::Beat::lost)
     dies(rail, fmt::format("nothing came over it for {} ms", rail.heartbeat->silence().count()), now_ns);
-  if (beat == transport::Heartbeat::Beat::ping) post_message(rail, encode(Beat{}), now_ns);
+  if (beat == transport::Heartbeat::Beat::ping && post_message(rail, encode(Beat{}), now_ns))
+    rail.flights.rbegin()->second.is_beat = true;
 }
 
 void Link::was_away(std::uint64_t now_ns, std::uint64_t for_ns) {
@@ -266,7 +266,8 @@ std::uint64_t Link::next_ns(std::uint64_t now_ns) const {
   std::uint64_t next = UINT64_MAX;
   const auto at = [&](std::uint64_t ns) { next = std::min(next, ns + 1); };
   for (const Rail& rail : rails_) {
-    if (!rail.flights.empty()) at(rail.flights.begin()->second.posted_ns + in_ns(options_.rail_timeout));
+    if (const std::uint64_t since = rail.waits_since_ns(0); since != 0)
+      at(since + in_ns(options_.rail_timeout));
     if (rail.life == Life::live) at(rail.heartbeat->due_ns());
     if (rail.life == Life::connecting || rail.life == Life::unused)
       at(std::max(rail.since_ns, born_ns_) + in_ns(options_.rail_timeout));

@@ -28,6 +28,7 @@ struct Flight {
   std::string message;     ///< kept, for another rail may have to carry it
   std::uint32_t slot = 0;  ///< of the message's bytes in the NIC's pool
   std::uint64_t posted_ns = 0;
+  bool is_beat = false;  ///< nobody waits for it: silence says more
 };
 
 struct Rail {
@@ -58,6 +59,12 @@ struct Rail {
   std::uint64_t since_ns = 0;  ///< it has this life
   std::optional<transport::Heartbeat> heartbeat;  ///< while it is live
 
+  /// When the oldest post was made that should end soon; `otherwise`: there is none.
+  [[nodiscard]] std::uint64_t waits_since_ns(std::uint64_t otherwise) const {
+    for (const auto& [token, flight] : flights)
+      if (!flight.is_beat) return flight.posted_ns;
+    return otherwise;
+  }
   [[nodiscard]] bool usable() const { return life == Life::live || life == Life::connecting; }
   [[nodiscard]] bool down() const { return life == Life::dropped || life == Life::fenced; }
 };

@@ -173,6 +173,21 @@ TEST(RailEngineTcp, a_peer_that_is_stopped_is_lost_and_finds_out_when_it_goes_on
   engines.connect();
 }
 
+TEST(RailEngineTcp, a_peer_that_is_idle_may_be_stopped_for_less_than_its_silence_means) {
+  TcpEngines engines({.rail_timeout = 50ms, .heartbeat = 10ms, .silent_after = 1h});
+  engines.connect();
+  ASSERT_TRUE(engines.until([&] { return both_rails_live(engines); }));
+  engines.stopped = &engines.sides[1];
+  const std::uint64_t begin_ns = now_ns();
+  ASSERT_TRUE(engines.until([&] { return now_ns() - begin_ns > 300'000'000; }));
+  EXPECT_EQ(engines.sides[0].link->live_rails(), 2U)
+      << "its beats have not ended for longer than rail_timeout";
+  engines.stopped = nullptr;
+  Writes writes(engines, 1 << 20);
+  ASSERT_TRUE(writes.post(10, 4096, tcp_counted).ok());
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
+}
+
 TEST(RailEngineTcp, requests_end_with_peer_lost_when_both_NICs_are_cut) {
   TcpEngines engines;
   engines.connect();
