@@ -3,6 +3,7 @@
 
 import ctypes
 import dataclasses
+import pickle
 import random
 import threading
 import types
@@ -92,11 +93,17 @@ def submit(engine, source, asked):
     return ended
 
 
+def send_back(engine, message):
+    address, data = pickle.loads(message)
+    engine.submit_send(address, data, lambda: None, print)
+
+
 def serve(pipe, seed):
     """Each request is answered by None when its post has ended, or by the text of an error."""
     engine = new_engine()
     memory = ctypes.create_string_buffer(contents(seed), BYTES)
     source, _ = engine.register_memory(ctypes.addressof(memory), BYTES, CPU)
+    engine.submit_bouncing_recvs(2, BYTES, lambda message: send_back(engine, message), print)
     pipe.send(str(engine.main_address))
     while (asked := pipe.recv()) is not None:
         try:

@@ -158,13 +158,6 @@ def test_watchers_are_not_there_and_say_so(engine):
         engine.alloc_scalar_watcher(lambda old, new: True)
 
 
-def test_messages_are_not_there_and_say_so(engine):
-    with pytest.raises(headrace.NotSupported, match="a fabric has no messages yet"):
-        engine.submit_send(engine.main_address, b"", lambda: None, lambda error: None)
-    with pytest.raises(headrace.NotSupported, match="a fabric has no messages yet"):
-        engine.submit_bouncing_recvs(1, 1, lambda data: None, lambda error: None)
-
-
 def test_a_write_has_arrived_when_its_immediate_has(peer, engine, memory):
     tensor, descriptor = memory
     arrived, seen = threading.Event(), []
@@ -207,6 +200,36 @@ def test_shards_of_any_number_and_size(peer, memory, counts):
         until(lambda shards=shards: counts[9] == shards)
         assert torch.equal(tensor, bytes_at(tensor, (11, length)))
     assert counts == {9: 2}
+
+
+def test_messages_come_back_in_their_order(peer, engine):
+    got = []
+    engine.submit_bouncing_recvs(2, pplx_peer.BYTES, got.append, got.append)
+    address = DomainAddress.from_str(peer.address)
+    sent = [bytes([length % 251]) * length for length in (0, 1, 100, 70_000, 5, 0, 900_000, 3)]
+    for data in sent:
+        ended = pplx_peer.Ended()
+        message = pickle.dumps((engine.main_address, data))
+        engine.submit_send(address, message, ended.done, ended.failed)
+        ended.wait()
+    until(lambda: len(got) == len(sent))
+    assert got == sent
+
+
+def test_a_message_waits_for_a_receive_and_must_fit_into_it(engine):
+    other, got = pplx_peer.new_engine(), []
+    first, second = pplx_peer.Ended(), pplx_peer.Ended()
+    engine.submit_send(other.main_address, b"early", first.done, first.failed)
+    other.submit_bouncing_recvs(1, 8, got.append, got.append)
+    first.wait()
+    engine.submit_send(other.main_address, b"too long for it", second.done, second.failed)
+    assert second.event.wait(60) and "15" in second.errors[0] and "8" in second.errors[0]
+    until(lambda: got == [b"early"])
+    other.stop()
+    with pytest.raises(RuntimeError):
+        engine.submit_send(DomainAddress(b"nowhere"), b"", first.done, first.failed)
+    with pytest.raises(RuntimeError):
+        engine.submit_bouncing_recvs(0, 8, got.append, got.append)
 
 
 def test_what_an_engine_says_of_itself(engine):
@@ -362,7 +385,7 @@ def test_a_post_waits_while_too_many_others_run(engine):
             raise answer
         return answer, given, more
 
-    assert engine._post(write, 1, immediate=2) == ("posted", (1,), {"immediate": 2, "scope": 0})
+    assert engine._post(write, 1, immediate=2) == ("posted", (1,), {"immediate": 2})
 
 
 def test_each_of_many_posts_ends_and_is_counted(engine, memory, counts):

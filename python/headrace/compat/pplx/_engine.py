@@ -29,7 +29,6 @@ logger = logging_utils.get_logger(__name__)
 SCOPE, OWN_SCOPE = 0, 1
 SHARD_UNIT = 8192  # bytes
 RETRY_SECONDS = 0.0005
-NO_MESSAGES = "a fabric has no messages yet: write to memory of the peer, with an immediate"
 
 T = TypeVar("T")
 Done = Callable[[], object]
@@ -268,6 +267,7 @@ class TransferEngine:
                     source_offset=offset + begin,
                     target_offset=target_offset + begin,
                     immediate=immediate,
+                    scope=SCOPE,
                 )
             except RuntimeError as error:
                 if number == 0:
@@ -282,7 +282,7 @@ class TransferEngine:
         while True:
             try:
                 with _as_runtime_errors():
-                    return call(*args, scope=SCOPE, **more)
+                    return call(*args, **more)
             except headrace.WouldBlock:
                 time.sleep(RETRY_SECONDS)
 
@@ -314,6 +314,7 @@ class TransferEngine:
             **_pages("source", src_page_indices, src_stride, src_offset, length),
             **_pages("target", dst_page_indices, dst_stride, dst_offset, length),
             immediate=imm_data,
+            scope=SCOPE,
             count_by="page",
         )
         work.add_done_callback(ends.ended)
@@ -321,14 +322,39 @@ class TransferEngine:
     # --- messages
 
     def submit_send(self, addr: DomainAddress, data: bytes, on_done: Done, on_error: Failed) -> None:
-        """Errors: headrace.NotSupported."""
-        raise headrace.NotSupported(NO_MESSAGES)
+        """Sends a message, which is copied, to the next receive of the peer; it waits until there is one."""
+        ends = _Ends(on_done, on_error)
+        with _as_runtime_errors():
+            peer = self._fabric.connect(headrace.FabricAddress(addr.as_bytes()))
+            memory = self._fabric.register(bytearray(data)) if data else self._nothing
+        drop = partial(_drop, self._fabric, memory if data else None)
+        try:
+            work = self._post(self._fabric.send, peer, memory, len(data))
+        except RuntimeError:
+            drop()
+            raise
+        work.add_done_callback(lambda _: drop())
+        work.add_done_callback(ends.ended)
 
     def submit_bouncing_recvs(
         self, count: int, len: int, on_recv: Callable[[bytes], object], on_error: Failed
     ) -> None:
-        """Errors: headrace.NotSupported."""
-        raise headrace.NotSupported(NO_MESSAGES)
+        """Receives messages of up to `len` bytes, until the engine stops. `count` of them may come at a time.
+
+        on_error: not called: a message that does not fit is an error of its sender.
+        Errors: RuntimeError (no buffer, empty ones).
+        """
+        with _as_runtime_errors():
+            self._fabric.receive_all(count, len, on_recv)
+
+
+def _drop(fabric: headrace.Fabric, memory: headrace.FabricMemory | None) -> None:
+    """Of a message. A fabric that is closed has dropped it already."""
+    try:
+        if memory is not None:
+            fabric.deregister(memory)
+    except headrace.Error:
+        pass
 
 
 def _arrived(immediates: Immediates, immediate: int, scope: int, arrivals: int) -> None:
