@@ -256,7 +256,7 @@ def asleep(command: str, here: int, there: int) -> float:
 
 def round_trip(pair: Pair, how: str, *options: str) -> float:
     with pair.serving((THIS_HOST, THIS_HOST), *options) as met:
-        rows = met.measure("--ops", "round-trip", "--iterations", "4096")
+        rows = met.measure("--ops", "round-trip", "--seconds", "2")
     return figure(rows, f"round-trip/{how}", "p50_us")
 
 

@@ -62,7 +62,6 @@ Result<double> FabricRounds::wait() {
 }
 
 void FabricRounds::follow() {
-  const auto begin = Clock::now();
   for (std::uint64_t round = 1; round <= wanted_.rounds; ++round) {
     const Status status = wait_fabric_round(expected_, round, wanted_.spin, over_);
     if (!status.ok()) {
@@ -72,7 +71,7 @@ void FabricRounds::follow() {
     }
     if (result_ = each_(); !result_) return;
   }
-  const std::chrono::duration<double> taken = Clock::now() - begin;
+  const std::chrono::duration<double> taken = Clock::now() - begin_;
   seconds_ = taken.count() / static_cast<double>(wanted_.rounds);
 }
 

@@ -7,6 +7,7 @@
 #include "cli/common/errors.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -52,6 +53,7 @@ class FabricRounds {
   const FabricExpectation expected_;
   const Wanted wanted_;
   const std::function<Result<void>()> each_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   double seconds_ = 0;
   Result<void> result_;
   std::atomic<bool> over_ = false;
