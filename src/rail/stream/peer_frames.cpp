@@ -77,13 +77,14 @@ Result<void> Peer::begin_request(const FrameHeader& header, std::vector<Range> r
   last_request_ = header.post;
   if (outgoing_.size() > most_answers + max_posts)
     return lie(header.post, fmt::format("{} answers wait for a peer that takes none", outgoing_.size()));
-  if (header.type == FrameType::write)
+  if (header.type == FrameType::write) {
     begin_write(std::move(ranges));
-  else if (header.type == FrameType::read)
+  } else if (header.type == FrameType::read) {
     begin_read(header, std::move(ranges));
-  else
+  } else {
+    fetched_ = std::move(ranges);  // none of an offer
     reader_.keep();
-  if (header.type == FrameType::fetch) fetched_ = std::move(ranges);
+  }
   return {};
 }
 
