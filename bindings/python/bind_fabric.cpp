@@ -184,6 +184,7 @@ void bind_fabric_callbacks(nb::class_<PyFabric>& fabric) {
 void bind_fabric(nb::module_& module) {
   bind_fabric_values(module);
   bind_fabric_peers(module);
+  bind_fabric_receiver(module);
   nb::class_<PyFabric> fabric(module, "Fabric", nb::type_slots(fabric_slots), nb::is_weak_referenceable(),
                               fabric_doc);
   bind_fabric_life(fabric);
@@ -192,6 +193,7 @@ void bind_fabric(nb::module_& module) {
   bind_fabric_pool(fabric);
   bind_fabric_peer_calls(fabric);
   bind_fabric_posts(fabric);
+  bind_fabric_messages(fabric);
   bind_fabric_expect(fabric);
   bind_fabric_callbacks(fabric);
 }

@@ -16,10 +16,12 @@ namespace headrace::python {
 void bind_fabric_buffers(nb::module_& module);
 void bind_fabric_values(nb::module_& module);  ///< options, groups, cards, counters, targets
 void bind_fabric_peers(nb::module_& module);
+void bind_fabric_receiver(nb::module_& module);
 void bind_fabric_registration(nb::class_<PyFabric>& fabric);
 void bind_fabric_pool(nb::class_<PyFabric>& fabric);
 void bind_fabric_posts(nb::class_<PyFabric>& fabric);
 void bind_fabric_peer_calls(nb::class_<PyFabric>& fabric);
+void bind_fabric_messages(nb::class_<PyFabric>& fabric);
 void bind_fabric_expect(nb::class_<PyFabric>& fabric);
 
 /// The values of an enum by their names in Python.

@@ -54,7 +54,7 @@ void bind_work_handle(nb::module_& module) {
       .def_prop_ro("done", &PyFabricWork::ended, "Whether it has ended, well or not.")
       .def_prop_ro(
           "length_bytes", [](const PyFabricWork& self) { return self.work().bytes(); },
-          "The bytes of the post, to all peers.")
+          "The bytes of the post, to all peers; of a receive that is done, of the message.")
       .def_prop_ro(
           "error", &fabric_error_of, nb::sig("def error(self) -> headrace.errors.Error | None"),
           "Why it failed: operation, peer, network card where one is known, page. None if it did not\n"

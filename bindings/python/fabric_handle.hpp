@@ -18,7 +18,7 @@ namespace headrace::python {
 /// The Python functions of a fabric that may be called again and again. Access needs the GIL.
 struct FabricHooks {
   std::shared_ptr<Callable> on_error, on_unexpected;
-  std::set<std::shared_ptr<Callable>> reached;  ///< of its expectations
+  std::set<std::shared_ptr<Callable>> reached;  ///< of its expectations and receivers
 
   /// No call of any of them begins after this.
   void drop();

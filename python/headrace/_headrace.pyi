@@ -2600,7 +2600,9 @@ class FabricWork:
 
     @property
     def length_bytes(self) -> int:
-        """The bytes of the post, to all peers."""
+        """
+        The bytes of the post, to all peers; of a receive that is done, of the message.
+        """
 
     @property
     def error(self) -> headrace.errors.Error | None:
@@ -2920,6 +2922,21 @@ class FabricPeers:
 
     def __reduce__(self) -> NoReturn: ...
 
+class FabricReceiver:
+    """
+    Receives messages into buffers of its own, from Fabric.receive_all. It receives without this object,
+    until `stop` or the close of the fabric.
+
+    Threads: any.
+    """
+
+    def stop(self) -> None:
+        """
+        Ends it, and returns at once. A message that has begun to come may still be told.
+        """
+
+    def __reduce__(self) -> NoReturn: ...
+
 class Fabric:
     """
     Writes to peers over all network cards at once, and counts what arrives.
@@ -3098,6 +3115,31 @@ class Fabric:
 
     def post_immediate(self, peer: FabricPeer, immediate: int, *, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
         """An immediate alone, without bytes."""
+
+    def send(self, peer: FabricPeer, source: FabricMemory, length_bytes: int | None = None, *, source_offset: int = 0, timeout: float | None = None) -> FabricWork:
+        """
+        Sends a message into the next receive of the peer. It waits until there is one, and is done when
+        it lies there. Messages to one peer arrive in the order of their sends.
+
+        length_bytes: None: the source from source_offset on. timeout: seconds; None: no limit.
+        Errors of its end: InvalidArgument (longer than the receive, which stays posted), TimedOut.
+        """
+
+    def receive(self, target: FabricMemory, length_bytes: int | None = None, *, target_offset: int = 0, timeout: float | None = None) -> FabricWork:
+        """
+        Gives room for one message of any peer; FabricWork.length_bytes is then its length. Receives are
+        used in the order of their posts.
+
+        length_bytes: None: the target from target_offset on. timeout: seconds; None: no limit.
+        """
+
+    def receive_all(self, count: int, length_bytes: int, callback: Callable[[bytes], object]) -> FabricReceiver:
+        """
+        Calls callback(message) for each message, from `count` buffers of `length_bytes` each.
+
+        Threads: the callback thread. An exception goes to `on_error`.
+        Errors: InvalidArgument (no buffer, empty ones, no function), Exhausted.
+        """
 
     def expect(self, immediate: int, arrivals: int, *, scope: int = 0) -> FabricExpectation:
         """

@@ -479,6 +479,64 @@ def test_an_exception_of_on_error_itself_is_not_lost_either(moves, monkeypatch):
     moves.write().wait(SECONDS)
 
 
+# ------------------------------------------------------------------ messages
+
+
+def test_a_message_fills_the_next_receive_and_tells_its_length(moves):
+    peer = moves.here.connect(moves.there.address)
+    room = numpy.zeros(1000, numpy.uint8)
+    memory = moves.there.register(room)
+    sent = moves.here.send(peer, moves.memory, 300, source_offset=11)  # before there is a receive
+    received = moves.there.receive(memory, target_offset=7)
+    sent.wait(SECONDS)
+    received.wait(SECONDS)
+    assert received.length_bytes == 300
+    assert room.tobytes() == bytes(7) + moves.source[11:311].tobytes() + bytes(693)
+
+
+def test_a_message_that_is_too_long_or_finds_no_receive_ends_with_a_sentence(moves):
+    peer = moves.here.connect(moves.there.address)
+    room = moves.there.register(bytearray(100))
+    late = moves.here.send(peer, moves.memory, 50, timeout=0.02)
+    with pytest.raises(headrace.TimedOut):
+        late.wait(SECONDS)
+    received = moves.there.receive(room)
+    with pytest.raises(headrace.InvalidArgument, match=r"101\D.*\b100\b|100\D.*\b101\b"):
+        moves.here.send(peer, moves.memory, 101).wait(SECONDS)
+    assert received.state == "posted"
+    moves.here.send(peer, moves.memory, 100).wait(SECONDS)
+    received.wait(SECONDS)
+    for call, words in [
+        (lambda: moves.here.send(peer, moves.memory, 1 << 20), "of the source"),
+        (lambda: moves.there.receive(room, 101), "of the target"),
+        (lambda: moves.there.receive_all(0, 1, print), "at least one buffer"),
+        (lambda: moves.there.receive_all(1, 1, 7), "7 cannot be called"),
+    ]:
+        with pytest.raises(headrace.InvalidArgument, match=words):
+            call()
+
+
+def test_a_receiver_tells_each_message_in_order_also_when_its_callback_raises(moves):
+    errors, got = [], []
+
+    def received(message):
+        got.append(message)
+        if len(got) == 3:
+            raise ValueError(len(message))
+
+    moves.there.on_error(errors.append)
+    receiver = moves.there.receive_all(2, 1000, received)
+    peer = moves.here.connect(moves.there.address)
+    works = [moves.here.send(peer, moves.memory, 900 + i, source_offset=i) for i in range(20)]
+    for work in works:
+        work.wait(SECONDS)
+    await_true(lambda: len(got) == 20)
+    assert got == [moves.source[i : 900 + 2 * i].tobytes() for i in range(20)]
+    await_true(lambda: errors)
+    assert [repr(each) for each in errors] == ["ValueError(902)"]
+    receiver.stop()
+
+
 # ------------------------------------------------------------------ counting
 
 
@@ -699,6 +757,7 @@ def test_what_belongs_to_its_process_refuses_to_be_pickled_with_advice(moves):
     peers = moves.here.peer_group(0, [])
     pool = moves.here.host_buffers(1, 8)
     things = [moves.here, moves.memory, moves.write(8), moves.there.expect(1, 1), peers, pool, pool.take()]
+    things.append(moves.there.receive_all(1, 8, print))
     for thing in [*things, moves.there.expect(2, 1).word(), moves.here.connect(moves.there.address)]:
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(thing)
