@@ -25,23 +25,23 @@ void bind_fabric_messages(nb::class_<PyFabric>& fabric);
 void bind_fabric_expect(nb::class_<PyFabric>& fabric);
 
 /// The values of an enum by their names in Python.
-template <class Enum, std::size_t count>
-using EnumNames = std::array<std::pair<std::string_view, Enum>, count>;
+template <class Enum, std::size_t Count>
+using EnumNames = std::array<std::pair<std::string_view, Enum>, Count>;
 
 inline constexpr EnumNames<FabricAccess, 3> access_names{{{"local", FabricAccess::local},
                                                           {"readable", FabricAccess::readable},
                                                           {"writable", FabricAccess::writable}}};
 
-template <class Enum, std::size_t count>
-nb::str enum_str(Enum value, const EnumNames<Enum, count>& names) {
+template <class Enum, std::size_t Count>
+nb::str enum_str(Enum value, const EnumNames<Enum, Count>& names) {
   for (const auto& [name, each] : names)
     if (each == value) return to_str(name);
   return to_str("unknown");
 }
 
 /// Raises invalid_argument with all names if it is none of them.
-template <class Enum, std::size_t count>
-Enum to_enum(std::string_view text, const char* what, const EnumNames<Enum, count>& names) {
+template <class Enum, std::size_t Count>
+Enum to_enum(std::string_view text, const char* what, const EnumNames<Enum, Count>& names) {
   std::string all;
   for (const auto& [name, value] : names) {
     if (name == text) return value;
