@@ -259,20 +259,30 @@ Result<std::vector<double>> FabricClient::echoes(std::uint64_t rounds) {
   HEADRACE_CLI_TRY(expected, side_.fabric().expect(back, 1));
   HEADRACE_CLI_CHECK(ask(
       {{"do", "echo"}, {"value", there.value}, {"back", back.value}, {"arrivals", 1}, {"rounds", rounds}}));
-  const std::atomic<bool> over = false;
   std::vector<double> seconds;
   for (std::uint64_t round = 1; round <= rounds; ++round) {
     const auto begin = Clock::now();
     HEADRACE_CLI_TRY(work, side_.fabric().post_immediate(peer_, there));
-    const Status status = wait_fabric_round(expected, round, side_.spins(), over);
+    HEADRACE_CLI_CHECK(wait_echo(expected, round));
     seconds.push_back(since(begin));
-    if (!status.ok())
-      return fail(status.code, "immediate {} of {} has not come back within {} s", round, rounds,
-                  fabric_patience.count());
   }
   static_cast<void>(expected.remove());
   HEADRACE_CLI_CHECK(ask({{"do", "rounds"}}));
   return seconds;
+}
+
+/// Looks each second whether the server is still there.
+Result<void> FabricClient::wait_echo(const FabricExpectation& expected, std::uint64_t round) {
+  constexpr auto slice = std::chrono::seconds(1);
+  const std::atomic<bool> over = false;
+  for (auto left = fabric_patience; left > left.zero(); left -= slice) {
+    const Status status = wait_fabric_round(expected, round, side_.spins(), over, slice);
+    if (status.ok()) return {};
+    if (status.code != Code::timed_out) return fail(status.code, "immediate {} has not come back", round);
+    pollfd server{socket_.get(), POLLIN, 0};  // it says nothing now: readable means gone
+    if (::poll(&server, 1, 0) > 0) return fail(Code::peer_lost, "the server at {} has gone", server_);
+  }
+  return fail(Code::timed_out, "immediate {} has not come back within {} s", round, fabric_patience.count());
 }
 
 Result<FabricClient::Idle> FabricClient::idle(double seconds) {

@@ -82,6 +82,7 @@ class FabricClient {
   Result<void> begin_counting(std::uint64_t rounds);
   Result<std::optional<double>> end_counting();
   Result<std::vector<double>> echoes(std::uint64_t rounds);
+  Result<void> wait_echo(const FabricExpectation& expected, std::uint64_t round);
   [[nodiscard]] std::map<std::string, std::uint64_t> nic_bytes();
   [[nodiscard]] static std::uint64_t rounds_for(const Effort& effort, double one_takes);
 

@@ -12,9 +12,9 @@ constexpr auto round_patience = std::chrono::seconds(60);
 
 /// Asks until the answer is yes, without a pause.
 template <class Ask>
-bool spin_until(Ask ask) {
+bool spin_until(Ask ask, std::chrono::seconds patience) {
   constexpr unsigned asks_between_looks = 4096;
-  const auto give_up = Clock::now() + round_patience;
+  const auto give_up = Clock::now() + patience;
   while (Clock::now() < give_up)
     for (unsigned i = 0; i < asks_between_looks; ++i)
       if (ask()) return true;
@@ -24,14 +24,15 @@ bool spin_until(Ask ask) {
 }  // namespace
 
 Status wait_fabric_round(const FabricExpectation& expected, std::uint64_t number, bool spin,
-                         const std::atomic<bool>& over) {
+                         const std::atomic<bool>& over, std::chrono::seconds patience) {
   const auto has_come = [&] { return over || expected.rounds().load(std::memory_order_acquire) >= number; };
-  if (spin && !spin_until(has_come)) return {Code::timed_out};
-  return expected.wait(round_patience);
+  if (spin && !spin_until(has_come, patience)) return {Code::timed_out};
+  return expected.wait(patience);
 }
 
 Status wait_fabric_work(const FabricWork& work, bool spin) {
-  if (spin) static_cast<void>(spin_until([&] { return work.state() != RequestState::posted; }));
+  if (spin)
+    static_cast<void>(spin_until([&] { return work.state() != RequestState::posted; }, round_patience));
   return work.wait();
 }
 
@@ -63,7 +64,7 @@ Result<double> FabricRounds::wait() {
 
 void FabricRounds::follow() {
   for (std::uint64_t round = 1; round <= wanted_.rounds; ++round) {
-    const Status status = wait_fabric_round(expected_, round, wanted_.spin, over_);
+    const Status status = wait_fabric_round(expected_, round, wanted_.spin, over_, round_patience);
     if (!status.ok()) {
       result_ = fail(status.code, "round {} of {} of immediate {} has not come", round, wanted_.rounds,
                      wanted_.immediate.value);

@@ -17,7 +17,7 @@ namespace headrace::cli {
 /// Waits for the round with this number, from 1: the next one that nobody has waited for. `spin`: asks again
 /// and again, and does not sleep, until there is an answer or `over` is true.
 [[nodiscard]] Status wait_fabric_round(const FabricExpectation& expected, std::uint64_t number, bool spin,
-                                       const std::atomic<bool>& over);
+                                       const std::atomic<bool>& over, std::chrono::seconds patience);
 /// Waits for the end of a post. It is limited by the post's own timeout.
 [[nodiscard]] Status wait_fabric_work(const FabricWork& work, bool spin);
 /// The error of a post that has ended.
