@@ -176,7 +176,8 @@ class Fabric {
   // --- peers
 
   /// Starts to connect, so that the first post finds a link. Posts do it by themselves.
-  ///   errors  not_supported (none of its network cards can be reached by ours)
+  ///   errors  not_supported (none of its network cards is of a kind that we have). Whether it can be reached
+  ///           is not known yet: posts to it tell
   HEADRACE_API Result<FabricPeer> connect(const FabricAddress& address);
   /// Ends the links to it: posts to it end with canceled. A later post connects again.
   HEADRACE_API Result<void> forget(const FabricPeer& peer);

@@ -21,7 +21,7 @@ class Work;
 /// How often the peer counts an immediate.
 enum class FabricCountBy : std::uint8_t {
   request,  ///< once, when all bytes are there
-  page,     ///< once for each page, when all bytes are there; a post without pages counts as one
+  page,     ///< once for each page, when all bytes are there. A post of other calls has one, of 0 pages none
   shard,    ///< once for each network card of the group, when all bytes are there
 };
 

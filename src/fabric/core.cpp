@@ -3,12 +3,15 @@
 #include "fabric/core.hpp"
 
 #include "base/random.hpp"
+#include "engine/range_check.hpp"
 #include "fabric/buffer_pool.hpp"
 #include "fabric/groups.hpp"
 #include "fabric/metered_provider.hpp"
 #include "fabric/open_nics.hpp"
 #include "fabric/peer_group.hpp"
 #include "fabric/receiver.hpp"
+#include "rail/nic_list.hpp"
+#include "rail/nic_pairs.hpp"
 
 #include <algorithm>
 #include <future>
@@ -22,6 +25,16 @@ namespace {
 std::string kind_of(const rail::Provider& provider) {
   const std::string address = provider.address();
   return address.substr(0, address.find(':'));
+}
+
+/// not_supported if no NIC here is of the kind of one there.
+Result<void> check_kinds(const NicList& here, const NicList& there) {
+  HEADRACE_TRY(ours, rail::read_nic_list(here, "our address"));
+  HEADRACE_TRY(theirs, rail::read_nic_list(there, "the peer's address"));
+  if (rail::have_a_kind_in_common(ours, theirs)) return {};
+  return make_error(Code::not_supported,
+                    "no network card of the fabric reaches {}: ours are of another kind ({})", name_of(there),
+                    name_of(here));
 }
 
 }  // namespace
@@ -153,6 +166,7 @@ Result<FabricMemory> Core::register_memory(const MemoryRange& range, FabricAcces
                       kind_name(range.kind));
   if (range.address == nullptr || range.length_bytes == 0)
     return make_error(Code::invalid_argument, "memory to register has an address and at least one byte");
+  HEADRACE_TRY_VOID(engine::check_ranges(std::span(&range, 1)));
   if (access == FabricAccess::writable && !range.writable)
     return make_error(Code::invalid_argument,
                       "memory that is not writable cannot be writable for peers: register it as readable");
@@ -236,6 +250,7 @@ Result<FabricReceiver> Core::receive_all(std::size_t count, std::uint64_t bytes,
 Result<FabricPeer> Core::connect(const FabricAddress& address) {
   HEADRACE_TRY_VOID(usable());
   if (!address) return make_error(Code::invalid_argument, "the address is empty: take that of a fabric");
+  HEADRACE_TRY_VOID(check_kinds(workers_.front()->carrier().nics(), address.parts_->groups.front()));
   static_cast<void>(workers_.front()->push(
       [owner = address.parts_->groups.front()](Carrier& carrier) { carrier.connect(owner); }));
   return FabricPeer(address);

@@ -66,8 +66,9 @@ Result<rail::PostPlan> Core::plan_of(const FabricPost& post, std::size_t group, 
   }
   if (!post.immediate) return plan;
   std::uint64_t amount = 1;
-  if (post.count_by == FabricCountBy::page) amount = std::max<std::uint64_t>(pages, 1);
+  if (post.count_by == FabricCountBy::page) amount = pages;
   if (post.count_by == FabricCountBy::shard) amount = cards;
+  if (amount == 0) return plan;
   if (amount > UINT32_MAX)
     return make_error(Code::invalid_argument, "{} pages are counted: at most {} of one post are", amount,
                       UINT32_MAX);
@@ -179,7 +180,7 @@ Result<FabricWork> Core::post_immediate(const FabricPeer& peer, Immediate immedi
   if (!peer) return make_error(Code::invalid_argument, "the peer is empty: connect to one");
   FabricPost counted = post;
   counted.immediate = immediate;
-  HEADRACE_TRY(plan, plan_of(counted, 0, 0));
+  HEADRACE_TRY(plan, plan_of(counted, 0, 1));
   auto work = make_work(fmt::format("immediate {}", immediate.value), 0, 0, post);
   Part::Setup part;
   part.owner = peer.address().parts_->groups.front();
@@ -191,6 +192,9 @@ Result<FabricWork> Core::post_immediate(const FabricPeer& peer, Immediate immedi
 Result<FabricWork> Core::barrier(const FabricPeers& peers, std::uint32_t value, const FabricPost& post) {
   HEADRACE_TRY_VOID(usable());
   if (!peers) return make_error(Code::invalid_argument, "the group is empty: make one by peer_group");
+  if (peers.group_->core.lock().get() != this)
+    return make_error(Code::invalid_argument,
+                      "the group of peers is of another fabric: make one by peer_group of this one");
   if (post.immediate)
     return make_error(Code::invalid_argument, "a barrier has its value and takes no other immediate");
   const Immediate told{value, peers.scope() | Expectations::barrier_scope};

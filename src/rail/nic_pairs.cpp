@@ -34,4 +34,9 @@ std::vector<NicPair> pair_nics(std::span<const std::string> here, std::span<cons
   return pairs;
 }
 
+bool have_a_kind_in_common(std::span<const std::string> here, std::span<const std::string> there) {
+  return std::any_of(here.begin(), here.end(),
+                     [&](const std::string& nic) { return !of_kind(there, nic_kind(nic)).empty(); });
+}
+
 }  // namespace headrace::rail

@@ -21,4 +21,8 @@ struct NicPair {
 [[nodiscard]] std::vector<NicPair> pair_nics(std::span<const std::string> here,
                                              std::span<const std::string> there);
 
+/// Whether a NIC here is of the kind of one there. It may be out of reach all the same.
+[[nodiscard]] bool have_a_kind_in_common(std::span<const std::string> here,
+                                         std::span<const std::string> there);
+
 }  // namespace headrace::rail

@@ -184,6 +184,21 @@ TEST(FabricCounting, a_post_counts_once_for_each_page_or_each_network_card) {
   EXPECT_EQ(shards.remove(), 0U);
 }
 
+TEST(FabricCounting, a_post_of_no_pages_counts_nothing_by_page_and_once_by_request) {
+  TwoFabrics two(4096);
+  auto pages = value_of(two.there.expect({1, 0}, 2));
+  auto requests = value_of(two.there.expect({2, 0}, 1));
+  const auto& memory = two.here_block->memory;
+  const auto by_page = with({1, 0}, FabricCountBy::page);
+  expect_done(two.here.write_pages(memory, {}, two.target(), {}, 64, 0, by_page));
+  expect_done(two.here.write(memory, 0, two.target(), 0, 64, by_page));
+  expect_done(two.here.post_immediate(value_of(two.here.connect(two.there.address())), {1, 0}, by_page));
+  expect_done(two.here.write_pages(memory, {}, two.target(), {}, 64, 0, with({2, 0})));
+  EXPECT_TRUE(pages.wait(long_enough).ok());
+  EXPECT_TRUE(requests.wait(long_enough).ok());
+  EXPECT_EQ(pages.remove(), 0U);
+}
+
 TEST(FabricCounting, a_reader_of_the_word_sees_the_bytes_of_each_round) {
   TwoFabrics two(8192);
   const auto expectation = value_of(two.there.expect({1, 0}, 1));

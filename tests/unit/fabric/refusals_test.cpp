@@ -2,6 +2,11 @@
 // Wrong calls are refused with a sentence, before a byte leaves.
 #include "unit/fabric/two_fabrics.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+
 namespace headrace::test_fabric {
 namespace {
 
@@ -92,6 +97,42 @@ TEST(FabricRefusals, memory_that_cannot_be_registered) {
   expect_refused(fabric.register_memory({.address = bytes.data(), .length_bytes = 1, .writable = false},
                                         FabricAccess::writable),
                  Code::invalid_argument, "register it as readable");
+}
+
+TEST(FabricRefusals, memory_that_is_not_of_this_process) {
+  Fabric fabric = open_at({"127.0.0.1"});
+  const auto refuse = [&](const void* begin, std::size_t bytes, const char* words) {
+    expect_refused(fabric.register_memory({.address = const_cast<void*>(begin), .length_bytes = bytes},
+                                          FabricAccess::writable),
+                   Code::invalid_argument, words);
+  };
+  const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const two = ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(two, MAP_FAILED);
+  std::byte* const second = static_cast<std::byte*>(two) + page;
+  ASSERT_EQ(::munmap(second, page), 0);
+  refuse(second, 1, "not all memory of this process");
+  refuse(two, page + 1, "not all memory of this process");
+  refuse(two, SIZE_MAX, "over the end of the address space");
+  EXPECT_TRUE(fabric.register_memory({.address = two, .length_bytes = page}, FabricAccess::writable));
+  fabric.close();
+  ::munmap(two, page);
+}
+
+TEST(FabricRefusals, a_barrier_of_peers_of_another_fabric) {
+  TwoFabrics two(64);
+  const FabricAddress addresses[] = {two.there.address()};
+  const auto group = value_of(two.here.peer_group(0, addresses));
+  expect_refused(two.there.barrier(group, 1), Code::invalid_argument, "of another fabric");
+}
+
+TEST(FabricRefusals, peers_without_a_network_card_of_a_kind_of_ours) {
+  Fabric near = open_at({"this host"}), far = open_at({"127.0.0.1"}), both = open_at({"this host", "lo"});
+  expect_refused(near.connect(far.address()), Code::not_supported, "no network card of the fabric reaches");
+  const FabricAddress addresses[] = {both.address(), near.address()};
+  expect_refused(far.peer_group(0, addresses), Code::not_supported, "tcp:");
+  EXPECT_TRUE(near.connect(both.address()));
+  EXPECT_TRUE(far.connect(both.address()));
 }
 
 TEST(FabricRefusals, memory_that_was_deregistered) {
