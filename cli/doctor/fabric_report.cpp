@@ -152,9 +152,9 @@ std::vector<InterfaceAddress> read_addresses() {
 }
 
 std::vector<Provider> list_providers(const DetectedTopology& topology) {
-  std::vector<Provider> providers{{"tcp", true, {}}};
-  for (const char* name : {"shm", "cuda_ipc"})
-    providers.push_back({name, false, "the fabric does not use it yet; agents have a backend of this name"});
+  std::vector<Provider> providers{{"tcp", true, {}}, {"shm", true, {}}};
+  providers.push_back({"cuda_ipc", false,
+                       "no provider of its own: shm copies memory of GPUs between processes of this host"});
   providers.push_back(
       {"verbs", false,
        rdma_texts(topology).empty() ? "no RDMA device in /sys/class/infiniband" : "no provider yet"});

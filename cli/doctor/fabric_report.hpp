@@ -27,7 +27,7 @@ struct Provider {
   std::string reason;  ///< why not
 };
 
-/// None is usable yet: the fabric has no engine. `verbs` also says whether there are RDMA devices.
+/// tcp and shm are usable. `verbs` also says whether there are RDMA devices.
 [[nodiscard]] std::vector<Provider> list_providers(const DetectedTopology& topology);
 
 /// Findings "topology", "interfaces", "RDMA devices", "fabric".
