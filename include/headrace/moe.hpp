@@ -43,7 +43,7 @@ struct MoEConfig {
   int experts = 0;     ///< 1 to 4096, in the order of the ranks that have them
   /// How many experts each rank has, 0 included. Empty: evenly, the first ranks one more than the last.
   std::vector<int> experts_of_ranks = {};
-  int top_k = 0;                          ///< entries of a token: 1 to 32
+  int top_k = 0;                          ///< entries of a token: 1 to 32, at most `experts`
   std::int64_t hidden = 0;                ///< elements of a row; its bytes are a multiple of 16
   DType dtype = DType::bfloat16;          ///< of dispatched rows; they are moved, not read
   std::int64_t scale_bytes = 0;           ///< of a token's scales, a multiple of 4; 0: it has none
@@ -110,6 +110,8 @@ struct MoERows {
   std::int64_t* first_rows = nullptr;
   std::int32_t* experts = nullptr;  ///< by_rank: [output_rows, top_k] among those of this rank; -1: no more
   float* weights = nullptr;         ///< by_rank: [output_rows, top_k]
+  /// The rows for which there is memory: fewer than output_rows are refused. 0: output_rows.
+  std::int64_t row_count = 0;
 };
 
 /// What the experts of this rank have made of the rows.
@@ -138,7 +140,7 @@ struct MoEFailure {
   std::uint64_t expected = 0, seen = 0;  ///< numbers of operations, as the word that was awaited holds them;
                                          ///< corrupt: the first number that cannot be, and what came
 
-  /// "rank 0 waited for the counts of rank 2 in dispatch 7: expected 7, seen 6".
+  /// "rank 0 waited for counts of rank 2 in dispatch 7: expected 7, seen 6".
   [[nodiscard]] HEADRACE_API std::string text() const;
 };
 
@@ -162,6 +164,7 @@ class MoERouting {
 /// **Failure.** A wait for a rank that is dead or late ends that rank's part: it is left out from then on.
 /// The operation does all of the rest and returns the error, and later operations go on without that rank:
 /// entries for its experts are skipped, and its rows are missing in the sums.
+/// A rank that another has left out gets canceled, from then on in every operation, which does nothing more.
 ///
 ///   threads  one call at a time; others wait
 ///   fork     in a forked child every method returns invalid_argument
@@ -181,8 +184,10 @@ class MoE {
   /// Maps the windows of all ranks, and compares the configurations. The agent must have their metadata, made
   /// after they opened; or it has a store, where it looks for those that it does not know until they are
   /// there.
-  ///   agents  the names of the agents of all ranks; this one's is not used
-  ///   errors  invalid_argument (another configuration: the field, both values), timed_out, not_supported
+  ///   agents  the names of the agents of all ranks in their order, this one's too; the same on all ranks.
+  ///           Of two ranks with different lists one is refused here, the other one in its next operation
+  ///   errors  invalid_argument (another configuration: the field, both values; another list or order of
+  ///           agents), timed_out, not_supported
   ///           (a rank is on another host), and those of Agent::find and Agent::map
   HEADRACE_API Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
 
@@ -208,8 +213,8 @@ class MoE {
 
   /// The ranks that take part: a bit for each.
   [[nodiscard]] HEADRACE_API std::uint64_t active() const;
-  /// Leaves ranks out: those whose bit is not set. errors: invalid_argument (this rank's), not_supported (a
-  /// rank that was left out before)
+  /// Leaves ranks out: those whose bit is not set. errors: invalid_argument (this rank's; bits
+  /// of no rank), not_supported (a rank that was left out before)
   HEADRACE_API Result<void> set_active(std::uint64_t ranks);
   /// Why a rank was left out last.
   [[nodiscard]] HEADRACE_API std::optional<MoEFailure> failure() const;

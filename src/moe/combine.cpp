@@ -11,6 +11,7 @@
 namespace headrace::moe {
 
 Result<void> Rank::combine_send(const MoEResults& results, Routing& routing) {
+  HEADRACE_TRY_VOID(not_left_out());
   HEADRACE_TRY_VOID(may_send(combines_, "combine"));
   HEADRACE_TRY_VOID(check_results(results, routing));
   begin(Operation::combine, ++combines_.sent);
@@ -78,6 +79,7 @@ void Rank::for_members(std::uint32_t rank, const Each& each) const {
 }
 
 Result<void> Rank::combine_receive(const MoESums& sums, Routing& routing) {
+  HEADRACE_TRY_VOID(not_left_out());
   HEADRACE_TRY_VOID(may_receive(combines_, routing.combine_sent, "combine"));
   HEADRACE_TRY_VOID(check_sums(sums, routing));
   begin(Operation::combine, ++combines_.received);

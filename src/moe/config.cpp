@@ -37,6 +37,9 @@ Result<void> check_ranks(const MoEConfig& config) {
 Result<void> check_experts(const MoEConfig& config) {
   HEADRACE_TRY_VOID(in_range("experts", config.experts, 1, moe_most_experts));
   HEADRACE_TRY_VOID(in_range("top_k", config.top_k, 1, moe_most_top_k));
+  if (config.top_k > config.experts)
+    return make_error(Code::invalid_argument, "top_k is {}, expected at most experts = {}", config.top_k,
+                      config.experts);
   const auto& spread = config.experts_of_ranks;
   if (spread.empty()) return {};
   if (spread.size() != static_cast<std::size_t>(config.ranks))
@@ -189,6 +192,35 @@ std::string config_text(const MoEConfig& config) {
       config.ranks, config.group_size, config.experts, spread, config.top_k, config.hidden,
       dtype_name(config.dtype), config.scale_bytes, dtype_name(config.combine_dtype), config.max_tokens,
       moe_layout_name(config.layout), config.row_alignment, config.zero_padding, config.deterministic);
+}
+
+std::string window_text(const MoEConfig& config) {
+  return fmt::format("{}rank {}\n", config_text(config), config.rank);
+}
+
+Result<void> check_window_rank(int peer, std::string_view theirs) {
+  constexpr std::string_view before = "\nrank ";
+  const std::size_t at = theirs.rfind(before);
+  if (at == std::string_view::npos)
+    return make_error(Code::corrupt, "rank {} has no configuration that can be read: rank is missing", peer);
+  theirs.remove_prefix(at + before.size());
+  const std::string_view rank = take_line(theirs);
+  if (rank == fmt::format("{}", peer)) return {};
+  return make_error(
+      Code::invalid_argument,
+      "it is rank {}, and is given as the agent of rank {}: give the agents in the order of the "
+      "ranks, the same list on all ranks",
+      rank, peer);
+}
+
+std::uint64_t number_of_list(std::span<const std::string> agents) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto add = [&hash](std::uint64_t number) { hash = (hash ^ number) * 0x100000001b3; };
+  for (const std::string& agent : agents) {
+    add(agent.size());
+    for (const char letter : agent) add(static_cast<unsigned char>(letter));
+  }
+  return hash | 1;
 }
 
 Result<void> compare_configs(int rank, std::string_view ours, int peer, std::string_view theirs) {

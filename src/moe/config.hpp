@@ -6,6 +6,8 @@
 
 #include <headrace/moe.hpp>
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,6 +18,15 @@ namespace headrace::moe {
 
 /// The fields in which all ranks agree, a line each: "top_k 8". At most WindowLayout::config_bytes.
 [[nodiscard]] std::string config_text(const MoEConfig& config);
+
+/// What the window of a rank holds: config_text, and a line with the rank.
+[[nodiscard]] std::string window_text(const MoEConfig& config);
+/// Refuses the window_text of another rank than `peer`.
+///   errors  invalid_argument
+[[nodiscard]] Result<void> check_window_rank(int peer, std::string_view theirs);
+
+/// A number for a list of agents, not 0: two lists that differ have different ones, but for rare chance.
+[[nodiscard]] std::uint64_t number_of_list(std::span<const std::string> agents);
 
 /// Refuses a configuration of another rank that differs: the field and both values.
 ///   errors  invalid_argument, corrupt (`theirs` is no such text)

@@ -13,6 +13,7 @@
 namespace headrace::moe {
 
 Result<void> Rank::dispatch_receive(const MoERows& out, Routing& routing) {
+  HEADRACE_TRY_VOID(not_left_out());
   HEADRACE_TRY_VOID(may_receive(dispatches_, routing.dispatch_sent, "dispatch"));
   HEADRACE_TRY_VOID(check_rows(out));
   begin(Operation::dispatch, ++dispatches_.received);
@@ -33,6 +34,9 @@ Result<void> Rank::check_rows(const MoERows& out) const {
   if (out.rows == nullptr)
     return make_error(Code::invalid_argument, "no memory for rows is given, expected {} rows of {} bytes",
                       config_.output_rows(), config_.row_bytes());
+  if (out.row_count != 0 && out.row_count < config_.output_rows())
+    return make_error(Code::invalid_argument, "there is memory for {} rows, expected output_rows = {}",
+                      out.row_count, config_.output_rows());
   if (out.scales == nullptr && config_.scale_bytes != 0)
     return make_error(Code::invalid_argument, "no memory for scales is given, expected {} times {} bytes",
                       config_.output_rows(), config_.scale_bytes);

@@ -14,6 +14,7 @@
 namespace headrace::moe {
 
 Result<void> Rank::dispatch_send(const MoETokens& tokens, Routing& routing) {
+  HEADRACE_TRY_VOID(not_left_out());
   HEADRACE_TRY_VOID(may_send(dispatches_, "dispatch"));
   HEADRACE_TRY_VOID(check_tokens(tokens, routing));
   routing.filled = false;

@@ -54,7 +54,8 @@ struct PeerWords {
   uint64_t dispatch_taken;  ///< the last dispatch of the window's rank that it has taken
   uint64_t combine_taken;   ///< the same of combines
   uint64_t left_out;        ///< not 0: it leaves the window's rank out
-  uint64_t unused[13];      ///< each rank writes to lines of its own
+  uint64_t agents;          ///< the number of the list of agents that it was given; 0: none yet
+  uint64_t unused[12];      ///< each rank writes to lines of its own
 };
 
 struct WindowLayout {

@@ -6,11 +6,14 @@
 #include "base/names.hpp"
 #include "moe/config.hpp"
 #include "moe/rank.hpp"
+#include "moe/words.hpp"
 
 #include <headrace/agent.hpp>
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -59,6 +62,14 @@ struct MoE::State {
   [[nodiscard]] Result<Mapping> map_window(int peer, const std::string& name, Deadline deadline) const;
   [[nodiscard]] Result<Region> find_window(const std::string& name, Deadline deadline) const;
   [[nodiscard]] Result<void> check_window(int peer, const Mapping& mapping) const;
+  /// Tells the others which list of agents this rank was given.
+  void tell_list(const std::vector<std::byte*>& windows, std::uint64_t list) const;
+  /// Refuses to go on if another rank was given another list.
+  [[nodiscard]] Result<void> compare_lists();
+  [[nodiscard]] std::uint64_t list_of(int peer) const;
+
+  std::uint64_t list_ = 0;
+  bool lists_agree_ = false;  // those of all ranks
 };
 
 MoE::State::~State() {
@@ -79,6 +90,12 @@ Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::
   if (agents.size() != static_cast<std::size_t>(config.ranks))
     return make_error(Code::invalid_argument, "{} agents are given, expected one for each of {} ranks",
                       agents.size(), config.ranks);
+  if (const std::string& own = agents[static_cast<std::size_t>(config.rank)]; own != agent.name())
+    return make_error(
+        Code::invalid_argument,
+        "agents[{}] is {}, expected {}, the agent of this rank: give the agents in the order of "
+        "the ranks, the same list on all ranks",
+        config.rank, name_text(own), name_text(agent.name()));
   const std::scoped_lock lock(mutex);
   if (rank) return make_error(Code::invalid_argument, "it has joined before");
   const Deadline deadline = Deadline::after(timeout);
@@ -97,9 +114,43 @@ Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::
     windows.push_back(mapping->bytes().data());
     mapped[at] = std::move(*mapping);
   }
+  list_ = moe::number_of_list(agents);
+  tell_list(windows, list_);
+  HEADRACE_TRY_VOID(compare_lists());
   mappings = std::move(mapped);
   rank.emplace(config, windows,
                [this](int peer) { return !mappings[static_cast<std::size_t>(peer)]->alive(); });
+  return {};
+}
+
+void MoE::State::tell_list(const std::vector<std::byte*>& windows, std::uint64_t list) const {
+  const moe::WindowLayout layout = moe::window_layout(config);
+  const std::uint64_t at =
+      layout.words_at(static_cast<std::uint32_t>(config.rank)) + offsetof(moe::PeerWords, agents);
+  for (std::byte* const window : windows) moe::Window(window, layout).tell(at, list);
+}
+
+std::uint64_t MoE::State::list_of(int peer) const {
+  const moe::WindowLayout layout = moe::window_layout(config);
+  const std::uint64_t at =
+      layout.words_at(static_cast<std::uint32_t>(peer)) + offsetof(moe::PeerWords, agents);
+  return moe::Window(memory.get(), layout).load(at);
+}
+
+/// A rank tells before it compares, so of two ranks at least one sees that they differ when it joins.
+Result<void> MoE::State::compare_lists() {
+  if (lists_agree_) return {};
+  bool agree = true;
+  for (int peer = 0; peer < config.ranks; ++peer) {
+    const std::uint64_t theirs = list_of(peer);
+    agree = agree && theirs == list_;
+    if (theirs == 0 || theirs == list_) continue;
+    return make_error(
+        Code::invalid_argument,
+        "rank {} was given another list of agents than rank {}: give all ranks the same list in join", peer,
+        config.rank);
+  }
+  lists_agree_ = agree;
   return {};
 }
 
@@ -124,8 +175,11 @@ Result<Region> MoE::State::find_window(const std::string& name, Deadline deadlin
           "or give the agents a store",
           name_text(config.name));
     if (deadline.expired())
-      return make_error(Code::timed_out, "its window {} is not in the store: has it opened, and published?",
-                        name_text(config.name));
+      return make_error(
+          Code::timed_out,
+          "its window {} is not in the store: has it opened, and published, or has it ended with "
+          "an error? Look at what it printed",
+          name_text(config.name));
     std::this_thread::sleep_for(pause);
   }
 }
@@ -138,6 +192,7 @@ Result<void> MoE::State::check_window(int peer, const Mapping& mapping) const {
                      moe::WindowLayout::config_bytes);
   theirs.resize(std::min(theirs.find('\0'), theirs.size()));
   HEADRACE_TRY_VOID(moe::compare_configs(config.rank, moe::config_text(config), peer, theirs));
+  HEADRACE_TRY_VOID(moe::check_window_rank(peer, theirs));
   const std::uint64_t expected = moe::window_layout(config).bytes();
   if (bytes.size() >= expected) return {};
   return make_error(Code::corrupt, "its window has {} bytes, expected {}", bytes.size(), expected);
@@ -150,6 +205,7 @@ Result<void> MoE::State::run(std::string_view operation, MoERouting& routing,
   if (done && routing.state_->owner != identity)
     done = make_error(Code::invalid_argument,
                       "the routing was made by another MoE: use new_routing of this one");
+  if (done) done = compare_lists();
   if (done) done = half(routing.state_->routing);
   if (done) return done;
   return refused(operation, std::move(done).error());
@@ -168,7 +224,7 @@ Result<MoE> MoE::open(Agent& agent, const MoEConfig& config) {
   options.registration.name = config.name;
   HEADRACE_TRY(region, agent.allocate(bytes, options));
   HEADRACE_TRY(memory, agent.storage(region.id));
-  const std::string text = moe::config_text(config);
+  const std::string text = moe::window_text(config);
   std::memcpy(memory.get() + moe::WindowLayout::config_at, text.c_str(), text.size() + 1);
   return MoE(std::make_unique<State>(agent, config, std::move(region), std::move(memory)));
 }
@@ -230,8 +286,11 @@ Result<void> MoE::set_active(std::uint64_t ranks) {
   Result<void> done = state_->usable();
   if (!done) return state_->refused("set_active", std::move(done).error());
   const int own = state_->config.rank;
-  ranks &= moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
+  const std::uint64_t unknown = ranks & ~moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
   const std::uint64_t back = ranks & ~state_->rank->active();
+  if (unknown != 0)
+    return make_error(Code::invalid_argument, "set_active names rank {}, expected 0 to {}",
+                      std::countr_zero(unknown), state_->config.ranks - 1);
   if ((ranks >> own & 1) == 0)
     return make_error(Code::invalid_argument, "set_active leaves out rank {}, which is this one", own);
   if (back != 0)

@@ -19,8 +19,11 @@ std::string MoEFailure::text() const {
   if (code == Code::corrupt)
     return fmt::format("rank {} got {} from rank {} {} that cannot be: {} where fewer than {} was expected",
                        waiter, awaited, peer, in, seen, expected);
-  return fmt::format("rank {} waited for {} of rank {} {}{}: expected {}, seen {}", waiter, awaited, peer, in,
-                     code == Code::peer_lost ? ", which is gone" : "", expected, seen);
+  if (code == Code::peer_lost)
+    return fmt::format("rank {} is gone: rank {} waited for its {} {} (expected {}, seen {})", peer, waiter,
+                       awaited, in, expected, seen);
+  return fmt::format("rank {} waited for {} of rank {} {}: expected {}, seen {}", waiter, awaited, peer, in,
+                     expected, seen);
 }
 
 namespace moe {
@@ -55,6 +58,7 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
 }
 
 Result<void> Rank::dispatch(const MoETokens& tokens, const MoERows& out, Routing& routing) {
+  HEADRACE_TRY_VOID(not_left_out());
   HEADRACE_TRY_VOID(none_under_way(dispatches_, "dispatch"));
   HEADRACE_TRY_VOID(check_rows(out));
   Result<void> sent = dispatch_send(tokens, routing);
@@ -64,12 +68,18 @@ Result<void> Rank::dispatch(const MoETokens& tokens, const MoERows& out, Routing
 }
 
 Result<void> Rank::combine(const MoEResults& results, const MoESums& sums, Routing& routing) {
+  HEADRACE_TRY_VOID(not_left_out());
   HEADRACE_TRY_VOID(none_under_way(combines_, "combine"));
   HEADRACE_TRY_VOID(check_sums(sums, routing));
   Result<void> sent = combine_send(results, routing);
   if (combines_.sent == combines_.received) return sent;
   Result<void> received = combine_receive(sums, routing);
   return sent ? received : sent;
+}
+
+Result<void> Rank::not_left_out() const {
+  if (!canceled_) return {};
+  return make_error(Code::canceled, "{}: open a new MoE on all ranks", canceled_->text());
 }
 
 Result<void> Rank::none_under_way(const Count& count, std::string_view operation) const {
@@ -131,6 +141,7 @@ void Rank::leave_out(std::uint32_t peer, Code code, std::string_view what, std::
                            seen};
   if (!running_.error) running_.error = Error{code, failure.text()};
   failure_ = failure;
+  if (code == Code::canceled && !canceled_) canceled_ = failure;
   set_active(active_ & ~bit_of(peer));
 }
 

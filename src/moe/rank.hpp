@@ -67,6 +67,8 @@ class Rank {
   };
 
   // --- rank.cpp
+  /// Canceled, once another rank was seen to have left this one out.
+  [[nodiscard]] Result<void> not_left_out() const;
   [[nodiscard]] Result<void> none_under_way(const Count& count, std::string_view operation) const;
   [[nodiscard]] Result<void> may_send(const Count& count, std::string_view operation) const;
   ///   awaited  the number of the operation that the routing was sent with
@@ -152,6 +154,7 @@ class Rank {
   Count dispatches_, combines_;
   Running running_;
   std::optional<MoEFailure> failure_;
+  std::optional<MoEFailure> canceled_;  ///< the first of them
 
   // Of the dispatch that is received.
   std::vector<std::uint32_t> card_counts_;  ///< [source, expert]

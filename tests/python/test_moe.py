@@ -185,6 +185,15 @@ def test_wrong_results_and_outputs_are_named(open_ranks):
         moe.combine(np.asarray(got.rows), routing=routing, out=sums)
 
 
+def test_a_rank_that_is_given_in_another_order_is_refused():
+    with ExitStack() as stack:
+        names = [unique("moe") for _ in range(2)]
+        agents = [stack.enter_context(headrace.Agent(name, backends=["shm"])) for name in names]
+        moe = stack.enter_context(headrace.MoE(agents[0], config_of(0, 2)))
+        with pytest.raises(headrace.InvalidArgument, match=r"agents\[0\] is .*, the agent of this rank"):
+            moe.join(names[::-1])
+
+
 def test_a_closed_one_and_a_pickled_one_say_so(open_ranks):
     (moe,) = open_ranks(1).moes
     with pytest.raises(TypeError, match="a MoE cannot be pickled"):
@@ -197,6 +206,8 @@ def test_a_closed_one_and_a_pickled_one_say_so(open_ranks):
 
 
 def leave_out_and_take_back(moe):
+    with pytest.raises(headrace.InvalidArgument, match="set_active names rank 7, expected 0 to 1"):
+        moe.active = 0b10000001
     moe.active = 0b01
     moe.active = 0b11
 
@@ -223,10 +234,8 @@ def test_processes_go_on_without_a_rank_that_is_killed(tmp_path):
         assert steps[:3] == [(True, [])] * 3
         raised = [text for _, texts in steps[3:] for text in texts]
         assert len(raised) == 1
-        assert raised[0].startswith("PeerLost: rank ")
-        assert (
-            f"rank {rank} waited for counts of rank 1 in dispatch 4, which is gone: expected 4" in raised[0]
-        )
+        assert raised[0].startswith("PeerLost: ")
+        assert f"rank 1 is gone: rank {rank} waited for its counts in dispatch 4 (expected 4" in raised[0]
     for process in processes:
         process.join(60)
 
@@ -241,6 +250,9 @@ def test_a_rank_that_stood_still_is_left_out_and_hears_it(tmp_path):
     os.kill(processes[1].pid, signal.SIGCONT)
     _, steps, _ = to_parent.get()
     raised = [text for _, texts in steps[3:] for text in texts]
-    assert any("left rank 1 out" in text or "which is gone" in text for text in raised)
+    assert any("left rank 1 out" in text or "is gone" in text for text in raised)
+    # Once it has heard it, it hears it in each operation.
+    canceled = [text.startswith("Canceled") for text in raised]
+    assert canceled == sorted(canceled)
     for process in processes:
         process.join(60)

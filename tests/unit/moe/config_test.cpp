@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 
 namespace headrace::moe {
 namespace {
@@ -33,6 +34,7 @@ TEST(MoEConfigCheck, each_wrong_field_is_refused_with_its_value_and_what_was_exp
        "group_size is 2 and ranks is 3: give a group_size that divides ranks"},
       {[](MoEConfig& c) { c.experts = 4097; }, "experts is 4097, expected 1 to 4096"},
       {[](MoEConfig& c) { c.top_k = 33; }, "top_k is 33, expected 1 to 32"},
+      {[](MoEConfig& c) { c.top_k = 9; }, "top_k is 9, expected at most experts = 8"},
       {[](MoEConfig& c) {
          c.experts_of_ranks = {4, 4};
        },
@@ -130,6 +132,28 @@ TEST(MoEConfigText, of_other_ranks_may_differ_in_the_rank_alone) {
             "rank 0 has experts_of_ranks even, rank 1 has 3,3,2: give all ranks the same configuration");
 }
 
+TEST(MoEConfigText, says_whose_window_it_is) {
+  MoEConfig config = small_config();
+  config.rank = 2;
+  EXPECT_TRUE(compare_configs(0, config_text(small_config()), 2, window_text(config)));
+  EXPECT_TRUE(check_window_rank(2, window_text(config)));
+  const auto other = check_window_rank(1, window_text(config));
+  EXPECT_EQ(other.code(), Code::invalid_argument);
+  EXPECT_EQ(
+      other.error().message,
+      "it is rank 2, and is given as the agent of rank 1: give the agents in the order of the ranks, the "
+      "same list on all ranks");
+  EXPECT_EQ(check_window_rank(2, config_text(config)).code(), Code::corrupt);
+}
+
+TEST(MoEConfigText, of_a_list_of_agents_is_a_number) {
+  const std::vector<std::string> list{"a", "b"}, same = list, order{"b", "a"}, joined{"ab", ""};
+  EXPECT_EQ(number_of_list(list), number_of_list(same));
+  EXPECT_NE(number_of_list(list), number_of_list(order));
+  EXPECT_NE(number_of_list(list), number_of_list(joined));
+  EXPECT_NE(number_of_list({}), 0U);
+}
+
 TEST(MoEConfigText, that_cannot_be_read_is_corrupt) {
   const auto differs = compare_configs(0, config_text(small_config()), 2, "ranks 3\nno");
   EXPECT_EQ(differs.code(), Code::corrupt);
@@ -141,7 +165,7 @@ TEST(MoEConfigText, of_the_longest_configuration_fits_into_a_window) {
   config.ranks = moe_most_ranks, config.experts = moe_most_experts;
   config.experts_of_ranks.assign(moe_most_ranks, 64);
   config.experts_of_ranks[0] = 1000;
-  EXPECT_LT(config_text(config).size(), WindowLayout::config_bytes);
+  EXPECT_LT(window_text(config).size(), WindowLayout::config_bytes);
 }
 
 }  // namespace

@@ -88,8 +88,7 @@ TEST(MoEFailures, one_that_is_known_to_be_dead_is_not_waited_for) {
     const auto lost = step.dispatch(ranks[number], ranks.of(number), routing);
     ASSERT_EQ(lost.code(), Code::peer_lost);
     EXPECT_EQ(lost.error().message,
-              fmt::format("rank {} waited for counts of rank 2 in dispatch 1, which is gone: "
-                          "expected 1, seen 0",
+              fmt::format("rank 2 is gone: rank {} waited for its counts in dispatch 1 (expected 1, seen 0)",
                           number));
     EXPECT_TRUE(step.combine(ranks[number], number, routing));
   });
@@ -121,6 +120,32 @@ TEST(MoEFailures, one_that_was_left_out_hears_by_whom) {
   const auto heard = ranks[2].dispatch_receive(out.argument(), routing);
   ASSERT_EQ(heard.code(), Code::canceled);
   EXPECT_EQ(heard.error().message, "rank 0 has left rank 2 out, as rank 2 sees in dispatch 1");
+}
+
+TEST(MoEFailures, one_that_was_left_out_does_nothing_more_and_says_so_each_time) {
+  const MoEConfig config = three_ranks(1min);
+  Ranks ranks(config);
+  ranks[0].set_active(0b011);
+  Routing of_other = ranks[1].new_routing();
+  ASSERT_TRUE(ranks[1].dispatch_send({}, of_other));
+  Rank& rank = ranks[2];
+  Routing routing = rank.new_routing(), second = rank.new_routing();
+  Output out(ranks.of(2));
+  ASSERT_EQ(rank.dispatch({}, out.argument(), routing).code(), Code::canceled);
+  const Bytes results(static_cast<std::size_t>(ranks.of(2).output_rows() * config.combine_row_bytes()));
+  const Result<void> later[] = {
+      rank.combine({.rows = results.data()}, {}, routing),
+      rank.dispatch({}, out.argument(), second),
+      rank.dispatch_send({}, second),
+      rank.dispatch_receive(out.argument(), second),
+      rank.combine_send({.rows = results.data()}, routing),
+      rank.combine_receive({}, routing),
+  };
+  for (const Result<void>& again : later) {
+    ASSERT_EQ(again.code(), Code::canceled);
+    EXPECT_EQ(again.error().message,
+              "rank 0 has left rank 2 out, as rank 2 sees in dispatch 1: open a new MoE on all ranks");
+  }
 }
 
 TEST(MoEFailures, ranks_that_are_left_out_by_all_are_skipped) {
@@ -347,6 +372,11 @@ TEST_F(WrongCalls, of_dispatch_say_what_is_wrong_and_send_nothing) {
           "token 1 names expert -2 as its entry 0: expected -1 to 3");
   experts_[1] = 1;
   refused(rank_.dispatch(tokens_, {}, routing_), "no memory for rows is given, expected 4 rows of 16 bytes");
+  MoERows few = out_;
+  few.row_count = 3;
+  refused(rank_.dispatch(tokens_, few, routing_), "there is memory for 3 rows, expected output_rows = 4");
+  few.row_count = 4;
+  EXPECT_TRUE(rank_.dispatch(tokens_, few, routing_));
   EXPECT_TRUE(rank_.dispatch(tokens_, out_, routing_));
 }
 

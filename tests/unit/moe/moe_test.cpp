@@ -137,6 +137,62 @@ TEST(MoEAgents, with_other_configurations_are_refused) {
       "the same configuration");
 }
 
+TEST(MoEAgents, in_another_order_are_refused) {
+  AgentRanks ranks(three_agents());
+  ranks.exchange_bytes();
+  const std::vector<std::string> reversed{"moe2", "moe1", "moe0"};
+  const auto joined = ranks[1].join(reversed, 10s);
+  EXPECT_EQ(joined.code(), Code::invalid_argument);
+  EXPECT_EQ(
+      joined.error().message,
+      "rank 1, join of \"moe\": rank 0 (agent \"moe2\"): it is rank 2, and is given as the agent of rank "
+      "0: give the agents in the order of the ranks, the same list on all ranks");
+  const auto other = ranks[0].join(reversed, 10s);
+  EXPECT_EQ(other.code(), Code::invalid_argument);
+  EXPECT_EQ(other.error().message,
+            "rank 0, join of \"moe\": agents[0] is \"moe2\", expected \"moe0\", the agent of this rank: give "
+            "the agents in the order of the ranks, the same list on all ranks");
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks[rank].join(ranks.names(), 30s));
+  step_of_all(ranks, three_agents());
+}
+
+/// Two agents have a window of rank 2.
+TEST(MoEAgents, in_lists_that_differ_are_refused_on_both_sides) {
+  const MoEConfig config = three_agents();
+  AgentRanks ranks(config);
+  Agent twin = Agent::open("twin", {.backends = {"shm"}}).value();
+  MoE of_twin = MoE::open(twin, of_rank(config, 2)).value();
+  ranks.exchange_bytes();
+  for (int rank = 0; rank < 2; ++rank)
+    ASSERT_TRUE(ranks.agent(rank).import_metadata(*twin.export_metadata()));
+  ASSERT_TRUE(ranks[0].join(ranks.names(), 30s));
+  const auto joined = ranks[1].join(std::vector<std::string>{"moe0", "moe1", "twin"}, 30s);
+  EXPECT_EQ(joined.code(), Code::invalid_argument);
+  EXPECT_EQ(
+      joined.error().message,
+      "rank 1, join of \"moe\": rank 0 was given another list of agents than rank 1: give all ranks the "
+      "same list in join");
+  auto routing = ranks[0].new_routing();
+  EXPECT_EQ(ranks[0].dispatch_send({}, *routing).error().message,
+            "rank 0, dispatch_send of \"moe\": rank 1 was given another list of agents than rank 0: give all "
+            "ranks the same list in join");
+  for (int rank = 1; rank < 3; ++rank) ASSERT_TRUE(ranks[rank].join(ranks.names(), 30s));
+  step_of_all(ranks, config);
+}
+
+TEST(MoEAgents, whose_window_is_not_in_the_store_may_have_ended) {
+  MoEConfig config = three_agents();
+  config.ranks = 2;
+  Agent agent = Agent::open("moe0", {.backends = {"shm"}, .store = "memory:moe_ended"}).value();
+  MoE moe = MoE::open(agent, config).value();
+  const auto joined = moe.join(std::vector<std::string>{"moe0", "moe1"}, 20ms);
+  EXPECT_EQ(joined.code(), Code::timed_out);
+  EXPECT_EQ(
+      joined.error().message,
+      "rank 0, join of \"moe\": rank 1 (agent \"moe1\"): its window \"moe\" is not in the store: has it "
+      "opened, and published, or has it ended with an error? Look at what it printed");
+}
+
 TEST(MoEAgents, an_agent_that_closes_is_lost_to_the_others) {
   AgentRanks ranks(three_agents());
   ranks.exchange_and_join();
@@ -149,8 +205,8 @@ TEST(MoEAgents, an_agent_that_closes_is_lost_to_the_others) {
     EXPECT_EQ(lost.code(), Code::peer_lost);
     EXPECT_EQ(lost.error().message,
               fmt::format(
-                  "rank {}, dispatch of \"moe\": rank {} waited for counts of rank 2 in dispatch 1, which is "
-                  "gone: expected 1, seen 0",
+                  "rank {}, dispatch of \"moe\": rank 2 is gone: rank {} waited for its counts in dispatch 1 "
+                  "(expected 1, seen 0)",
                   rank, rank));
     EXPECT_EQ(ranks[rank].active(), 0b011U);
     EXPECT_EQ(ranks[rank].failure()->peer, 2);
@@ -163,7 +219,10 @@ TEST(MoEAgents, a_mask_cannot_leave_out_this_rank_or_take_one_back) {
   EXPECT_EQ(ranks[0].active(), 0b111U);
   ranks.exchange_and_join();
   EXPECT_EQ(ranks[0].set_active(0b110).error().message, "set_active leaves out rank 0, which is this one");
-  EXPECT_TRUE(ranks[0].set_active(~std::uint64_t{0b010}));
+  const auto unknown = ranks[0].set_active(0b100111);
+  EXPECT_EQ(unknown.code(), Code::invalid_argument);
+  EXPECT_EQ(unknown.error().message, "set_active names rank 5, expected 0 to 2");
+  EXPECT_TRUE(ranks[0].set_active(0b101));
   EXPECT_EQ(ranks[0].active(), 0b101U);
   const auto back = ranks[0].set_active(0b111);
   EXPECT_EQ(back.code(), Code::not_supported);
