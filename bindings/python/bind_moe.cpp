@@ -36,6 +36,7 @@ DType type_of(nb::handle dtype) { return take(dtype_from_name(nb::str(dtype).c_s
 
 /// Memory for what a rank gets, and its tensors in Python.
 struct PyMoERows {
+  MoEConfig config;  ///< of the MoE that made it
   MoERows memory;
   nb::object rows, scales, counts, first_rows, experts, weights;
 };
@@ -48,10 +49,35 @@ nb::object make_tensor(T*& address, DType dtype, const Shape& shape) {
   return tensor_object(std::move(tensor));
 }
 
+/// What a dispatch gives: "by_expert, 240 rows of 64 float32 with 0 bytes of scales, 3 experts, 2 ranks,
+/// top_k 2".
+std::string rows_text(const MoEConfig& config) {
+  return std::string(moe_layout_name(config.layout)) + ", " + std::to_string(config.output_rows()) +
+         " rows of " + std::to_string(config.hidden) + " " + std::string(dtype_name(config.dtype)) +
+         " with " + std::to_string(config.scale_bytes) + " bytes of scales, " +
+         std::to_string(config.local_experts()) + " experts, " + std::to_string(config.ranks) +
+         " ranks, top_k " + std::to_string(config.top_k);
+}
+
+/// Memory of another MoE will do if that gives the same.
+const MoERows& memory_of(const PyMoERows& rows, const MoEConfig& config) {
+  const MoEConfig& of = rows.config;
+  const bool is_same = of.layout == config.layout && of.output_rows() == config.output_rows() &&
+                       of.hidden == config.hidden && of.dtype == config.dtype &&
+                       of.scale_bytes == config.scale_bytes && of.local_experts() == config.local_experts() &&
+                       of.ranks == config.ranks && of.top_k == config.top_k;
+  if (!is_same)
+    raise_invalid("the argument out was made by another MoE (" + rows_text(of) + "), and this one gives " +
+                  rows_text(config) + ": use new_rows of this one");
+  return rows.memory;
+}
+
 PyMoERows* new_rows(const MoEConfig& config) {
   auto made = std::make_unique<PyMoERows>();
+  made->config = config;
   const std::int64_t rows = config.output_rows();
   const bool by_rank = config.layout == MoELayout::by_rank;
+  made->memory.row_count = rows;
   made->rows = make_tensor(made->memory.rows, config.dtype, Shape{rows, config.hidden});
   made->scales = nb::none();
   if (config.scale_bytes != 0)
@@ -129,7 +155,7 @@ MoETokens tokens_of(MoETensors& tensors, const MoEConfig& config, nb::handle row
     tokens.experts_dtype = numbers.dtype;
   }
   if (!weights.is_none()) {
-    const RowsOfTensor of = tensors.dense(weights, "weights", DType::float32, config.top_k);
+    const RowsOfTensor of = tensors.weights(weights, config.top_k);
     check_count("weights", of.count, from.count);
     tokens.weights = static_cast<const float*>(of.data);
   }
@@ -178,8 +204,9 @@ void dispatch_send(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle 
 void dispatch(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
               const PyMoERows& out, nb::handle scales) {
   MoETensors tensors(self.exchange);
+  const MoERows& to = memory_of(out, self.moe().config());
   const MoETokens tokens = tokens_of(tensors, self.moe().config(), rows, experts, weights, scales);
-  self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, out.memory, routing); });
+  self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, to, routing); });
 }
 
 void combine_send(PyMoE& self, nb::handle results, MoERouting& routing, bool weighted) {
@@ -231,7 +258,7 @@ void bind_moe_config(nb::module_& module) {
       "row_budget and wait_limit.\n\n"
       "rank, ranks: this one, of 1 to 64.\n"
       "experts: 1 to 4096, in the order of the ranks that have them.\n"
-      "top_k: entries of a token, 1 to 32.\n"
+      "top_k: entries of a token, 1 to 32, at most experts.\n"
       "hidden: elements of a row; its bytes are a multiple of 16.\n"
       "max_tokens: of one dispatch of one rank.\n"
       "group_size: so many ranks in a row hold the same tokens, which are sent once; all get the sum.\n"
@@ -336,7 +363,7 @@ void bind_moe(nb::module_& module) {
       "of the\n"
       "rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are "
       "missing\n"
-      "in the sums. A rank that others have left out gets Canceled.\n"
+      "in the sums. A rank that others have left out gets Canceled, from then on in every operation.\n"
       "Owns: it keeps its agent; close the MoE before the agent.\n"
       "Threads: one call at a time; others wait.")
       .def(nb::init<const PyAgent&, const MoEConfig&>(), nb::arg("agent"), nb::arg("config"),
@@ -354,13 +381,11 @@ void bind_moe(nb::module_& module) {
           },
           nb::arg("agents"), nb::arg("timeout") = nb::none(),
           "Maps the windows of all ranks, and compares the configurations.\n\n"
-          "agents: the names of the agents of all ranks, in their order. The agent has their metadata, "
-          "exported\n"
-          "after they opened their MoE; or all have a store and publish.\n"
+          "agents: the names of the agents of all ranks in their order, the same list on all ranks. The\n"
+          "agent has their metadata, exported after they opened their MoE; or all have a store and publish.\n"
           "timeout: seconds or a timedelta; None: 10 s.\n"
-          "Errors: InvalidArgument (another configuration: the field, both values), NotFound, NotSupported "
-          "(a rank\n"
-          "is on another host), TimedOut, PeerLost.")
+          "Errors: InvalidArgument (another configuration: the field, both values; another list or order\n"
+          "of agents), NotFound, NotSupported (a rank is on another host), TimedOut, PeerLost.")
       .def_prop_ro(
           "config", [](const PyMoE& self) { return self.moe().config(); }, "The configuration.")
       .def(
@@ -369,22 +394,23 @@ void bind_moe(nb::module_& module) {
           "Memory for what dispatches learn, once it has joined.")
       .def(
           "new_rows", [](const PyMoE& self) { return new_rows(self.moe().config()); },
-          nb::rv_policy::take_ownership, "Memory for what dispatches give to this rank.")
-      .def("dispatch", &dispatch, nb::arg("rows"), nb::arg("experts").none(),
-           nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
-           nb::arg("scales").none() = nb::none(),
-           "Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of "
-           "this rank\n"
-           "into `out`.\n\n"
-           "rows: [tokens, hidden] of dtype; rows may have gaps between them.\n"
-           "experts: [tokens, top_k] of int64, int32 or uint32; -1: none. None: go where the tokens of the "
-           "routing's\n"
-           "last dispatch went, with the same weights.\n"
-           "weights: [tokens, top_k] of float32; None: 1 each.\n"
-           "scales: two dimensions, scale_bytes in each row.\n"
-           "Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, "
-           "PeerLost,\n"
-           "Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).")
+          nb::rv_policy::take_ownership,
+          "Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.")
+      .def(
+          "dispatch", &dispatch, nb::arg("rows"), nb::arg("experts").none(),
+          nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
+          nb::arg("scales").none() = nb::none(),
+          "Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of "
+          "this rank\n"
+          "into `out`.\n\n"
+          "rows: [tokens, hidden] of dtype; rows may have gaps between them.\n"
+          "experts: [tokens, top_k] of int64, int32 or uint32, copied if not contiguous; -1: none. None: go\n"
+          "where the tokens of the routing's last dispatch went, with the same weights.\n"
+          "weights: [tokens, top_k] of float32, copied if not contiguous; None: 1 each.\n"
+          "scales: two dimensions, scale_bytes in each row.\n"
+          "Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, "
+          "PeerLost,\n"
+          "Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).")
       .def("dispatch_send", &dispatch_send, nb::arg("rows"), nb::arg("experts").none(),
            nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"),
            nb::arg("scales").none() = nb::none(),
@@ -392,7 +418,8 @@ void bind_moe(nb::module_& module) {
       .def(
           "dispatch_receive",
           [](const PyMoE& self, MoERouting& routing, const PyMoERows& out) {
-            self.ask([&](headrace::MoE& moe) { return moe.dispatch_receive(out.memory, routing); });
+            const MoERows& to = memory_of(out, self.moe().config());
+            self.ask([&](headrace::MoE& moe) { return moe.dispatch_receive(to, routing); });
           },
           nb::arg("routing"), nb::arg("out"), "The second half of dispatch.")
       .def("combine", &combine, nb::arg("results"), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
@@ -415,7 +442,8 @@ void bind_moe(nb::module_& module) {
             self.ask([&](headrace::MoE& moe) { return moe.set_active(ranks); });
           },
           "The ranks that take part, a bit for each. Set it to leave ranks out.\n\n"
-          "Errors: InvalidArgument (this rank's bit), NotSupported (a rank that was left out).")
+          "Errors: InvalidArgument (this rank's bit, bits of no rank), NotSupported (a rank that was left "
+          "out).")
       .def_prop_ro(
           "failure", [](const PyMoE& self) { return self.moe().failure(); },
           "Why a rank was left out last; None: none was.")

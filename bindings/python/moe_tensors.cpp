@@ -3,6 +3,8 @@
 
 #include "bindings/python/convert.hpp"
 
+#include <cstring>
+
 namespace headrace::python {
 namespace {
 
@@ -85,17 +87,37 @@ RowsOfTensor MoETensors::dense(nb::handle object, const char* name, DType dtype,
   return tensor;
 }
 
+RowsOfTensor MoETensors::contiguous(const TensorView& view) {
+  const std::int64_t rows = view.shape[0], columns = view.shape[1];
+  const auto width = static_cast<std::int64_t>(element_bytes(view.dtype));
+  const bool has_gaps = rows > 1 && !view.strides.empty() && view.strides[0] != columns;
+  const bool is_dense = rows == 0 || (has_dense_rows(view) && !has_gaps);
+  if (is_dense) return {const_cast<void*>(view.data), rows, columns * width, view.dtype};
+  auto& copy = copies_.emplace_back(static_cast<std::size_t>(rows * columns * width));
+  std::byte* to = copy.data();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < columns; ++column, to += width) {
+      const std::int64_t at = (row * view.strides[0] + column * view.strides[1]) * width;
+      std::memcpy(to, static_cast<const std::byte*>(view.data) + at, static_cast<std::size_t>(width));
+    }
+  }
+  return {copy.data(), rows, columns * width, view.dtype};
+}
+
+RowsOfTensor MoETensors::weights(nb::handle object, std::int64_t top_k) {
+  const TensorView& view = open(object, "weights", false);
+  if (view.shape.rank() != 2 || view.shape[1] != top_k || view.dtype != DType::float32)
+    raise_shape("weights", view, "[any, " + std::to_string(top_k) + "] of float32");
+  return contiguous(view);
+}
+
 RowsOfTensor MoETensors::experts(nb::handle object, std::int64_t top_k) {
   const TensorView& view = open(object, "experts", false);
-  const std::string expected = "[tokens, " + std::to_string(top_k) + "] of int64, int32 or uint32";
-  check_two_dimensions(view, "experts", expected);
   const bool is_number =
       view.dtype == DType::int64 || view.dtype == DType::int32 || view.dtype == DType::uint32;
-  if (view.shape[1] != top_k || !is_number) raise_shape("experts", view, expected);
-  const RowsOfTensor tensor = rows_of(view);
-  if (tensor.count > 1 && tensor.stride != top_k * static_cast<std::int64_t>(element_bytes(view.dtype)))
-    raise_invalid("the argument experts has gaps between its rows: give contiguous memory");
-  return tensor;
+  if (view.shape.rank() != 2 || view.shape[1] != top_k || !is_number)
+    raise_shape("experts", view, "[tokens, " + std::to_string(top_k) + "] of int64, int32 or uint32");
+  return contiguous(view);
 }
 
 }  // namespace headrace::python

@@ -6,9 +6,11 @@
 
 #include "bindings/python/tensor_input.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 namespace headrace::python {
 
@@ -35,14 +37,18 @@ class MoETensors {
   /// The same without gaps between the rows. `dtype`: of the configuration; a type of the same size may stand
   /// for a small float, which NumPy does not have.
   RowsOfTensor dense(nb::handle object, const char* name, DType dtype, std::int64_t columns);
-  /// Numbers of experts, of one of their types.
+  /// Weights of entries. What is not contiguous is copied.
+  RowsOfTensor weights(nb::handle object, std::int64_t top_k);
+  /// Numbers of experts, of one of their types. What is not contiguous is copied.
   RowsOfTensor experts(nb::handle object, std::int64_t top_k);
 
  private:
   const TensorView& open(nb::handle object, const char* name, bool writes);
+  RowsOfTensor contiguous(const TensorView& view);
 
   ExchangeCache& cache_;
   std::deque<TensorInput> inputs_;
+  std::deque<std::vector<std::byte>> copies_;
 };
 
 }  // namespace headrace::python

@@ -3333,7 +3333,7 @@ class MoEConfig:
 
     rank, ranks: this one, of 1 to 64.
     experts: 1 to 4096, in the order of the ranks that have them.
-    top_k: entries of a token, 1 to 32.
+    top_k: entries of a token, 1 to 32, at most experts.
     hidden: elements of a row; its bytes are a multiple of 16.
     max_tokens: of one dispatch of one rank.
     group_size: so many ranks in a row hold the same tokens, which are sent once; all get the sum.
@@ -3480,7 +3480,7 @@ class MoE:
 
     Failure: a rank that is dead, or late by wait_limit, is left out from then on. The operation does all of the
     rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are missing
-    in the sums. A rank that others have left out gets Canceled.
+    in the sums. A rank that others have left out gets Canceled, from then on in every operation.
     Owns: it keeps its agent; close the MoE before the agent.
     Threads: one call at a time; others wait.
     """
@@ -3496,11 +3496,11 @@ class MoE:
         """
         Maps the windows of all ranks, and compares the configurations.
 
-        agents: the names of the agents of all ranks, in their order. The agent has their metadata, exported
-        after they opened their MoE; or all have a store and publish.
+        agents: the names of the agents of all ranks in their order, the same list on all ranks. The
+        agent has their metadata, exported after they opened their MoE; or all have a store and publish.
         timeout: seconds or a timedelta; None: 10 s.
-        Errors: InvalidArgument (another configuration: the field, both values), NotFound, NotSupported (a rank
-        is on another host), TimedOut, PeerLost.
+        Errors: InvalidArgument (another configuration: the field, both values; another list or order
+        of agents), NotFound, NotSupported (a rank is on another host), TimedOut, PeerLost.
         """
 
     @property
@@ -3511,7 +3511,9 @@ class MoE:
         """Memory for what dispatches learn, once it has joined."""
 
     def new_rows(self) -> MoERows:
-        """Memory for what dispatches give to this rank."""
+        """
+        Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.
+        """
 
     def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None) -> None:
         """
@@ -3519,9 +3521,9 @@ class MoE:
         into `out`.
 
         rows: [tokens, hidden] of dtype; rows may have gaps between them.
-        experts: [tokens, top_k] of int64, int32 or uint32; -1: none. None: go where the tokens of the routing's
-        last dispatch went, with the same weights.
-        weights: [tokens, top_k] of float32; None: 1 each.
+        experts: [tokens, top_k] of int64, int32 or uint32, copied if not contiguous; -1: none. None: go
+        where the tokens of the routing's last dispatch went, with the same weights.
+        weights: [tokens, top_k] of float32, copied if not contiguous; None: 1 each.
         scales: two dimensions, scale_bytes in each row.
         Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, PeerLost,
         Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).
@@ -3556,7 +3558,7 @@ class MoE:
         """
         The ranks that take part, a bit for each. Set it to leave ranks out.
 
-        Errors: InvalidArgument (this rank's bit), NotSupported (a rank that was left out).
+        Errors: InvalidArgument (this rank's bit, bits of no rank), NotSupported (a rank that was left out).
         """
 
     @active.setter

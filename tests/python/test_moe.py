@@ -185,6 +185,39 @@ def test_wrong_results_and_outputs_are_named(open_ranks):
         moe.combine(np.asarray(got.rows), routing=routing, out=sums)
 
 
+def test_memory_of_another_moe_serves_only_if_it_is_the_same(open_ranks):
+    (big,), (small,), (by_rank,), (same,) = (
+        open_ranks(1, **changes).moes
+        for changes in ({}, {"max_tokens": TOKENS - 1}, {"layout": "by_rank", "row_budget": 40}, {})
+    )
+    rows, experts, weights = tokens_of(0)
+    for other in (small, by_rank):
+        out, routing = other.new_rows(), big.new_routing()
+        with pytest.raises(headrace.InvalidArgument, match="argument out was made by another MoE"):
+            big.dispatch(rows, experts, weights, routing=routing, out=out)
+        big.dispatch_send(rows, experts, weights, routing=routing)
+        with pytest.raises(headrace.InvalidArgument, match="this one gives by_expert, 40 rows of 32 float32"):
+            big.dispatch_receive(routing, out)
+        big.dispatch_receive(routing, big.new_rows())
+    sums, raised = moe_rank.step(big, big.new_routing(), same.new_rows())
+    assert raised == []
+    assert (sums == expected_sums(0)).all()
+
+
+def test_experts_and_weights_need_not_lie_side_by_side(open_ranks):
+    (moe,) = open_ranks(1).moes
+    rows, experts, weights = tokens_of(0)
+    routing, got = moe.new_routing(), moe.new_rows()
+    wide = [np.repeat(np.pad(array, ((0, 0), (0, 3))), 2, axis=0)[::2, :2] for array in (experts, weights)]
+    columns = [np.asfortranarray(array) for array in (experts, weights)]
+    for strided in (wide, columns):
+        assert not any(array.flags.c_contiguous for array in strided)
+        moe.dispatch(rows, *strided, routing=routing, out=got)
+        sums = np.zeros((TOKENS, HIDDEN), np.float32)
+        moe.combine(run_experts(moe.config, got), routing=routing, out=sums)
+        assert (sums == expected_sums(0)).all()
+
+
 def test_a_rank_that_is_given_in_another_order_is_refused():
     with ExitStack() as stack:
         names = [unique("moe") for _ in range(2)]
