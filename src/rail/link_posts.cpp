@@ -130,13 +130,23 @@ Rail* Link::pick(const Request& request) {
 
 // ------------------------------------------------------------------ pieces
 
+namespace {
+
+// Of one pass, in moves: then events, beats and other links have their turn.
+constexpr std::size_t moves_at_once = 16 * 1024;
+
+}  // namespace
+
 void Link::send_pieces(std::uint64_t now_ns) {
+  std::size_t moves = 0;
   // Ends when no request finds a rail: each takes one chunk at a time, so that none waits for all of another.
   for (std::size_t refused = 0; refused < uncut_.size();) {
     Request& request = *uncut_.front();
     Rail* const rail = pick(request);
     if (rail != nullptr && cut(request, *rail, now_ns)) {
       refused = 0;
+      moves += moves_.size();
+      if (moves >= moves_at_once && !rail->flights.empty()) return;  // the end of one is the next pass
       continue;
     }
     if (rail != nullptr) rail->full = true;
@@ -239,6 +249,7 @@ bool Link::post_message(Rail& rail, const std::string& bytes, std::uint64_t now_
 void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
   auto flight = rail.flights.extract(event.token);
   if (flight.empty()) return;
+  if (event.status.ok() && !flight.mapped().is_beat) rail.progress_ns = now_ns;
   const Piece& piece = flight.mapped().piece;
   rail.bytes -= piece.chunk.bytes;
   const bool rail_failed = !event.status.ok() && event.status.code != Code::not_found;

@@ -236,6 +236,8 @@ void Link::look_at_time(std::uint64_t now_ns) {
     if (rail.life == Life::connecting) since = rail.since_ns;
     if (now_ns - since > timeout)
       dies(rail, fmt::format("nothing ended on it for {} ms", timeout / 1'000'000), now_ns);
+    if (rail.life == Life::live && nics_[rail.nic]->provider().heard_from(rail.peer))
+      rail.heartbeat->heard_at(now_ns);
     if (rail.life == Life::live) look_at_heartbeat(rail, now_ns);
   }
   look_at_cancels(now_ns);
@@ -254,6 +256,7 @@ void Link::look_at_heartbeat(Rail& rail, std::uint64_t now_ns) {
 
 void Link::was_away(std::uint64_t now_ns, std::uint64_t for_ns) {
   for (Rail& rail : rails_) {
+    rail.progress_ns = std::min(now_ns, rail.progress_ns + for_ns);
     for (auto& [token, flight] : rail.flights) flight.posted_ns = std::min(now_ns, flight.posted_ns + for_ns);
     if (rail.life == Life::connecting) rail.since_ns = std::min(now_ns, rail.since_ns + for_ns);
     if (rail.heartbeat) rail.heartbeat->heard_at(now_ns);

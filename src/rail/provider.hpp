@@ -159,6 +159,10 @@ class Provider {
   /// quiet drops the peer.
   virtual void cancel(PeerId peer, std::uint64_t token) = 0;
 
+  /// Whether something that only a living peer sends has come since this was last asked: bytes of a write
+  /// without a mark are told by no event. False also if the NIC cannot tell.
+  [[nodiscard]] virtual bool heard_from(PeerId /*peer*/) { return false; }
+
   /// Does the NIC's work and fills in what has happened; returns how many events. May not block, nor keep
   /// an event back while `events` has room.
   virtual std::size_t poll(std::span<Event> events) = 0;

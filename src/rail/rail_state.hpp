@@ -6,6 +6,7 @@
 #include "transport/chunk.hpp"
 #include "transport/heartbeat.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -59,10 +60,13 @@ struct Rail {
   std::uint64_t since_ns = 0;  ///< it has this life
   std::optional<transport::Heartbeat> heartbeat;  ///< while it is live
 
-  /// When the oldest post was made that should end soon; `otherwise`: there is none.
+  std::uint64_t progress_ns = 0;  ///< when a post ended that is no beat
+
+  /// Since when nothing has ended, although there is a post that should; `otherwise`: there is none. Posts
+  /// wait for one another: the oldest may be old, and the rail at work.
   [[nodiscard]] std::uint64_t waits_since_ns(std::uint64_t otherwise) const {
     for (const auto& [token, flight] : flights)
-      if (!flight.is_beat) return flight.posted_ns;
+      if (!flight.is_beat) return std::max(flight.posted_ns, progress_ns);
     return otherwise;
   }
   [[nodiscard]] bool usable() const { return life == Life::live || life == Life::connecting; }

@@ -168,6 +168,7 @@ Result<void> Peer::receive() {
   for (int i = 0; i < receives_at_once; ++i) {
     HEADRACE_TRY(n, receive_some());
     if (n == 0) return {};
+    heard_ = true;
     HEADRACE_TRY_VOID(reader_.took(n, *this));
   }
   return {};

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace headrace::rail::stream {
@@ -75,6 +76,8 @@ class Peer final : FrameReader::Handler {
     if (stream_ != nullptr) stream_->hide(memory);
   }
   [[nodiscard]] bool has_fetches() const { return !fetches_.empty(); }
+  /// Bytes have come since this was last asked.
+  [[nodiscard]] bool take_heard() { return std::exchange(heard_, false); }
   /// Gives the next waiting message its receive. False: there is no such message, or no receive.
   bool serve_offer();
   /// Ends the stream and all posts; a peer that has a user hears `lost`.
@@ -172,7 +175,8 @@ class Peer final : FrameReader::Handler {
   const Setup setup_;
   std::unique_ptr<Stream> stream_;  // none: lost or dropped
   Life life_;
-  bool joined_ = false;   // a stranger has become a peer
+  bool joined_ = false;  // a stranger has become a peer
+  bool heard_ = false;
   bool blocked_ = false;  // the stream takes no more for now
   std::string hello_;     // of the other side, as far as it has come
   FrameReader reader_;

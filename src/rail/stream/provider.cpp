@@ -156,6 +156,11 @@ void StreamProvider::cancel(PeerId peer, std::uint64_t token) {
   if (Peer* const found = find(peer)) found->cancel(token);
 }
 
+bool StreamProvider::heard_from(PeerId peer) {
+  Peer* const found = find(peer);
+  return found != nullptr && found->take_heard();
+}
+
 // Work.
 
 std::size_t StreamProvider::poll(std::span<Event> events) {

@@ -46,6 +46,7 @@ class StreamProvider : public Provider {
   Status post_message(PeerId peer, const LocalRange& bytes, std::uint64_t token) override;
   Status post_receive(const LocalRange& room, std::uint64_t token) override;
   void cancel(PeerId peer, std::uint64_t token) override;
+  bool heard_from(PeerId peer) override;
 
   std::size_t poll(std::span<Event> events) override;
   [[nodiscard]] int descriptor() const override { return state_.epoll.fd(); }
