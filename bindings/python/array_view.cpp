@@ -30,6 +30,16 @@ std::string element_name(const std::string& format, std::size_t bytes) {
   return swapped && bytes > 1 ? "byte-swapped " + name : name;
 }
 
+/// Whether a buffer format has elements that are Python objects ("O"). Names of fields are between colons.
+bool names_objects(const std::string& format) {
+  bool is_name = false;
+  for (const char letter : format) {
+    if (letter == ':') is_name = !is_name;
+    if (letter == 'O' && !is_name) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 struct ArrayView::Dlpack {
@@ -75,6 +85,7 @@ void ArrayView::open_buffer(nb::handle object) {
   element_bytes = static_cast<std::size_t>(buffer_.itemsize);
   const std::string format = buffer_.format != nullptr ? buffer_.format : "B";
   dtype = element_name(format, element_bytes);
+  has_objects = names_objects(format);
   // "@", "=" and "<" are the byte order of this machine. Other orders are not read as integers.
   const std::size_t prefix = format.find_first_not_of("@=<");
   if (prefix != std::string::npos && format.size() - prefix == 1) {

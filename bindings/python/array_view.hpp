@@ -34,7 +34,8 @@ class ArrayView final : public Held {
   int device = -1;
   Element element = Element::other;
   std::size_t element_bytes = 1;
-  std::string dtype;  ///< for error messages: "int32", or the buffer's format if it has no such name
+  std::string dtype;         ///< for error messages: "int32", or the buffer's format if it has no such name
+  bool has_objects = false;  ///< elements are, or contain, addresses of Python objects
   std::vector<std::int64_t> shape;          ///< empty: a scalar
   std::vector<std::int64_t> strides_bytes;  ///< of each dimension; `data` is the address of element 0, 0, ...
 

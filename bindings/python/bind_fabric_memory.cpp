@@ -145,6 +145,10 @@ Given given_memory(nb::handle object) {
     raise_invalid(shown(object) +
                   " cannot be registered: give an object with the buffer protocol or DLPack, a tuple "
                   "(address, length) or a MemoryRange");
+  if (view->has_objects)
+    raise_invalid(
+        "an array of Python objects cannot be registered: its bytes are addresses, which have no meaning for "
+        "peers. Give an array of numbers");
   if (!view->is_dense())
     raise_invalid("a " + view->described() +
                   " is not contiguous and cannot be registered: register the whole array that it is a view "

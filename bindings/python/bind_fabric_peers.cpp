@@ -14,6 +14,7 @@ namespace {
 class PyFabricPeers {
  public:
   explicit PyFabricPeers(FabricPeers peers) : peers_(std::move(peers)) {}
+  [[nodiscard]] bool is_here() const { return home_.is_here(); }
   [[nodiscard]] const FabricPeers& get() const {
     if (home_.is_here()) return peers_;
     raise_invalid("the peers belong to the parent process: open a fabric in this process, after the fork");
@@ -75,7 +76,8 @@ void bind_fabric_peers(nb::module_& module) {
           "Later posts to the group do not go to it. Its link stays: Fabric.forget ends that.\n\n"
           "Errors: NotFound (no member).")
       .def("__repr__",
-           [](const PyFabricPeers& self) {
+           [](const PyFabricPeers& self) -> nb::object {
+             if (!self.is_here()) return nb::str("<FabricPeers: of the parent process>");
              return nb::str("<FabricPeers: scope {}, {} members>")
                  .format(self.get().scope(), self.get().members().size());
            })
@@ -92,7 +94,9 @@ void bind_fabric_peer_calls(nb::class_<PyFabric>& fabric) {
           },
           nb::arg("address"),
           "Starts to connect, so that the first post finds a link. Posts do it by themselves.\n\n"
-          "Errors: NotSupported (none of its network cards can be reached by ours).")
+          "Errors: NotSupported (none of its network cards is of a kind that this fabric has). Whether it "
+          "can be\n"
+          "reached is not known yet: posts to it tell.")
       .def(
           "forget",
           [](const PyFabric& self, const FabricPeer& peer) {

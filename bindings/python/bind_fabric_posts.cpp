@@ -72,6 +72,13 @@ void def_post(nb::class_<PyFabric>& fabric, const char* name, const char* own_si
       nb::sig(signature.c_str()), doc);
 }
 
+const FabricDescriptor& given(const FabricDescriptor* descriptor) {
+  if (descriptor != nullptr) return *descriptor;
+  raise_invalid(
+      "the descriptor is None: local memory has none. Its owner has to register it as \"writable\" for peers "
+      "that write, or as \"readable\"");
+}
+
 // ------------------------------------------------------------------ one range
 
 /// Offsets and length of a move between memory here and there.
@@ -93,23 +100,25 @@ PostRange to_range(const PyFabricMemory& here, nb::handle here_offset, nb::handl
   return range;
 }
 
-FabricWork post_write(const PyFabric& self, const PyFabricMemory& source, const FabricDescriptor& target,
+FabricWork post_write(const PyFabric& self, const PyFabricMemory& source, const FabricDescriptor* target,
                       nb::handle length, nb::handle source_offset, nb::handle target_offset,
                       const PostArguments& arguments) {
   const FabricPost post = arguments.read();
+  const FabricDescriptor& to = given(target);
   const PostRange range = to_range(source, source_offset, target_offset, length, true);
   return self.ask([&](headrace::Fabric& f) {
-    return f.write(source.memory, range.here_offset, target, range.there_offset, range.bytes, post);
+    return f.write(source.memory, range.here_offset, to, range.there_offset, range.bytes, post);
   });
 }
 
-FabricWork post_read(const PyFabric& self, const PyFabricMemory& target, const FabricDescriptor& source,
+FabricWork post_read(const PyFabric& self, const PyFabricMemory& target, const FabricDescriptor* source,
                      nb::handle length, nb::handle target_offset, nb::handle source_offset,
                      const PostArguments& arguments) {
   const FabricPost post = arguments.read();
+  const FabricDescriptor& from = given(source);
   const PostRange range = to_range(target, target_offset, source_offset, length, false);
   return self.ask([&](headrace::Fabric& f) {
-    return f.read(target.memory, range.here_offset, source, range.there_offset, range.bytes, post);
+    return f.read(target.memory, range.here_offset, from, range.there_offset, range.bytes, post);
   });
 }
 
@@ -147,32 +156,34 @@ std::uint64_t page_count_of(nb::handle count, const PageSide& source, const Page
 }
 
 FabricWork post_write_pages(const PyFabric& self, const PyFabricMemory& source,
-                            const FabricDescriptor& target, nb::handle page_bytes, nb::handle source_indices,
+                            const FabricDescriptor* target, nb::handle page_bytes, nb::handle source_indices,
                             nb::handle target_indices, nb::handle count, nb::handle source_stride,
                             nb::handle target_stride, nb::handle source_offset, nb::handle target_offset,
                             const PostArguments& arguments) {
   const FabricPost post = arguments.read();
+  const FabricDescriptor& descriptor = given(target);
   const std::uint64_t bytes = to_u64(page_bytes, "page_bytes", no_page);
   const PageSide from(source_indices, source_stride, source_offset, "source");
   const PageSide to(target_indices, target_stride, target_offset, "target");
   const std::uint64_t pages = page_count_of(count, from, to);
   return self.ask([&](headrace::Fabric& f) {
-    return f.write_pages(source.memory, from.pages, target, to.pages, bytes, pages, post);
+    return f.write_pages(source.memory, from.pages, descriptor, to.pages, bytes, pages, post);
   });
 }
 
-FabricWork post_read_pages(const PyFabric& self, const PyFabricMemory& target, const FabricDescriptor& source,
+FabricWork post_read_pages(const PyFabric& self, const PyFabricMemory& target, const FabricDescriptor* source,
                            nb::handle page_bytes, nb::handle target_indices, nb::handle source_indices,
                            nb::handle count, nb::handle target_stride, nb::handle source_stride,
                            nb::handle target_offset, nb::handle source_offset,
                            const PostArguments& arguments) {
   const FabricPost post = arguments.read();
+  const FabricDescriptor& descriptor = given(source);
   const std::uint64_t bytes = to_u64(page_bytes, "page_bytes", no_page);
   const PageSide from(source_indices, source_stride, source_offset, "source");
   const PageSide to(target_indices, target_stride, target_offset, "target");
   const std::uint64_t pages = page_count_of(count, from, to);
   return self.ask([&](headrace::Fabric& f) {
-    return f.read_pages(target.memory, to.pages, source, from.pages, bytes, pages, post);
+    return f.read_pages(target.memory, to.pages, descriptor, from.pages, bytes, pages, post);
   });
 }
 
@@ -185,27 +196,27 @@ FabricWork post_scatter(const PyFabric& self, const PyFabricMemory& source,
 }
 
 void bind_range_posts(nb::class_<PyFabric>& fabric) {
-  def_post<const PyFabricMemory&, const FabricDescriptor&, nb::handle, nb::handle, nb::handle>(
+  def_post<const PyFabricMemory&, const FabricDescriptor*, nb::handle, nb::handle, nb::handle>(
       fabric, "write",
       "source: FabricMemory, target: FabricDescriptor, length_bytes: int | None = None, *, source_offset: "
       "int = 0, target_offset: int = 0",
       "Writes a range of memory here to memory of a peer. Returns once posted.\n\n"
       "length_bytes: None: the source from source_offset on.",
-      &post_write, nb::arg("source"), nb::arg("target"), nb::arg("length_bytes") = nb::none(), nb::kw_only(),
-      nb::arg("source_offset") = 0, nb::arg("target_offset") = 0);
-  def_post<const PyFabricMemory&, const FabricDescriptor&, nb::handle, nb::handle, nb::handle>(
+      &post_write, nb::arg("source"), nb::arg("target").none(), nb::arg("length_bytes") = nb::none(),
+      nb::kw_only(), nb::arg("source_offset") = 0, nb::arg("target_offset") = 0);
+  def_post<const PyFabricMemory&, const FabricDescriptor*, nb::handle, nb::handle, nb::handle>(
       fabric, "read",
       "target: FabricMemory, source: FabricDescriptor, length_bytes: int | None = None, *, target_offset: "
       "int = 0, source_offset: int = 0",
       "Reads a range of a peer's memory into memory here. Returns once posted.\n\n"
       "length_bytes: None: the target from target_offset on.",
-      &post_read, nb::arg("target"), nb::arg("source"), nb::arg("length_bytes") = nb::none(), nb::kw_only(),
-      nb::arg("target_offset") = 0, nb::arg("source_offset") = 0);
+      &post_read, nb::arg("target"), nb::arg("source").none(), nb::arg("length_bytes") = nb::none(),
+      nb::kw_only(), nb::arg("target_offset") = 0, nb::arg("source_offset") = 0);
 }
 
 void bind_page_posts(nb::class_<PyFabric>& fabric) {
   using H = nb::handle;
-  def_post<const PyFabricMemory&, const FabricDescriptor&, H, H, H, H, H, H, H, H>(
+  def_post<const PyFabricMemory&, const FabricDescriptor*, H, H, H, H, H, H, H, H>(
       fabric, "write_pages",
       "source: FabricMemory, target: FabricDescriptor, page_bytes: int, *, source_indices: object = None, "
       "target_indices: object = None, count: int | None = None, source_stride: int = 0, target_stride: int "
@@ -215,18 +226,18 @@ void bind_page_posts(nb::class_<PyFabric>& fabric) {
       "source_indices, target_indices: shape (count,), uint32, int32 or int64, by the buffer protocol or\n"
       "DLPack in host memory, or a list. They are read before the return.\n"
       "count: None: that of the indices. source_stride, target_stride: bytes; 0: page_bytes.",
-      &post_write_pages, nb::arg("source"), nb::arg("target"), nb::arg("page_bytes"), nb::kw_only(),
+      &post_write_pages, nb::arg("source"), nb::arg("target").none(), nb::arg("page_bytes"), nb::kw_only(),
       nb::arg("source_indices") = nb::none(), nb::arg("target_indices") = nb::none(),
       nb::arg("count") = nb::none(), nb::arg("source_stride") = 0, nb::arg("target_stride") = 0,
       nb::arg("source_offset") = 0, nb::arg("target_offset") = 0);
-  def_post<const PyFabricMemory&, const FabricDescriptor&, H, H, H, H, H, H, H, H>(
+  def_post<const PyFabricMemory&, const FabricDescriptor*, H, H, H, H, H, H, H, H>(
       fabric, "read_pages",
       "target: FabricMemory, source: FabricDescriptor, page_bytes: int, *, target_indices: object = None, "
       "source_indices: object = None, count: int | None = None, target_stride: int = 0, source_stride: int "
       "= 0, target_offset: int = 0, source_offset: int = 0",
       "Reads pages of page_bytes bytes each, page i of the source to page i of the target.\n\n"
       "The arguments are those of `write_pages`.",
-      &post_read_pages, nb::arg("target"), nb::arg("source"), nb::arg("page_bytes"), nb::kw_only(),
+      &post_read_pages, nb::arg("target"), nb::arg("source").none(), nb::arg("page_bytes"), nb::kw_only(),
       nb::arg("target_indices") = nb::none(), nb::arg("source_indices") = nb::none(),
       nb::arg("count") = nb::none(), nb::arg("target_stride") = 0, nb::arg("source_stride") = 0,
       nb::arg("target_offset") = 0, nb::arg("source_offset") = 0);

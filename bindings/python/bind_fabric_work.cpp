@@ -99,7 +99,8 @@ void bind_work_handle(nb::module_& module) {
           },
           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
       .def("__repr__",
-           [](const PyFabricWork& self) {
+           [](const PyFabricWork& self) -> nb::object {
+             if (!self.is_here()) return nb::str("<FabricWork: of the parent process>");
              return nb::str("FabricWork(state={!r}, length_bytes={})")
                  .format(to_str(state_name(self.work().state())), self.work().bytes());
            })
@@ -205,7 +206,8 @@ void bind_expectation(nb::module_& module) {
           },
           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
       .def("__repr__",
-           [](const PyFabricExpectation& self) {
+           [](const PyFabricExpectation& self) -> nb::object {
+             if (!self.is_here()) return nb::str("<FabricExpectation: of the parent process>");
              const FabricExpectation& e = self.get();
              return nb::str("FabricExpectation(immediate={}, scope={}, arrivals_each={}, rounds={})")
                  .format(e.immediate().value, e.immediate().scope, e.arrivals_each(),

@@ -19,6 +19,7 @@ class PyFabricExpectation {
 
   /// Raises in a forked child.
   [[nodiscard]] const FabricExpectation& get() const;
+  [[nodiscard]] bool is_here() const { return home_.is_here(); }
   void wait(const Timeout& timeout) const;
   [[nodiscard]] bool poll() const;
   void on_reached(nb::object callback);

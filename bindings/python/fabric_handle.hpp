@@ -64,6 +64,7 @@ class PyFabricWork {
 
   /// Raises in a forked child.
   [[nodiscard]] const FabricWork& work() const;
+  [[nodiscard]] bool is_here() const { return home_.is_here(); }
   [[nodiscard]] bool ended() const;
   void wait(const Timeout& timeout) const;
   /// `call` runs on the callback thread of the fabric, also if the work has ended.

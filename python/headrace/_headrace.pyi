@@ -3052,7 +3052,8 @@ class Fabric:
         """
         Starts to connect, so that the first post finds a link. Posts do it by themselves.
 
-        Errors: NotSupported (none of its network cards can be reached by ours).
+        Errors: NotSupported (none of its network cards is of a kind that this fabric has). Whether it can be
+        reached is not known yet: posts to it tell.
         """
 
     def forget(self, peer: FabricPeer) -> None:

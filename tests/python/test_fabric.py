@@ -695,6 +695,17 @@ def test_each_bad_post_is_refused_with_a_sentence(moves):
     assert moves.here.counters().failed == 0
 
 
+def test_a_descriptor_of_local_memory_is_refused_with_advice(moves):
+    for call in (
+        lambda: moves.here.write(moves.memory, moves.memory.descriptor),
+        lambda: moves.here.read(moves.memory, None),
+        lambda: moves.here.write_pages(moves.memory, None, 64, count=1),
+        lambda: moves.here.read_pages(moves.memory, None, 64, count=1),
+    ):
+        with pytest.raises(headrace.InvalidArgument, match='register it as "writable"'):
+            call()
+
+
 def test_each_bad_memory_is_refused_with_a_sentence(pair):
     here, there = pair
     for given, access, words in [
@@ -706,6 +717,9 @@ def test_each_bad_memory_is_refused_with_a_sentence(pair):
         ((0, 8), "local", "address"),
         ((8, -1), "local", "the length is -1"),
         (b"read-only", "writable", "not writable"),
+        ((0x1000, 4096), "writable", "are not all memory of this process"),
+        (numpy.array([1, "text"], object), "readable", "array of Python objects"),
+        (numpy.zeros(2, [("a", int), ("b", object)]), "readable", "array of Python objects"),
         (bytearray(8), "shared", 'the access is "shared": give one of "local", "readable", "writable"'),
         (headrace.MemoryRange("file", path="x"), "local", "not file"),
     ]:
@@ -717,6 +731,7 @@ def test_each_bad_memory_is_refused_with_a_sentence(pair):
     with pytest.raises(headrace.InvalidArgument, match="there is no group 1"):
         here.register(bytearray(8), group=1)
     assert there.register(b"read-only", "readable").descriptor.access == "readable"
+    assert here.register(numpy.zeros(2, [("Object", int)]), "readable").length_bytes == 16
     assert here.register(bytearray(8)).descriptor is None
 
 
@@ -800,7 +815,7 @@ def test_works_and_handles_outlive_their_fabric():
 def test_in_a_forked_child_every_call_is_refused_and_the_parent_goes_on(run_script):
     code, out, err = run_script(FORK)
     assert code == 0, err
-    assert out.splitlines() == ["child: 16 of 16 refused", "parent: done"]
+    assert out.splitlines() == ["child: 16 of 16 refused, 8 shown", "parent: done"]
 
 
 FORK = """
@@ -828,7 +843,8 @@ if child == 0:
             call()
         except headrace.InvalidArgument as error:
             refused += "fork" in str(error)
-    print(f"child: {refused} of {len(calls)} refused", flush=True)
+    shown = [repr(each) for each in (fabric, memory, far, work, expectation, peers, peer, pool)]
+    print(f"child: {refused} of {len(calls)} refused, {len(shown)} shown", flush=True)
     with headrace.Fabric(groups=hand) as own:
         block = own.register(bytearray(8), "writable")
         own.write(block, block.descriptor).wait(30)
