@@ -53,6 +53,7 @@ class MeteredProvider final : public rail::Provider {
   }
   void cancel(rail::PeerId peer, std::uint64_t token) override { nic_->cancel(peer, token); }
 
+  bool heard_from(rail::PeerId peer) override { return nic_->heard_from(peer); }
   std::size_t poll(std::span<rail::Event> events) override {
     const std::size_t count = nic_->poll(events);
     for (const rail::Event& event : events.first(count)) {

@@ -161,7 +161,7 @@ class Provider {
 
   /// Whether something that only a living peer sends has come since this was last asked: bytes of a write
   /// without a mark are told by no event. False also if the NIC cannot tell.
-  [[nodiscard]] virtual bool heard_from(PeerId /*peer*/) { return false; }
+  [[nodiscard]] virtual bool heard_from(PeerId peer) = 0;
 
   /// Does the NIC's work and fills in what has happened; returns how many events. May not block, nor keep
   /// an event back while `events` has room.

@@ -44,6 +44,7 @@ class FakeProvider final : public rail::Provider {
   Status post_message(PeerId peer, const rail::LocalRange& bytes, std::uint64_t token) override;
   Status post_receive(const rail::LocalRange& room, std::uint64_t token) override;
   void cancel(PeerId, std::uint64_t) override {}  // as most NICs
+  bool heard_from(PeerId) override { return false; }
 
   std::size_t poll(std::span<rail::Event> events) override;
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// More than 4 GiB in one post. The memory is few bytes mapped again and again.
+// Posts of more than 4 GiB, in memory that is few bytes mapped again and again, and of a million pages.
 #include "unit/fabric/two_fabrics.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 namespace headrace::test_fabric {
 namespace {
@@ -59,6 +62,25 @@ TEST(FabricLarge_slow, a_write_of_more_than_4_GiB_has_all_its_bytes_and_is_count
             bytes);
   EXPECT_EQ(0, std::memcmp(target.data() + 3, source.data(), window - 3));
   EXPECT_EQ(arrivals.remove(), 0U);
+}
+
+TEST(FabricLarge_slow, a_million_pages_are_one_post) {
+  constexpr std::uint64_t count = 1'000'000;
+  TwoFabrics two(count * 4);
+  std::vector<std::uint32_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), two.random);
+  FabricPages there;
+  there.indices = PageNumbers(order);
+  auto arrivals = value_of(two.there.expect({1, 0}, count));
+  FabricPost post;
+  post.immediate = {1, 0};
+  post.count_by = FabricCountBy::page;
+  expect_done(two.here.write_pages(two.here_block->memory, {}, two.target(), there, 4, count, post));
+  EXPECT_TRUE(arrivals.wait(long_enough).ok());
+  for (std::size_t page = 0; page < count; ++page)
+    ASSERT_EQ(0, std::memcmp(two.there_block->bytes.data() + order[page] * 4,
+                             two.here_block->bytes.data() + page * 4, 4));
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ class Watched final : public Provider {
     return nic_->post_receive(room, token);
   }
   void cancel(PeerId peer, std::uint64_t token) override { nic_->cancel(peer, token); }
+  bool heard_from(PeerId peer) override { return nic_->heard_from(peer); }
   /// Says `down` once, when `dies` is set.
   std::size_t poll(std::span<Event> events) override {
     if (!dies) return nic_->poll(events);
