@@ -76,7 +76,7 @@ void bind_fabric_peers(nb::module_& module) {
           "Later posts to the group do not go to it. Its link stays: Fabric.forget ends that.\n\n"
           "Errors: NotFound (no member).")
       .def("__repr__",
-           [](const PyFabricPeers& self) -> nb::object {
+           [](const PyFabricPeers& self) -> nb::str {
              if (!self.is_here()) return nb::str("<FabricPeers: of the parent process>");
              return nb::str("<FabricPeers: scope {}, {} members>")
                  .format(self.get().scope(), self.get().members().size());

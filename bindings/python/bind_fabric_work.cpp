@@ -99,7 +99,7 @@ void bind_work_handle(nb::module_& module) {
           },
           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
       .def("__repr__",
-           [](const PyFabricWork& self) -> nb::object {
+           [](const PyFabricWork& self) -> nb::str {
              if (!self.is_here()) return nb::str("<FabricWork: of the parent process>");
              return nb::str("FabricWork(state={!r}, length_bytes={})")
                  .format(to_str(state_name(self.work().state())), self.work().bytes());
@@ -206,7 +206,7 @@ void bind_expectation(nb::module_& module) {
           },
           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))
       .def("__repr__",
-           [](const PyFabricExpectation& self) -> nb::object {
+           [](const PyFabricExpectation& self) -> nb::str {
              if (!self.is_here()) return nb::str("<FabricExpectation: of the parent process>");
              const FabricExpectation& e = self.get();
              return nb::str("FabricExpectation(immediate={}, scope={}, arrivals_each={}, rounds={})")
