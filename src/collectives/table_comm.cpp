@@ -871,12 +871,16 @@ void TableComm::end_late() {
     changed_.notify_all();
   }
   for (const auto& [id, work] : late) {
+    const bool ends_alone = is_one_sided(work->call().operation);
     Error error = why_ended();
+    std::string waits;
+    if (error.code == Code::ok && !ends_alone) {
+      waits = what_it_waits_for(id);
+      error = why_ended();  // another rank may have been late first, and have told why
+    }
     if (error.code == Code::ok) {
-      const bool ends_alone = is_one_sided(work->call().operation);
-      error =
-          make_error(Code::timed_out, "backend {} has not ended it within {}{}", table_.name,
-                     duration_text(work->call().timeout), ends_alone ? std::string() : what_it_waits_for(id));
+      error = make_error(Code::timed_out, "backend {} has not ended it within {}{}", table_.name,
+                         duration_text(work->call().timeout), waits);
       if (!ends_alone) fail(work->call(), error);
     }
     work->end(std::move(error));
