@@ -390,6 +390,9 @@ class TensorRank {
     box_.emplace(must(gpu::ShareableMemory::allocate(gpu.device(), 4096)));
     metadata = must(neighbours->offer(*box_, gpu.device()->ordinal()));
   }
+  ~TensorRank() { neighbours.reset(); }  // first: what comes is given to the tensors
+  TensorRank(const TensorRank&) = delete;
+  TensorRank& operator=(const TensorRank&) = delete;
   void meet(const std::vector<std::string>& all) {
     for (int rank = 0; rank < size_; ++rank)
       if (rank != rank_)
