@@ -72,7 +72,7 @@ std::uint64_t Expectation::end() {
   return rest_;
 }
 
-/// One call at a time, whatever comes meanwhile. Unlocks.
+/// Queues one call of the callback, if none is queued and a round is full. Releases the lock.
 void Expectation::tell_soon(std::unique_lock<std::mutex>& lock) {
   const bool tells = reached_ != nullptr && told_ < rounds_.load(std::memory_order_relaxed) &&
                      !std::exchange(telling_, true);

@@ -64,7 +64,7 @@ void StreamProvider::deregister(MemoryId memory) {
   gone_.push_back(memory);
 }
 
-/// Peers let go of memory that this side has shown to them.
+/// Tells all peers to close the memory that was deregistered here.
 void StreamProvider::hide_gone() {
   std::vector<MemoryId> gone;
   {

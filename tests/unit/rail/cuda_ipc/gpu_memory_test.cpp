@@ -223,7 +223,7 @@ void write_from_gpu(NearNic& nic, const Made& memory, std::uint64_t bytes) {
   for (;;) nic.poll_or_sleep();
 }
 
-/// The other process's memory is opened here, and let go of when it is registered no more there.
+/// This process opens memory of the other one, and closes it when the other one deregisters it or dies.
 void take_a_write_of(const NearProcess& writer, cuda::FakeCuda& fake, NearNic& here, bool dies) {
   const cuda::FakeCuda::Live before = fake.live();
   GpuSide target(fake, here);

@@ -3,8 +3,7 @@
 
 #include "support/provider_contract.hpp"
 #include "support/temporary_folder.hpp"
-
-#include <poll.h>
+#include "unit/rail/wait_for_nics.hpp"
 
 #include <memory>
 #include <string>
@@ -24,17 +23,7 @@ class ShmPair final : public ProviderPair {
       : nics_{open_shm_nic(folder_.path(), copies), open_shm_nic(folder_.path(), copies)} {}
   rail::Provider& nic(int side) override { return *nics_[side]; }
   void close(int side) override { nics_[side].reset(); }
-  /// Waits until a NIC has something to do, or a moment.
-  void pass() override {
-    pollfd waited[2];
-    int count = 0;
-    for (const auto& nic : nics_) {
-      if (nic == nullptr) continue;
-      if (!nic->arm()) return;
-      waited[count++] = {nic->descriptor(), POLLIN, 0};
-    }
-    ::poll(waited, static_cast<nfds_t>(count), 1);
-  }
+  void pass() override { test::wait_for_nics(nics_); }
 
  private:
   TemporaryFolder folder_;

@@ -4,9 +4,9 @@
 #include "rail/tcp/provider.hpp"
 #include "unit/rail/two_engines.hpp"
 #include "unit/rail/two_messengers.hpp"
+#include "unit/rail/wait_for_nics.hpp"
 
 #include <arpa/inet.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <memory>
@@ -53,14 +53,7 @@ class TcpEngines final : public EnginePair {
 
  private:
   /// Or for a moment: engines look at time.
-  void sleep_until_ready() {
-    std::vector<pollfd> waited;
-    for (tcp::TcpProvider* nic : nics_) {
-      if (!nic->arm()) return;
-      waited.push_back({nic->descriptor(), POLLIN, 0});
-    }
-    ::poll(waited.data(), waited.size(), 1);
-  }
+  void sleep_until_ready() { test::wait_for_nics(nics_); }
 
   SteadyClock clock_;
   std::vector<tcp::TcpProvider*> nics_;  // of the engines

@@ -4,8 +4,7 @@
 #include "rail/engine.hpp"
 #include "rail/tcp/provider.hpp"
 #include "unit/rail/two_engines.hpp"
-
-#include <poll.h>
+#include "unit/rail/wait_for_nics.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -63,14 +62,7 @@ class SteppedEngines final : public EnginePair {
 
  private:
   /// So that no step passes in vain while the system moves bytes.
-  void sleep_until_ready() {
-    std::vector<pollfd> waited;
-    for (tcp::TcpProvider* nic : nics_) {
-      if (!nic->arm()) return;
-      waited.push_back({nic->descriptor(), POLLIN, 0});
-    }
-    ::poll(waited.data(), waited.size(), 1);
-  }
+  void sleep_until_ready() { test::wait_for_nics(nics_); }
 
   const std::chrono::nanoseconds step_;
   std::chrono::nanoseconds busy_ = 0ns;

@@ -8,9 +8,9 @@
 #include "support/heap_in_use.hpp"
 #include "support/open_descriptors.hpp"
 #include "support/page_side.hpp"
+#include "unit/rail/wait_for_nics.hpp"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -74,12 +74,7 @@ struct LifeEngine {
   }
   void step() {
     if (engine->poll() > 0) return;
-    std::vector<pollfd> waited;
-    for (tcp::TcpProvider* nic : nics) {
-      if (!nic->arm()) return;
-      waited.push_back({nic->descriptor(), POLLIN, 0});
-    }
-    ::poll(waited.data(), waited.size(), 1);
+    test::wait_for_nics(nics);
   }
   void forget_lost() {
     for (Link* link : std::exchange(events.lost_links, {})) engine->forget(*link);

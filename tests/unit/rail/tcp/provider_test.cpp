@@ -2,8 +2,7 @@
 #include "rail/tcp/provider.hpp"
 
 #include "support/provider_contract.hpp"
-
-#include <poll.h>
+#include "unit/rail/wait_for_nics.hpp"
 
 #include <memory>
 #include <string>
@@ -22,17 +21,7 @@ class TcpPair final : public ProviderPair {
   TcpPair(const std::string& one, const std::string& other) : nics_{open_tcp_nic(one), open_tcp_nic(other)} {}
   rail::Provider& nic(int side) override { return *nics_[side]; }
   void close(int side) override { nics_[side].reset(); }
-  /// Waits until a NIC has something to do, or a moment.
-  void pass() override {
-    pollfd waited[2];
-    int count = 0;
-    for (const auto& nic : nics_) {
-      if (nic == nullptr) continue;
-      if (!nic->arm()) return;
-      waited[count++] = {nic->descriptor(), POLLIN, 0};
-    }
-    ::poll(waited, static_cast<nfds_t>(count), 1);
-  }
+  void pass() override { test::wait_for_nics(nics_); }
 
  private:
   std::unique_ptr<rail::Provider> nics_[2];

@@ -21,7 +21,7 @@ using namespace test_engines;
 using test::SlowForwarder;
 using test::Slowness;
 
-/// Whatever side 0 connects goes through the slow network, and is used both ways.
+/// All connections that side 0 makes go through the slow network. Both sides send over them.
 class SlowEngines final : public EnginePair {
  public:
   SlowEngines(const Slowness& slowness, std::uint64_t seed) {

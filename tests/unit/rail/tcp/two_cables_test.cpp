@@ -5,9 +5,9 @@
 #include "rail/engine.hpp"
 #include "rail/tcp/provider.hpp"
 #include "unit/rail/two_engines.hpp"
+#include "unit/rail/wait_for_nics.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -129,14 +129,7 @@ class CableEngines final : public EnginePair {
   }
 
  private:
-  void sleep_until_ready() {
-    std::vector<pollfd> waited;
-    for (tcp::TcpProvider* nic : nics_) {
-      if (!nic->arm()) return;
-      waited.push_back({nic->descriptor(), POLLIN, 0});
-    }
-    ::poll(waited.data(), waited.size(), 1);
-  }
+  void sleep_until_ready() { test::wait_for_nics(nics_); }
 
   const Namespaces& namespaces_;
   SteadyClock clock_;
