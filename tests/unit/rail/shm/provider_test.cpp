@@ -12,7 +12,9 @@ namespace headrace::test {
 namespace {
 
 std::unique_ptr<rail::Provider> open_shm_nic(const std::string& folder, rail::shm::Copies copies) {
-  auto opened = rail::shm::ShmProvider::open(folder, {.copies = copies});
+  rail::shm::Options options;
+  options.copies = copies;
+  auto opened = rail::shm::ShmProvider::open(folder, options);
   EXPECT_TRUE(opened) << opened.error().message;
   return opened ? std::move(*opened) : nullptr;
 }
