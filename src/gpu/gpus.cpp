@@ -46,6 +46,16 @@ Result<std::shared_ptr<const WorkingGpu>> Gpus::like(std::uint32_t mark) {
   return open(0);
 }
 
+void Gpus::wait_idle() const {
+  std::vector<std::shared_ptr<const WorkingGpu>> all;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [ordinal, gpu] : opened_)
+      if (gpu) all.push_back(*gpu);
+  }
+  for (const auto& gpu : all) static_cast<void>(gpu->stream.wait_idle());  // one that failed writes nothing
+}
+
 std::optional<int> Gpus::find(std::uint32_t mark) {
   const std::scoped_lock lock(mutex_);
   if (!driver_) driver_.emplace(source_.driver());

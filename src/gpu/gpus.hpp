@@ -51,6 +51,8 @@ class Gpus {
   [[nodiscard]] std::optional<int> only_one() const;
   /// The GPU with this mark. If this process does not see it: one that is open already, else the first.
   [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> like(std::uint32_t mark);
+  /// Waits until all that was queued on the streams of these GPUs is done.
+  void wait_idle() const;
 
  private:
   Result<std::shared_ptr<const WorkingGpu>> start(int ordinal);

@@ -101,17 +101,18 @@ std::optional<std::uint32_t> ShownMemories::gpu_of(std::uint64_t address, std::u
   return found == nullptr ? std::nullopt : std::optional(found->gpu);
 }
 
-Result<ReachedMemory> ShownMemories::reach(const CopyGpu& gpu, std::uint64_t address, std::uint64_t bytes) {
+Result<ReachedMemory> ShownMemories::reach(const std::shared_ptr<const gpu::Device>& device,
+                                           std::uint64_t address, std::uint64_t bytes) {
   auto* const found = const_cast<Shown*>(find(address, bytes));
   if (found == nullptr)
     return make_error(Code::not_found, "the peer has shown no GPU memory at {:#x} for {} bytes", address,
                       bytes);
   if (same_process_) return ReachedMemory{nullptr, address};
-  auto& opened = found->opened[gpu.device->ordinal()];
+  auto& opened = found->opened[device->ordinal()];
   if (opened == nullptr) {
-    auto memory = gpu::PeerMemory::open(gpu.device, found->shared);
+    auto memory = gpu::PeerMemory::open(device, found->shared);
     if (!memory) {
-      found->opened.erase(gpu.device->ordinal());
+      found->opened.erase(device->ordinal());
       return std::move(memory).error();
     }
     opened = std::make_shared<const gpu::PeerMemory>(std::move(*memory));

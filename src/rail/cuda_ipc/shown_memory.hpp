@@ -4,7 +4,6 @@
 #pragma once
 
 #include "gpu/peer_memory.hpp"
-#include "rail/cuda_ipc/copy_gpus.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +57,8 @@ class ShownMemories {
   ///   errors  not_found (nothing is shown there, or it was freed), not_supported (this GPU has no path to
   ///   it),
   ///           corrupt, backend_failed
-  Result<ReachedMemory> reach(const CopyGpu& gpu, std::uint64_t address, std::uint64_t bytes);
+  Result<ReachedMemory> reach(const std::shared_ptr<const gpu::Device>& device, std::uint64_t address,
+                              std::uint64_t bytes);
 
  private:
   struct Shown {

@@ -2,41 +2,68 @@
 // Copies of a stream of this host in which memory of GPUs takes part: what was shown over the socket is
 // opened, and a stream of a GPU copies.
 #include "gpu/event.hpp"
-#include "rail/cuda_ipc/copy_gpus.hpp"
+#include "gpu/gpus.hpp"
 #include "rail/shm/stream.hpp"
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 namespace headrace::rail::shm {
 namespace {
 
-using cuda_ipc::CopyGpu;
+using gpu::WorkingGpu;
 using stream::Source;
 
-constexpr std::uint64_t gpu_step_bytes = 64ULL << 20;
-constexpr std::uint64_t bounce_bytes = 1 << 20;  // of host memory of the peer, on its way to a GPU
-constexpr std::size_t most_gpu_pieces = 64;
+/// A piece of a copy, with addresses of this process.
+struct Step {
+  std::byte* to = nullptr;
+  std::uint64_t from = 0;
+  std::uint64_t bytes = 0;
+};
 
-/// Queued copies, the mark behind them, and what they need.
+constexpr std::uint64_t gpu_step_bytes = 256ULL << 20;
+constexpr std::uint64_t bounce_bytes = 1 << 20;  // of host memory of the peer, on its way to a GPU
+constexpr std::size_t most_host_pieces = 64;
+constexpr std::uint32_t looks_before_asking = 1024;  // a GPU that has failed stores no word
+
+/// What a copy needs until it is done.
+class Kept {
+ public:
+  /// Pages of one memory come one after the other.
+  void keep(std::shared_ptr<const void> mapping) {
+    if (mapping != nullptr && (kept_.empty() || kept_.back() != mapping)) kept_.push_back(std::move(mapping));
+  }
+  /// Of host memory of the peer.
+  std::byte* bounce(std::uint64_t bytes) {
+    bounces_.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes)));
+    return bounces_.back().get();
+  }
+
+ private:
+  std::vector<std::unique_ptr<std::byte[]>> bounces_;
+  std::vector<std::shared_ptr<const void>> kept_;
+};
+
+/// Copies that the driver makes one by one, for host memory that no kernel reaches, and the mark behind them.
 class QueuedCopies final : public stream::RunningCopy {
  public:
-  QueuedCopies(std::shared_ptr<const CopyGpu> gpu, gpu::Event event)
-      : gpu_(std::move(gpu)), event_(std::move(event)) {}
+  QueuedCopies(std::shared_ptr<const WorkingGpu> gpu, gpu::Event event, Kept kept)
+      : gpu_(std::move(gpu)), event_(std::move(event)), kept_(std::move(kept)) {}
   ~QueuedCopies() override {
     if (recorded_ && event_.wait_reached()) return;
     static_cast<void>(gpu_->stream.wait_idle());  // a GPU that has failed writes nothing any more
   }
   Result<bool> ended() override { return event_.poll_reached(); }
 
-  Result<void> queue(const void* to, std::uint64_t from, std::uint64_t bytes) {
+  Result<void> queue(const Step& copy) {
     const cuda::DriverTable& driver = gpu_->device->driver();
     const gpu::ContextGuard guard(*gpu_->device);
     HEADRACE_CUDA_TRY(driver,
-                      driver.memcpy_async(reinterpret_cast<cuda::Address>(to), from,
-                                          static_cast<std::size_t>(bytes), gpu_->stream.handle()),
-                      "copy {} bytes from a peer on GPU {}", bytes, gpu_->device->ordinal());
+                      driver.memcpy_async(reinterpret_cast<cuda::Address>(copy.to), copy.from,
+                                          static_cast<std::size_t>(copy.bytes), gpu_->stream.handle()),
+                      "copy {} bytes from a peer on GPU {}", copy.bytes, gpu_->device->ordinal());
     return {};
   }
   Result<void> mark() {
@@ -44,19 +71,64 @@ class QueuedCopies final : public stream::RunningCopy {
     recorded_ = true;
     return {};
   }
-  /// Of host memory of the peer; stays until the copy is done.
-  std::byte* bounce(std::uint64_t bytes) {
-    bounces_.push_back(std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes)));
-    return bounces_.back().get();
-  }
-  void keep(std::shared_ptr<const void> mapping) { kept_.push_back(std::move(mapping)); }
 
  private:
-  std::shared_ptr<const CopyGpu> gpu_;
+  std::shared_ptr<const WorkingGpu> gpu_;
   gpu::Event event_;
   bool recorded_ = false;
-  std::vector<std::unique_ptr<std::byte[]>> bounces_;
-  std::vector<std::shared_ptr<const void>> kept_;
+  Kept kept_;
+};
+
+/// A copy between memories of GPUs: one launch for all its pieces, or a copy engine for long ones.
+class LaunchedCopy final : public stream::RunningCopy {
+ public:
+  static Result<std::unique_ptr<LaunchedCopy>> begin(std::shared_ptr<const WorkingGpu> gpu,
+                                                     std::span<const Step> steps, Kept kept) {
+    const std::vector<std::uint64_t> sources = column(steps, &Step::from),
+                                     lengths = column(steps, &Step::bytes);
+    std::vector<std::uint64_t> targets;
+    for (const Step& step : steps) targets.push_back(reinterpret_cast<cuda::Address>(step.to));
+    void* const anywhere = nullptr;  // the offsets are addresses
+    const headrace_side_v1 local{
+        sizeof local, &anywhere, 1, {.offsets = targets.data(), .lengths = lengths.data()}};
+    const headrace_side_v1 remote{
+        sizeof remote, &anywhere, 1, {.offsets = sources.data(), .lengths = lengths.data()}};
+    headrace_prepare_v1 args{};
+    args.struct_size = sizeof args;
+    args.op = HEADRACE_READ;
+    args.count = steps.size();
+    args.bytes = std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
+    args.local = &local;
+    args.remote = &remote;
+    const auto begin_of = [](void*) { return cuda::Address{0}; };
+    HEADRACE_TRY(move, gpu::PreparedMove::prepare(gpu->mover, args, begin_of, begin_of));
+    auto begun = std::make_unique<LaunchedCopy>(std::move(gpu), std::move(move), std::move(kept));
+    HEADRACE_TRY_VOID(begun->move_.post(begun->gpu_->stream.handle()));
+    return begun;
+  }
+  LaunchedCopy(std::shared_ptr<const WorkingGpu> gpu, gpu::PreparedMove move, Kept kept)
+      : gpu_(std::move(gpu)), move_(std::move(move)), kept_(std::move(kept)) {}
+  ~LaunchedCopy() override {
+    if (!move_.poll_done()) static_cast<void>(gpu_->stream.wait_idle());
+  }
+  Result<bool> ended() override {
+    if (move_.poll_done()) return true;
+    if (++looks_ % looks_before_asking != 0) return false;
+    HEADRACE_TRY(idle, gpu_->stream.poll_idle());
+    return idle && move_.poll_done();
+  }
+
+ private:
+  static std::vector<std::uint64_t> column(std::span<const Step> steps, std::uint64_t Step::*field) {
+    std::vector<std::uint64_t> values;
+    for (const Step& step : steps) values.push_back(step.*field);
+    return values;
+  }
+
+  std::shared_ptr<const WorkingGpu> gpu_;
+  gpu::PreparedMove move_;
+  Kept kept_;
+  std::uint32_t looks_ = 0;
 };
 
 /// One place and one source of equal length.
@@ -65,14 +137,13 @@ struct Pair {
   Source from;
 };
 
-/// What one step copies.
-std::vector<Pair> pairs_of(std::span<const iovec> to, std::span<const Source> from) {
+/// What one copy has. `launched`: all of it is memory of GPUs.
+std::vector<Pair> pairs_of(std::span<const iovec> to, std::span<const Source> from, bool launched) {
   std::vector<Pair> pairs;
-  const bool hosts = std::any_of(from.begin(), from.end(), [](const Source& source) { return !source.gpu; });
-  std::uint64_t left = hosts ? bounce_bytes : gpu_step_bytes;
+  std::uint64_t left = launched ? gpu_step_bytes : bounce_bytes;
+  const std::size_t most = launched ? to.size() + from.size() : most_host_pieces;
   std::uint64_t done_to = 0, done_from = 0;
-  for (std::size_t i = 0, j = 0;
-       i < to.size() && j < from.size() && left > 0 && pairs.size() < most_gpu_pieces;) {
+  for (std::size_t i = 0, j = 0; i < to.size() && j < from.size() && left > 0 && pairs.size() < most;) {
     const std::uint64_t bytes = std::min({to[i].iov_len - done_to, from[j].bytes - done_from, left});
     pairs.push_back({static_cast<std::byte*>(to[i].iov_base) + done_to,
                      {from[j].address + done_from, bytes, from[j].gpu}});
@@ -103,7 +174,7 @@ Result<void> ShmStream::show(const stream::RegisteredMemory& memory) {
     return make_error(Code::not_supported, "{} bytes of GPU memory are in {} pieces, at most {} can be shown",
                       memory.length, shared.pieces.size(), cuda_ipc::max_shown_pieces);
   cuda_ipc::ShowPacket packet{.memory = memory.id,
-                              .gpu = gpu->mark,
+                              .gpu = gpu::mark_of(gpu->device->info()),
                               .address = address,
                               .bytes = memory.length,
                               .offset = shared.offset,
@@ -146,8 +217,8 @@ bool ShmStream::take_packet() {
 // ------------------------------------------------------------------ copies
 
 /// The GPU that copies: ours, if one takes part, else one like the peer's.
-Result<std::shared_ptr<const CopyGpu>> ShmStream::gpu_for(std::span<const Source> from,
-                                                          std::optional<int> gpu) {
+Result<std::shared_ptr<const WorkingGpu>> ShmStream::gpu_for(std::span<const Source> from,
+                                                             std::optional<int> gpu) {
   if (gpu) return ways_.gpus->open(*gpu);
   for (const Source& source : from)
     if (source.gpu) return ways_.gpus->like(shown_to_us_.gpu_of(source.address, source.bytes).value_or(0));
@@ -160,22 +231,31 @@ Result<stream::Stream::Begun> ShmStream::begin_copy(std::span<const iovec> to, s
   while (take_packet()) {  // what is named was shown before
   }
   HEADRACE_TRY(copier, gpu_for(from, gpu));
-  HEADRACE_TRY(event, gpu::Event::make(copier->device));
-  auto copies = std::make_unique<QueuedCopies>(copier, std::move(event));
+  const bool launched =
+      gpu && std::all_of(from.begin(), from.end(), [](const Source& source) { return source.gpu; });
+  Kept kept;
+  std::vector<Step> steps;
   std::uint64_t bytes = 0;
-  for (const Pair& pair : pairs_of(to, from)) {
-    std::uint64_t address = 0;
+  for (const Pair& pair : pairs_of(to, from, launched)) {
+    Step step{pair.to, 0, pair.from.bytes};
     if (pair.from.gpu) {
-      HEADRACE_TRY(reached, shown_to_us_.reach(*copier, pair.from.address, pair.from.bytes));
-      address = reached.address;
-      copies->keep(std::move(reached.mapping));
+      HEADRACE_TRY(reached, shown_to_us_.reach(copier->device, pair.from.address, pair.from.bytes));
+      step.from = reached.address;
+      kept.keep(std::move(reached.mapping));
     } else {
-      HEADRACE_TRY(bounced, fetch_whole(copies->bounce(pair.from.bytes), pair.from));
-      address = reinterpret_cast<std::uintptr_t>(bounced);
+      HEADRACE_TRY(bounced, fetch_whole(kept.bounce(pair.from.bytes), pair.from));
+      step.from = reinterpret_cast<std::uintptr_t>(bounced);
     }
-    HEADRACE_TRY_VOID(copies->queue(pair.to, address, pair.from.bytes));
-    bytes += pair.from.bytes;
+    steps.push_back(step);
+    bytes += step.bytes;
   }
+  if (launched) {
+    HEADRACE_TRY(begun, LaunchedCopy::begin(std::move(copier), steps, std::move(kept)));
+    return Begun{std::move(begun), bytes};
+  }
+  HEADRACE_TRY(event, gpu::Event::make(copier->device));
+  auto copies = std::make_unique<QueuedCopies>(copier, std::move(event), std::move(kept));
+  for (const Step& step : steps) HEADRACE_TRY_VOID(copies->queue(step));
   HEADRACE_TRY_VOID(copies->mark());
   return Begun{std::move(copies), bytes};
 }

@@ -21,9 +21,8 @@ std::string socket_path(const std::string& folder, std::uint64_t life) {
 
 }  // namespace
 
-cuda_ipc::CopyGpus::Driver Options::installed_driver() {
-  if (!gpu::is_in_sight()) return nullptr;
-  return [] { return cuda::load_driver(); };
+std::optional<gpu::GpuSource> Options::gpus_in_sight() {
+  return gpu::is_in_sight() ? std::optional(gpu::GpuSource::installed()) : std::nullopt;
 }
 
 Result<std::unique_ptr<ShmProvider>> ShmProvider::open(const std::string& folder, const Options& options) {
@@ -43,7 +42,7 @@ ShmProvider::ShmProvider(Parts parts, UnixListener listener, Place place, const 
   set_address(encode(NearAddress{this_host(), life()}));
   changeable_info().name = "this host";
   changeable_info().near = true;
-  if (options.driver) gpus_.emplace(options.driver);
+  if (options.gpus) gpus_.emplace(*options.gpus, gpu::MoveSettings{});
   changeable_info().gpu_memory = gpus_.has_value();
 }
 

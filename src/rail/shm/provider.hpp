@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/unix_socket.hpp"
+#include "gpu/gpus.hpp"
 #include "rail/shm/stream.hpp"
 #include "rail/stream/provider.hpp"
 
@@ -18,10 +19,10 @@ namespace headrace::rail::shm {
 struct Options : stream::Options {
   Copies copies = Copies::by_the_system;
   /// Of GPUs whose memory can be registered; none: host memory alone. Loaded at the first such memory.
-  cuda_ipc::CopyGpus::Driver driver = installed_driver();
+  std::optional<gpu::GpuSource> gpus = gpus_in_sight();
 
-  /// That of this machine; none if there is no GPU in sight.
-  static cuda_ipc::CopyGpus::Driver installed_driver();
+  /// Those of this machine.
+  static std::optional<gpu::GpuSource> gpus_in_sight();
 };
 
 /// Peers are processes of this user that find the socket in the same folder.
@@ -51,7 +52,7 @@ class ShmProvider final : public stream::StreamProvider {
   UnixListener listener_;
   const std::string folder_;
   const Copies copies_;
-  std::optional<cuda_ipc::CopyGpus> gpus_;
+  std::optional<gpu::Gpus> gpus_;
   std::uint32_t passes_ = 0;  // since the system was asked
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/unix_socket.hpp"
+#include "gpu/gpus.hpp"
 #include "host_link/peer_process.hpp"
 #include "rail/cuda_ipc/shown_memory.hpp"
 #include "rail/shm/pipe.hpp"
@@ -28,7 +29,7 @@ enum class Copies : bool {
 
 struct Ways {
   Copies copies = Copies::by_the_system;
-  cuda_ipc::CopyGpus* gpus = nullptr;  ///< none: host memory alone; outlives the stream
+  gpu::Gpus* gpus = nullptr;  ///< none: host memory alone; outlives the stream
 };
 
 class ShmStream final : public stream::Stream {
@@ -72,8 +73,8 @@ class ShmStream final : public stream::Stream {
   Result<void> send_packet(const cuda_ipc::ShowPacket& packet, std::span<const int> descriptors);
   bool take_packet();
   Result<std::byte*> fetch_whole(std::byte* to, const stream::Source& from);
-  Result<std::shared_ptr<const cuda_ipc::CopyGpu>> gpu_for(std::span<const stream::Source> from,
-                                                           std::optional<int> gpu);
+  Result<std::shared_ptr<const gpu::WorkingGpu>> gpu_for(std::span<const stream::Source> from,
+                                                         std::optional<int> gpu);
   Result<void> watch_one(int fd);
   /// The peer has closed, or ended. What it wrote before is still to be read.
   [[nodiscard]] bool peer_ended() const;

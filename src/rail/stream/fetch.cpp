@@ -13,6 +13,7 @@ namespace headrace::rail::stream {
 namespace {
 
 constexpr std::size_t most_fetched_pieces = 64;
+constexpr std::size_t most_pieces_of_gpu = max_ranges;     // one launch copies them
 constexpr std::uint64_t gpu_bit = std::uint64_t{1} << 63;  // of a length: the place is a GPU's
 constexpr std::uint64_t fetch_step_bytes = 256 * 1024;     // deregistering waits for so much
 
@@ -120,10 +121,11 @@ Result<Fetch::State> Fetch::step_gpu(Stream& stream, const Memories& memories) {
 Result<bool> Fetch::begin(Stream& stream, const Memories& memories) {
   Memories::View view(memories);
   to_.clear();
-  if (!places_.gather(view, to_, most_fetched_pieces)) return false;
+  std::optional<int> gpu;
+  if (!places_.gather_alike(view, to_, most_pieces_of_gpu, gpu)) return false;
   const auto from = std::span(sources_).subspan(at_);
   const PeerMemoryAccess access;
-  HEADRACE_TRY(begun, stream.begin_copy(to_, from, places_.gpu(view)));
+  HEADRACE_TRY(begun, stream.begin_copy(to_, from, gpu));
   running_ = std::move(begun.copy);
   advance(begun.bytes);
   return true;

@@ -50,6 +50,19 @@ class RangeCursor {
     }
     return true;
   }
+  /// The same, as far as memory is of the same GPU, or of the host. `gpu`: which; none: the host's.
+  bool gather_alike(Memories::View& view, std::vector<iovec>& pieces, std::size_t most,
+                    std::optional<int>& gpu) const {
+    if (!gather(view, pieces, most)) return false;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const RegisteredMemory* const memory = view.memory_of(ranges_[at_ + i], least_);
+      const std::optional<int> here = memory == nullptr ? std::nullopt : memory->device;
+      if (i == 0) gpu = here;
+      if (here == gpu) continue;
+      pieces.resize(i);
+    }
+    return true;
+  }
   /// At most `left`.
   void advance(std::uint64_t bytes) {
     left_ -= bytes;

@@ -3,6 +3,7 @@
 #include "gpu/device_memory.hpp"
 #include "gpu/shareable_memory.hpp"
 #include "support/fake_cuda.hpp"
+#include "unit/rail/shm/fake_gpus.hpp"
 #include "unit/rail/shm/near_process.hpp"
 #include "unit/rail/shm/two_nics.hpp"
 
@@ -21,7 +22,7 @@ constexpr std::size_t gpu_bytes = 300'000;
 
 shm::Options over(cuda::FakeCuda& fake) {
   shm::Options options;
-  options.driver = [&fake] { return fake.load(); };
+  options.gpus = gpus_of(fake);
   return options;
 }
 
@@ -94,6 +95,21 @@ TEST_F(RailGpu, writes_between_memory_of_GPUs_and_of_the_host_arrive) {
     EXPECT_TRUE(same(a_.memory.data(), gb_->bytes(), bytes));
   }
   EXPECT_EQ(b_.count(Kind::marked), 6U);
+}
+
+/// Pieces of odd lengths and offsets, in another order there.
+TEST_F(RailGpu, many_pieces_are_one_launch) {
+  const std::uint32_t most = a_.nic->info().max_moves;
+  std::vector<Move> moves;
+  for (std::uint32_t i = 0; i < most; ++i)
+    moves.push_back({ga_->registered.id, remote_gpu_, i * 291, (most - 1 - i) * 291, 1 + i % 290});
+  ASSERT_TRUE(a_.nic->post_write({peer_, moves, 7, 1}).ok());
+  ASSERT_TRUE(ends());
+  EXPECT_TRUE(a_.find(Kind::ended)->status.ok());
+  EXPECT_EQ(fake_.calls("headrace_move_runs"), 1);
+  for (const Move& move : moves)
+    ASSERT_EQ(std::memcmp(ga_->bytes() + move.local_offset, gb_->bytes() + move.remote_offset, move.bytes), 0)
+        << move.local_offset;
 }
 
 TEST_F(RailGpu, reads_arrive) {

@@ -7,6 +7,7 @@
 #include "support/fake_cuda.hpp"
 #include "support/page_side.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/rail/shm/fake_gpus.hpp"
 #include "unit/rail/two_engines.hpp"
 
 #include <poll.h>
@@ -190,7 +191,7 @@ struct GpuMemories {
 TEST(RailEngineNear, memory_of_a_GPU_goes_over_the_NIC_that_takes_it) {
   cuda::FakeCuda fake;
   shm::Options options;
-  options.driver = [&fake] { return fake.load(); };
+  options.gpus = gpus_of(fake);
   NearEngines engines(options);
   GpuMemories memories(fake, engines);
   for (const Spread spread : {Spread::free, Spread::in_turn, Spread::pinned}) {
@@ -207,7 +208,7 @@ TEST(RailEngineNear, memory_of_a_GPU_goes_over_the_NIC_that_takes_it) {
 TEST(RailEngineNear, memory_that_no_rail_reaches_is_told_and_nothing_waits) {
   cuda::FakeCuda fake;
   shm::Options options;
-  options.driver = [&fake] { return fake.load(); };
+  options.gpus = gpus_of(fake);
   NearEngines engines(options);
   GpuMemories memories(fake, engines);
   memories.remote.keys.assign(2, std::string(no_key));
