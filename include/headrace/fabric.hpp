@@ -2,13 +2,16 @@
 // A fabric: writes to any peer over all network cards at once, and counts arrivals.
 //
 // Register memory, give its descriptor (a few bytes) to a peer by any way, and the peer writes. No store, no
-// names, no agent. Peers over tcp are not authenticated, and bytes are not encrypted: give addresses and
-// descriptors to processes that you trust.
+// names, no agent. Peers over tcp prove that they know the secret (auth_token) if there is one. Bytes are not
+// encrypted: docs/security.md.
 #pragma once
 
 #include <headrace/fabric_memory.hpp>
 #include <headrace/fabric_work.hpp>
 #include <headrace/telemetry.hpp>
+
+#include <map>
+#include <string>
 
 namespace headrace {
 
@@ -39,6 +42,9 @@ struct FabricOptions {
   /// Instead of `devices`.
   std::vector<FabricGroupOptions> groups = {};
   FabricSpin spin = FabricSpin::brief;
+  /// Values by option name, of those that agents have: {"auth_token_file", "/run/secrets/headrace"}. They win
+  /// over the environment.
+  std::map<std::string, std::string> options = {};
 };
 
 /// A network card of a group.
@@ -133,8 +139,9 @@ struct FabricCounters {
 class Fabric {
  public:
   /// Opens the network cards and starts the workers.
-  ///   errors  invalid_argument (a card twice, one near another GPU, no card, no such GPU, CPU or address),
-  ///           not_found (no card or interface of that name), exhausted, those of the system
+  ///   errors  invalid_argument (a card twice, one near another GPU, no card, no such GPU, CPU or address;
+  ///           an unknown option; a required secret that is missing), not_found (no card or interface of that
+  ///           name), exhausted, those of the system
   [[nodiscard]] static HEADRACE_API Result<Fabric> open(const FabricOptions& options = {});
   HEADRACE_API ~Fabric();
   HEADRACE_API Fabric(Fabric&&) noexcept;

@@ -46,9 +46,10 @@ Result<Fabric> Core::open(const FabricOptions& options) {
       !options.devices.empty() ||
       std::ranges::any_of(options.groups, [](const auto& each) { return !!each.device; });
   HEADRACE_TRY(plans, plan_groups(options, this_machine(has_devices)));
+  HEADRACE_TRY(settings, NicSettings::read(options.options));
   std::vector<OpenGroup> groups;
   for (const GroupPlan& plan : plans) {
-    HEADRACE_TRY(group, open_nics(plan));
+    HEADRACE_TRY(group, open_nics(plan, settings));
     groups.push_back(std::move(group));
   }
   CoreSetup setup;

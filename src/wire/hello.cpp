@@ -68,9 +68,10 @@ Result<Hello> decode_hello(std::string_view bytes) {
   HEADRACE_TRY(link_id, reader.number<std::uint64_t>("the link's id"));
   HEADRACE_TRY(expected, reader.number<std::uint64_t>("the expected incarnation"));
   if (incarnation == 0) return reader.corrupt_at(8, "the incarnation is 0");
-  if (purpose != static_cast<std::uint8_t>(Purpose::tcp_backend) &&
-      purpose != static_cast<std::uint8_t>(Purpose::metadata)) {
-    return reader.corrupt_at(20, "purpose {} is neither 1 (tcp backend) nor 2 (metadata)", purpose);
+  if (purpose < static_cast<std::uint8_t>(Purpose::tcp_backend) ||
+      purpose > static_cast<std::uint8_t>(Purpose::fabric)) {
+    return reader.corrupt_at(20, "purpose {} is none of 1 (tcp backend), 2 (metadata) and 3 (fabric)",
+                             purpose);
   }
   if (name_length == 0 || name_length > Hello::name_bytes || name_length != reader.remaining()) {
     return reader.corrupt_at(22, "a name of {} bytes where {} follow; 1 to {} are allowed", name_length,

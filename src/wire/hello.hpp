@@ -13,7 +13,7 @@
 
 namespace headrace::wire {
 
-enum class Purpose : std::uint8_t { tcp_backend = 1, metadata = 2 };
+enum class Purpose : std::uint8_t { tcp_backend = 1, metadata = 2, fabric = 3 };
 
 /// Bits of Hello::capabilities.
 inline constexpr std::uint32_t capability_authentication = 1U << 0;

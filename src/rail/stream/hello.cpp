@@ -27,6 +27,9 @@ std::string encode(const Hello& hello) {
 Result<std::size_t> hello_bytes(std::string_view head) {
   wire::BoundedReader in(head, "the hello of a NIC");
   HEADRACE_TRY(magic, in.bytes(hello_magic.size(), "its beginning"));
+  if (magic.starts_with("HRWT"))
+    return make_error(Code::invalid_argument,
+                      "the peer asks for a secret and we have none: set auth_token to the same value");
   if (magic != hello_magic) return in.corrupt("it does not begin with {}", hello_magic);
   HEADRACE_TRY(version, in.number<std::uint16_t>("the version"));
   if (version != hello_version)

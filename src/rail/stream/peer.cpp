@@ -92,7 +92,8 @@ void Peer::on_ready(std::uint32_t events) {
   if (received) return;
   if (life_ == Life::greeting)
     return lose(std::move(received).error().within(
-        "no hello came; a NIC that was opened again refuses its old address, then ask for the new one"));
+        "no hello came; a NIC that was opened again refuses its old address, then ask for the new one; a NIC "
+        "with a secret refuses peers without it, then set the same auth_token"));
   lose(received.error());
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/tcp/sockets.hpp"
 
+#include <net/if.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -33,6 +35,17 @@ void tune(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 4);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+std::string why_down(int socket, const std::string& interface_name) {
+  ifreq request{};
+  interface_name.copy(request.ifr_name, sizeof request.ifr_name - 1);
+  if (::ioctl(socket, SIOCGIFFLAGS, &request) != 0)
+    return fmt::format("interface {} cannot be asked: {}", interface_name, os_error_text(errno));
+  const auto flags = static_cast<unsigned>(request.ifr_flags);
+  if ((flags & IFF_UP) == 0) return fmt::format("interface {} is down", interface_name);
+  if ((flags & IFF_RUNNING) == 0) return fmt::format("interface {} has no link", interface_name);
+  return {};
 }
 
 Result<UniqueFd> listen_on(const SocketAddress& at) {

@@ -5,8 +5,12 @@
 #include "base/tcp_address.hpp"
 #include "base/unique_fd.hpp"
 
+#include <string>
+
 namespace headrace::rail::tcp {
 
+/// Why the interface carries nothing now, seen from the namespace of the socket; empty: it does.
+[[nodiscard]] std::string why_down(int socket, const std::string& interface_name);
 /// Listens on the address.
 [[nodiscard]] Result<UniqueFd> listen_on(const SocketAddress& at);
 /// Begins to connect from the address of `local`. Its port is not used.

@@ -21,9 +21,18 @@ bool nothing_now() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
 
+TcpStream::TcpStream(UniqueFd socket, State state, std::optional<wire::Handshake> handshake)
+    : socket_(std::move(socket)), state_(state), handshake_(std::move(handshake)) {
+  if (state_ == State::connected && handshake_) state_ = State::proving;
+}
+
 TcpStream::~TcpStream() {
   if (epoll_ != nullptr) static_cast<void>(epoll_->remove(socket_.get()));
-  reset(socket_);
+  if (peer_reads_) {
+    socket_.reset();
+  } else {
+    reset(socket_);
+  }
 }
 
 Result<void> TcpStream::watch(Epoll& epoll, std::uint64_t key) {
@@ -34,9 +43,51 @@ Result<void> TcpStream::watch(Epoll& epoll, std::uint64_t key) {
 }
 
 Result<void> TcpStream::open() {
-  HEADRACE_TRY_VOID(connect_result(socket_.get()));
+  if (state_ == State::connecting) {
+    HEADRACE_TRY_VOID(connect_result(socket_.get()));
+    state_ = handshake_ ? State::proving : State::connected;
+  }
+  if (state_ == State::proving) return prove();
+  return tell_room(false);
+}
+
+/// As far as it goes without waiting.
+Result<void> TcpStream::prove() {
+  using Step = wire::Handshake::State;
+  HEADRACE_TRY_VOID(send_proof());
+  while (handshake_->state() == Step::running) {
+    char some[256];
+    const iovec place{some, sizeof some};
+    auto came = receive({&place, 1});
+    if (!came)
+      return std::move(came).error().within(
+          "the peer ended the handshake: it has no secret or another one, give both the same auth_token");
+    if (*came == 0) break;
+    const std::size_t taken = handshake_->feed({some, *came});
+    HEADRACE_TRY_VOID(send_proof());
+    if (taken < *came && handshake_->state() == Step::done)
+      return make_error(Code::corrupt, "the peer has said more before the handshake was over");
+  }
+  if (handshake_->state() == Step::refused) {
+    peer_reads_ = true;
+    return handshake_->refusal();
+  }
+  if (handshake_->state() == Step::running || !handshake_->to_send().empty())
+    return tell_room(!handshake_->to_send().empty());
+  handshake_.reset();
   state_ = State::connected;
   return tell_room(false);
+}
+
+Result<void> TcpStream::send_proof() {
+  while (!handshake_->to_send().empty()) {
+    const std::string_view bytes = handshake_->to_send();
+    const iovec piece{const_cast<char*>(bytes.data()), bytes.size()};
+    HEADRACE_TRY(sent, send({&piece, 1}));
+    if (sent == 0) return {};
+    handshake_->sent(sent);
+  }
+  return {};
 }
 
 Result<void> TcpStream::tell_room(bool on) {
