@@ -202,7 +202,8 @@ class Fabric {
   HEADRACE_API Result<FabricWork> write(const FabricMemory& from, std::uint64_t from_offset,
                                         const FabricDescriptor& to, std::uint64_t to_offset,
                                         std::uint64_t bytes, const FabricPost& post = {});
-  /// `count` pages of `page_bytes` each, page i of the one side to page i of the other.
+  /// `count` pages of `page_bytes` each, page i of the one side to page i of the other. Where pages overlap
+  /// at the target, bytes of any of them arrive.
   HEADRACE_API Result<FabricWork> write_pages(const FabricMemory& from, const FabricPages& from_pages,
                                               const FabricDescriptor& to, const FabricPages& to_pages,
                                               std::uint64_t page_bytes, std::uint64_t count,

@@ -29,8 +29,10 @@ enum class FabricCountBy : std::uint8_t {
 enum class FabricSpread : std::uint8_t {
   free,     ///< the one that would be done first: idle ones take work, and unequal ones fill up
   in_turn,  ///< one after the other, by chunks
-  pinned,   ///< one, once it is connected and as long as it lives
-  by_peer,  ///< of a scatter: one for each target, in turn; of other posts it is `free`
+  pinned,   ///< one, once it is connected and as long as it lives; a scatter's targets on this host are
+            ///< reached by "this host" all the same
+  by_peer,  ///< of a scatter: one for each target, in turn, "this host" for those there; of other posts it is
+            ///< `free`
 };
 
 /// What goes with one post.

@@ -38,6 +38,17 @@ std::pair<const char*, const char*> sides(headrace_op_v1 op) {
   return op == HEADRACE_WRITE ? std::pair{"source", "target"} : std::pair{"target", "source"};
 }
 
+/// The places of the cards to other hosts; without one, of all that are used.
+std::vector<std::uint32_t> cards_of(const FabricGroup& group) {
+  std::vector<std::uint32_t> cards, all;
+  for (std::uint32_t nic = 0; nic < group.nics.size(); ++nic) {
+    if (group.nics[nic].provider.empty()) continue;
+    all.push_back(nic);
+    if (group.nics[nic].name != this_host) cards.push_back(nic);
+  }
+  return cards.empty() ? all : cards;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------ common steps
@@ -47,10 +58,6 @@ Result<rail::PostPlan> Core::plan_of(const FabricPost& post, std::size_t group, 
   HEADRACE_TRY_VOID(check_immediate(post));
   const auto nics = static_cast<std::uint32_t>(
       std::ranges::count_if(groups_[group].nics, [](const FabricNic& nic) { return !nic.provider.empty(); }));
-  const bool has_near = std::ranges::any_of(groups_[group].nics, [](const FabricNic& nic) {
-    return nic.name == this_host && !nic.provider.empty();
-  });
-  const std::uint32_t cards = has_near && nics > 1 ? nics - 1 : nics;
   rail::PostPlan plan;
   if (post.spread == FabricSpread::in_turn) plan.spread = rail::Spread::in_turn;
   if (post.spread == FabricSpread::pinned) {
@@ -59,15 +66,18 @@ Result<rail::PostPlan> Core::plan_of(const FabricPost& post, std::size_t group, 
                         nics);
     plan.spread = rail::Spread::pinned;
     plan.pinned_nic = post.nic;
+    plan.near_first = target.has_value();
   }
   if (post.spread == FabricSpread::by_peer && target) {
     plan.spread = rail::Spread::pinned;
-    plan.pinned_nic = static_cast<std::uint32_t>(*target % cards);
+    const auto cards = cards_of(groups_[group]);
+    plan.pinned_nic = cards[*target % cards.size()];
+    plan.near_first = true;
   }
   if (!post.immediate) return plan;
   std::uint64_t amount = 1;
   if (post.count_by == FabricCountBy::page) amount = pages;
-  if (post.count_by == FabricCountBy::shard) amount = cards;
+  if (post.count_by == FabricCountBy::shard) amount = cards_of(groups_[group]).size();
   if (amount == 0) return plan;
   if (amount > UINT32_MAX)
     return make_error(Code::invalid_argument, "{} pages are counted: at most {} of one post are", amount,

@@ -116,7 +116,7 @@ Rail* Link::next_in_turn(const Request& request) {
 
 Rail* Link::pick(const Request& request) {
   if (request.plan_.spread == Spread::in_turn) return next_in_turn(request);
-  if (request.plan_.spread == Spread::pinned) {
+  if (request.plan_.spread == Spread::pinned && !(near_ && request.plan_.near_first)) {
     bool comes = false;  // it has not been tried yet: what is pinned to it waits
     for (Rail& rail : rails_) {
       if (rail.nic != request.plan_.pinned_nic || !reaches(rail, request)) continue;

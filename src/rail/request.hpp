@@ -42,6 +42,7 @@ struct PostPlan {
   std::optional<CountedAt> counted;  ///< of a write: counted at the peer after all bytes
   CountBy count_by = CountBy::request;
   std::uint32_t shards = 0;  ///< 0: one for each rail of the link, so that both sides know the number
+  bool near_first = false;   ///< of a pinned one: a rail of this host carries it while there is one
 };
 
 /// Its owner keeps it, its page lists and their memory until its post has ended.

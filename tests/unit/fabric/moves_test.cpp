@@ -182,6 +182,39 @@ TEST(FabricMoves, a_scatter_brings_each_target_its_part_and_counts_at_each) {
   }
 }
 
+/// Until the card of this host carries what may take any card.
+void await_near(Fabric& sender, const Block& source, const Block& target) {
+  const auto near_bytes = [&] { return sender.telemetry().counters.at("fabric.this host.written_bytes"); };
+  for (const auto before = near_bytes(); near_bytes() == before;)
+    expect_done(sender.write(source.memory, 0, target.memory.descriptor(), 0, 1));
+}
+
+TEST(FabricMoves, a_scatter_to_peers_of_this_host_leaves_by_their_card_however_it_is_shared_out) {
+  Fabric sender = open_at({"this host", "127.0.0.1", "127.0.0.2"});
+  Fabric near = open_at({"127.0.0.1", "this host"});
+  std::mt19937_64 random(2);
+  Block source(sender, random_bytes(200'000, random), FabricAccess::local);
+  Block target(near, std::vector<std::uint8_t>(200'000), FabricAccess::writable);
+  expect_done(sender.write(source.memory, 0, target.memory.descriptor(), 0, 1));  // by then it is connected
+  const auto written = [&](const char* nic) {
+    return sender.telemetry().counters.at("fabric." + std::string(nic) + ".written_bytes");
+  };
+  await_near(sender, source, target);
+  const auto before = written("127.0.0.1") + written("127.0.0.2"), near_before = written("this host");
+  for (const auto spread : {FabricSpread::by_peer, FabricSpread::pinned}) {
+    FabricPost post;
+    post.spread = spread;
+    post.nic = 2;
+    const std::vector<FabricTarget> targets{{target.memory.descriptor(), 0, 0, 100'000},
+                                            {target.memory.descriptor(), 100'000, 100'000, 100'000}};
+    expect_done(sender.scatter(source.memory, targets, post));
+    EXPECT_EQ(source.bytes, target.bytes);
+    std::fill(target.bytes.begin(), target.bytes.end(), 0);
+  }
+  EXPECT_EQ(written("127.0.0.1") + written("127.0.0.2"), before);
+  EXPECT_EQ(written("this host"), near_before + 400'000);
+}
+
 TEST(FabricMoves, a_pinned_write_leaves_by_its_network_card_alone) {
   TwoFabrics two;
   FabricPost post;

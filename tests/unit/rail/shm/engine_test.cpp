@@ -145,6 +145,20 @@ TEST(RailEngineNear, a_request_may_be_pinned_to_another_rail) {
   EXPECT_EQ(engines.near[0]->posts, 0);
 }
 
+TEST(RailEngineNear, one_that_is_pinned_but_near_first_goes_over_the_rail_of_this_host) {
+  NearEngines engines;
+  Writes writes(engines, 1 << 20);
+  ASSERT_TRUE(writes.post(3, 1000, near_counted).ok());  // at its end that rail lives
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
+  const int before = engines.near[0]->posts;
+  PostPlan plan{Spread::pinned, 1, CountedAt{}};
+  plan.near_first = true;
+  ASSERT_TRUE(writes.post(3, 1000, plan).ok());
+  ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }));
+  EXPECT_EQ(engines.far[0]->posts, 0);
+  EXPECT_EQ(engines.near[0]->posts, before + 1);
+}
+
 /// Memory of a GPU of each side, registered with its engine: that of this host takes it, that of tcp does
 /// not.
 struct GpuMemories {
