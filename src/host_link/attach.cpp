@@ -6,7 +6,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <fstream>
 
@@ -24,17 +23,8 @@ std::string first_line(const char* path) {
 
 void allow_attach_by(pid_t peer) {
 #ifdef PR_SET_PTRACER
-  // The consent belongs to the process, not to an instance, hence the one static here: two agents of a
-  // process must not take each other's away.
-  static std::atomic<pid_t> allowed{0};
   if (peer <= 0 || peer == ::getpid()) return;
-  pid_t before = 0;
-  if (allowed.compare_exchange_strong(before, peer) || before == peer) {
-    (void)::prctl(PR_SET_PTRACER, static_cast<unsigned long>(peer), 0, 0,
-                  0);  // EINVAL without Yama: nothing to allow
-    return;
-  }
-  allowed.store(-1);
+  // EINVAL without Yama: nothing to allow.
   (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 #else
   (void)peer;

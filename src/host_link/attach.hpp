@@ -20,8 +20,9 @@ struct Nonce {
 };
 
 /// Lets a peer attach to us where the Yama module asks for our consent (kernel.yama.ptrace_scope = 1). Yama
-/// keeps one consent a process: the first peer is named, a second one turns it into "any process of this
-/// user".
+/// keeps one consent a process and does not tell it. The library and each plugin have a copy of this
+/// function, and an agent and a fabric of one process have peers of their own: who named one process would
+/// take the others' away. So the consent is for every process of this user.
 void allow_attach_by(pid_t peer);
 
 enum class Direction : std::uint8_t { from_peer, to_peer };
