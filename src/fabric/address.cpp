@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fabric/address.hpp"
 
+#include "fabric/short_nic.hpp"
 #include "rail/nic_list.hpp"
 #include "wire/byte_writer.hpp"
 #include "wire/packet_reader.hpp"
@@ -33,11 +34,12 @@ Result<void> read_beginning(wire::PacketReader& in, std::string_view magic, std:
   return {};
 }
 
-/// `count` NICs, of which a list is made.
-std::string read_nics(wire::PacketReader& in, std::size_t count) {
-  std::vector<std::string> each;
-  while (in.good() && each.size() < count) each.push_back(in.text(1, rail::max_bytes_of_nic));
-  return rail::encode_nic_list(each);
+/// What `encode_nic_list` made here.
+std::vector<std::string> each_of(const std::string& list) {
+  wire::PacketReader in(list);
+  std::vector<std::string> each(in.number<std::uint8_t>());
+  for (std::string& one : each) one = in.text(0, rail::max_bytes_of_nic);
+  return each;
 }
 
 bool valid_count(std::size_t count) { return count >= 1 && count <= rail::max_rails; }
@@ -74,8 +76,12 @@ std::shared_ptr<const DescriptorParts> make_descriptor(FabricAccess access, std:
   out.number(version);
   out.number(static_cast<std::uint8_t>(access));
   out.number(length_bytes);
-  out.bytes(owner);           // begins with the number of NICs
-  out.bytes(keys.substr(1));  // has as many
+  const auto addresses = each_of(owner), each_key = each_of(keys);
+  out.number(static_cast<std::uint8_t>(addresses.size()));
+  for (std::size_t nic = 0; nic < addresses.size(); ++nic) {
+    write_short_address(out, addresses[nic]);
+    write_short_key(out, each_key[nic], {addresses[nic], length_bytes});
+  }
   return std::make_shared<DescriptorParts>(
       DescriptorParts{std::move(out).take(), access, length_bytes, owner, keys});
 }
@@ -90,8 +96,13 @@ Result<std::shared_ptr<const DescriptorParts>> read_descriptor(std::string_view 
   parts.length_bytes = in.number<std::uint64_t>();
   const std::size_t count = in.number<std::uint8_t>();
   if (!valid_count(count)) return damaged(what, bytes.size());
-  parts.owner = read_nics(in, count);
-  parts.keys = read_nics(in, count);
+  std::vector<std::string> addresses, keys;
+  while (in.good() && addresses.size() < count) {
+    addresses.push_back(read_short_address(in));
+    keys.push_back(read_short_key(in, {addresses.back(), parts.length_bytes}));
+  }
+  parts.owner = rail::encode_nic_list(addresses);
+  parts.keys = rail::encode_nic_list(keys);
   const bool known = access >= static_cast<std::uint8_t>(FabricAccess::readable) &&
                      access <= static_cast<std::uint8_t>(FabricAccess::writable);
   if (!in.complete() || !known || parts.length_bytes == 0) return damaged(what, bytes.size());
