@@ -6,8 +6,7 @@
 namespace headrace::fabric {
 namespace {
 
-constexpr std::uint64_t look_while_busy_ns = 5'000'000;
-constexpr std::uint64_t look_while_linked_ns = 250'000'000;
+constexpr std::uint64_t rest_without_posts_ns = 50'000'000;
 constexpr std::size_t most_regions = 256;  // of a peer, that no post uses
 
 Error canceled(std::string why) { return Error{Code::canceled, std::move(why), no_page}; }
@@ -164,13 +163,16 @@ void Carrier::stop(Work& work, const Error& cause) {
     work.run.failed = Error(cause).within(work.setup.what);
 }
 
-void Carrier::look_at_deadlines() {
+/// How many were over. What the cancels have to say leaves with the next poll.
+std::size_t Carrier::look_at_deadlines() {
   const std::uint64_t now = setup_.clock->now_ns();
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+  std::size_t over = 0;
+  for (; !deadlines_.empty() && deadlines_.begin()->first <= now; ++over) {
     Work& work = *deadlines_.begin()->second;
     deadlines_.erase(deadlines_.begin());
     cancel(work, make_error(Code::timed_out, "its time was over"));
   }
+  return over;
 }
 
 // ------------------------------------------------------------------ links
@@ -282,8 +284,7 @@ void Carrier::forget_lost_links() {
 std::size_t Carrier::poll() {
   const std::size_t events = engine_->poll();
   settle();
-  look_at_deadlines();
-  return events;
+  return events + look_at_deadlines();
 }
 
 bool Carrier::arm() {
@@ -300,8 +301,12 @@ std::vector<int> Carrier::descriptors() const {
 std::uint64_t Carrier::next_look_ns() const {
   const std::uint64_t now = setup_.clock->now_ns();
   std::uint64_t next = UINT64_MAX;
-  if (!links_.empty()) next = now + look_while_linked_ns;
-  if (!parts_.empty()) next = now + look_while_busy_ns;
+  if (!links_.empty()) {
+    // An engine that rests for half of `silent_after` takes itself for one that was stopped.
+    const auto longest = static_cast<std::uint64_t>(setup_.links.silent_after.count()) / 4;
+    next = std::min(engine_->next_ns(), now + longest);
+    if (parts_.empty()) next = std::max(next, now + std::min(rest_without_posts_ns, longest));
+  }
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   return next;
 }

@@ -62,6 +62,7 @@ class Carrier final : rail::EngineEvents {
   /// No NIC is used from the return on. What has not ended is canceled.
   void close();
 
+  /// Returns how much there was to do: poll again before sleeping if it is not 0.
   std::size_t poll();
   /// False: there is something to do. Before sleeping.
   bool arm();
@@ -106,7 +107,7 @@ class Carrier final : rail::EngineEvents {
   void tell_if_quiet(const std::shared_ptr<Memory>& memory);
   void finish_if_over(Work& work);
   void forget_lost_links();
-  void look_at_deadlines();
+  std::size_t look_at_deadlines();
 
   const Setup setup_;
   const std::vector<rail::Provider*> providers_;  // of the engine

@@ -247,6 +247,9 @@ void Link::look_at_time(std::uint64_t now_ns) {
 
 void Link::look_at_heartbeat(Rail& rail, std::uint64_t now_ns) {
   if (now_ns < rail.heartbeat->due_ns()) return;
+  // Others carry what this one cannot. The last one may be up again before silence ends it.
+  if (const Health health = nics_[rail.nic]->provider().health(); !health.up && live_rails() > 1)
+    return dies(rail, health.why, now_ns);
   const auto beat = rail.heartbeat->beat(now_ns);
   if (beat == transport::Heartbeat::Beat::lost)
     dies(rail, fmt::format("nothing came over it for {} ms", rail.heartbeat->silence().count()), now_ns);
@@ -272,8 +275,10 @@ std::uint64_t Link::next_ns(std::uint64_t now_ns) const {
     if (const std::uint64_t since = rail.waits_since_ns(0); since != 0)
       at(since + in_ns(options_.rail_timeout));
     if (rail.life == Life::live) at(rail.heartbeat->due_ns());
-    if (rail.life == Life::connecting || rail.life == Life::unused)
-      at(std::max(rail.since_ns, born_ns_) + in_ns(options_.rail_timeout));
+    if (rail.life == Life::connecting) at(std::max(rail.since_ns, born_ns_) + in_ns(options_.rail_timeout));
+    // Of one that was never connected nothing is due later.
+    if (rail.life == Life::unused && born_ns_ + in_ns(options_.rail_timeout) >= now_ns)
+      at(born_ns_ + in_ns(options_.rail_timeout));
     if (rail.life == Life::fenced && !setup_.addresses.empty())
       at(rail.since_ns + in_ns(options_.retry_after));
   }
