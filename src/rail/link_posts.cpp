@@ -232,7 +232,7 @@ void Link::send_messages(std::uint64_t now_ns) {
 
 bool Link::post_message(Rail& rail, const std::string& bytes, std::uint64_t now_ns) {
   Nic& nic = *nics_[rail.nic];
-  const auto slot = nic.take_slot();
+  const auto slot = nic.take_slot(rail.slots);
   if (!slot) return false;
   const std::uint64_t token = next_token_++;
   if (!nic.provider().post_message(rail.peer, nic.put(*slot, bytes), token).ok()) {
@@ -244,6 +244,7 @@ bool Link::post_message(Rail& rail, const std::string& bytes, std::uint64_t now_
   return true;
 }
 
+  ++rail.slots;
 // ------------------------------------------------------------------ ends
 
 void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
@@ -259,6 +260,7 @@ void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
       outgoing_.push_front(std::move(flight.mapped().message));
   } else if (rail_failed) {
     rail.unfinished.push_back(piece);
+    --rail.slots;
   } else {
     piece_ended(piece, event.status, rail);
   }

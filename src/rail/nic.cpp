@@ -7,22 +7,22 @@ namespace headrace::rail {
 
 Result<std::unique_ptr<Nic>> Nic::open(std::unique_ptr<Provider> provider) {
   std::unique_ptr<Nic> nic(new Nic(std::move(provider)));
-  HEADRACE_TRY(
-      registered,
-      nic->provider_->register_memory(
-          {reinterpret_cast<std::uintptr_t>(nic->memory_.data()), nic->memory_.size(), {}, Access::local}));
+  HEADRACE_TRY(registered,
+               nic->provider_->register_memory(
+                   {reinterpret_cast<std::uintptr_t>(nic->memory_.get()), memory_bytes, {}, Access::local}));
   nic->memory_id_ = registered.id;
-  for (std::uint32_t slot = 0; slot < slots; ++slot) {
-    nic->free_.push_back(slot);
-    const Status posted = nic->provider_->post_receive(nic->range(slots + slot), slots + slot);
+  for (std::uint32_t slot = slots; slot-- > 0;) nic->free_.push_back(slot);
+  for (std::uint32_t slot = slots; slot < slots + receives; ++slot) {
+    const Status posted = nic->provider_->post_receive(nic->range(slot), slot);
     if (!posted.ok())
-      return make_error(posted.code, "{} took {} of {} receives", nic->provider_->info().name, slot, slots);
+      return make_error(posted.code, "{} took {} of {} receives", nic->provider_->info().name, slot - slots,
+                        receives);
   }
   return nic;
 }
 
-std::optional<std::uint32_t> Nic::take_slot() {
-  if (free_.empty()) return std::nullopt;
+std::optional<std::uint32_t> Nic::take_slot(std::size_t taken) {
+  if (free_.empty() || taken > free_.size() / 8) return std::nullopt;
   const std::uint32_t slot = free_.back();
   free_.pop_back();
   return slot;
@@ -31,13 +31,13 @@ std::optional<std::uint32_t> Nic::take_slot() {
 LocalRange Nic::put(std::uint32_t slot, std::string_view message) {
   LocalRange at = range(slot);
   at.bytes = message.size();
-  std::copy(message.begin(), message.end(), memory_.data() + at.offset);
+  std::copy(message.begin(), message.end(), memory_.get() + at.offset);
   return at;
 }
 
 std::string Nic::received(std::uint64_t token, std::uint64_t bytes) {
   const LocalRange at = range(token);
-  std::string message(memory_.data() + at.offset, std::min(bytes, at.bytes));
+  std::string message(memory_.get() + at.offset, std::min(bytes, at.bytes));
   // A NIC that refuses its own receive again is down, and its peers are lost.
   static_cast<void>(provider_->post_receive(at, token));
   return message;

@@ -20,7 +20,8 @@ namespace headrace::rail {
 /// Not thread-safe: the engine's worker uses it.
 class Nic {
  public:
-  static constexpr std::uint32_t slots = 64;  ///< for sending, and as many for receiving
+  static constexpr std::uint32_t slots = 512;    ///< for sending
+  static constexpr std::uint32_t receives = 64;  ///< that are posted
 
   ///   errors  those of the provider
   static Result<std::unique_ptr<Nic>> open(std::unique_ptr<Provider> provider);
@@ -31,8 +32,9 @@ class Nic {
 
   [[nodiscard]] Provider& provider() { return *provider_; }
 
-  /// Room for a message; none: all are on their way.
-  [[nodiscard]] std::optional<std::uint32_t> take_slot();
+  /// Room for a message of a rail that has `taken` already. None: it has its share, which is smaller the
+  /// fewer are free. A peer that takes no messages so leaves room for those to others.
+  [[nodiscard]] std::optional<std::uint32_t> take_slot(std::size_t taken);
   [[nodiscard]] std::size_t free_slots() const { return free_.size(); }
   void give_back(std::uint32_t slot) { free_.push_back(slot); }
   [[nodiscard]] LocalRange put(std::uint32_t slot, std::string_view message);
@@ -46,7 +48,9 @@ class Nic {
   }
 
   std::unique_ptr<Provider> provider_;
-  std::vector<char> memory_ = std::vector<char>(2 * slots * max_link_message_bytes);
+  // Not filled, so that slots that are never used take no memory.
+  static constexpr std::size_t memory_bytes = (slots + receives) * max_link_message_bytes;
+  std::unique_ptr<char[]> memory_{new char[memory_bytes]};
   MemoryId memory_id_{};
   std::vector<std::uint32_t> free_;
 };

@@ -88,7 +88,7 @@ struct ProviderInfo {
   std::uint64_t bits_per_second = 0;    ///< of the link; 0: unknown
   std::uint32_t max_moves = 0;          ///< of one write or read
   std::uint32_t moves_with_mark = 0;    ///< a write with a mark and more moves than that costs a round trip
-  std::uint32_t max_posts = 0;          ///< that have not ended; beyond it a post answers would_block
+  std::uint32_t max_posts = 0;          ///< to one peer at least, that have not ended; beyond it would_block
   std::uint32_t marks_in_flight = 0;    ///< that all peers together may have under way to this NIC
   std::uint32_t max_message_bytes = 0;  ///< at least 4096
   bool gpu_memory = false;

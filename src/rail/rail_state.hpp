@@ -51,6 +51,7 @@ struct Rail {
 
   std::map<std::uint64_t, Flight> flights;  ///< by token, hence by age
   std::uint64_t bytes = 0;                  ///< of them
+  std::size_t slots = 0;                    ///< of the NIC's pool that they hold
   bool full = false;                        ///< its NIC took no more in this pass
   std::vector<Piece> unfinished;            ///< of a rail that died: whether they were placed is unknown
 

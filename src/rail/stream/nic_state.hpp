@@ -12,7 +12,7 @@
 
 namespace headrace::rail::stream {
 
-inline constexpr std::uint32_t max_posts = 256;
+inline constexpr std::uint32_t max_posts = 256;  // to one peer
 
 struct Receive {
   LocalRange room;
@@ -28,7 +28,6 @@ struct NicState {
   std::uint64_t life = 0;
   std::deque<Receive> receives;
   std::deque<Event> events;  // that `poll` has not given yet
-  std::uint32_t posts = 0;   // that have not ended
 };
 
 }  // namespace headrace::rail::stream

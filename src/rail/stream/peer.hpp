@@ -85,7 +85,7 @@ class Peer final : FrameReader::Handler {
   /// The same, without `lost`; then `dropped`.
   void drop();
 
-  // What the user posts. The NIC has looked at the count of posts.
+  // What the user posts. A peer that ends nothing fills its own count alone.
   Result<RemoteId> load(std::string_view key);
   void unload(RemoteId memory) { loaded_.erase(static_cast<std::uint32_t>(memory)); }
   Status write(const Write& write);

@@ -41,11 +41,10 @@ Status Peer::look_at(std::span<const Move> moves, Moves& looked) const {
     looked.gpu = looked.gpu || memory->device || remote->second.gpu;
     looked.bytes += move.bytes;
   }
-  return state_.posts < max_posts ? Status{} : Status{Code::would_block};
+  return posts_.size() < max_posts ? Status{} : Status{Code::would_block};
 }
 
 std::uint64_t Peer::keep(Post post) {
-  ++state_.posts;
   posts_.emplace(next_post_, std::move(post));
   return next_post_++;
 }
@@ -121,7 +120,6 @@ void Peer::send_instead(std::map<std::uint64_t, Post>::iterator at) {
   if (at->second.gpu) return end_post(at, Code::not_supported);
   Post post = std::move(at->second);
   posts_.erase(at);
-  --state_.posts;
   Moves moves{std::move(post.local), std::move(post.remote)};
   for (const Range& range : moves.local) moves.bytes += range.length;
   send_write(post.token, std::move(moves), post.mark);
@@ -147,7 +145,7 @@ Status Peer::message(const LocalRange& bytes, std::uint64_t token) {
   const Range local{static_cast<std::uint32_t>(bytes.memory), bytes.offset, bytes.bytes};
   if (life_ != Life::usable) return {Code::peer_lost};
   if (bytes.bytes > max_message_bytes || !is_registered(local)) return {Code::invalid_argument};
-  if (state_.posts >= max_posts) return {Code::would_block};
+  if (posts_.size() >= max_posts) return {Code::would_block};
   const bool is_short = bytes.bytes <= max_short_message_bytes;
   OutFrame frame{.role = OutFrame::Role::post};
   frame.post = keep(
@@ -178,7 +176,6 @@ void Peer::finished(const OutFrame& frame) {
 void Peer::end_post(std::map<std::uint64_t, Post>::iterator at, Code code) {
   say({.kind = Event::Kind::ended, .token = at->second.token, .status = {code}});
   posts_.erase(at);
-  --state_.posts;
 }
 
 }  // namespace headrace::rail::stream

@@ -150,5 +150,35 @@ TEST_F(RailMessageLies, a_canceled_message_that_the_peer_does_not_give_back_lose
   EXPECT_NE(side_.sends.at(1).second.find("did not give a canceled message back"), std::string::npos);
 }
 
+TEST_F(RailMessageLies, a_peer_that_takes_no_messages_does_not_keep_those_to_others_back) {
+  headrace_side_v1 no_pages{};
+  no_pages.struct_size = sizeof no_pages;
+  std::vector<std::unique_ptr<Request>> counts;
+  for (std::uint32_t i = 0; i < 200; ++i) {  // each is told by a message, and the liar takes 32
+    headrace_prepare_v1 nothing{};
+    nothing.struct_size = sizeof nothing;
+    nothing.local = nothing.remote = &no_pages;
+    nothing.op = HEADRACE_WRITE;
+    counts.push_back(std::make_unique<Request>(nothing));
+    PostPlan plan;
+    plan.counted = CountedAt{0, i, 1};
+    ASSERT_TRUE(side_.link->post(*counts.back(), plan).ok());
+  }
+  for (int i = 0; i < 100; ++i) step();
+
+  Side other;
+  std::vector<std::unique_ptr<Provider>> providers;
+  providers.push_back(net_.open("other"));
+  other.engine = std::move(*Engine::open(std::move(providers), other, clock_));
+  ASSERT_TRUE(other.engine->post_receive({}).ok());
+  const auto before_ns = net_.now_ns();
+  auto link = side_.engine->connect(other.engine->address());
+  ASSERT_TRUE(link && (*link)->send({}).ok());
+  EXPECT_TRUE(until([&] { return other.engine->poll(), !other.receives.empty(); }));
+  EXPECT_LT(net_.now_ns() - before_ns, 200'000'000U);
+  EXPECT_TRUE(side_.why_lost.empty()) << "it was not to be helped by the end of the liar's link";
+  side_.engine.reset();
+}
+
 }  // namespace
 }  // namespace headrace::rail

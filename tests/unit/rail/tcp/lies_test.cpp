@@ -214,6 +214,18 @@ TEST_F(TcpLies, an_end_before_the_post_has_left_or_moved_anything_ends_the_peer)
   EXPECT_EQ(find(Kind::ended)->status.code, Code::peer_lost);
 }
 
+TEST_F(TcpLies, a_peer_that_ends_no_post_leaves_room_for_posts_to_others) {
+  const auto liar = join();
+  std::uint64_t token = 0;
+  while (nic_->post_write({peer_, {}, 7, ++token}).ok()) ASSERT_LE(token, nic_->info().max_posts);
+  EXPECT_EQ(nic_->post_write({peer_, {}, 7, token}).code, Code::would_block);
+
+  events_.clear();
+  const auto other = join();
+  EXPECT_TRUE(nic_->post_write({peer_, {}, 7, ++token}).ok());
+  EXPECT_TRUE(nic_->post_message(peer_, {registered_.id, 0, 10}, ++token).ok());
+}
+
 TEST_F(TcpLies, garbage_and_hellos_for_another_life_make_no_peer) {
   Liar garbage(nic_->address());
   garbage.say(std::string(100, 'g'));
