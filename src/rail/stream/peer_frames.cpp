@@ -324,6 +324,9 @@ Result<void> Peer::ended(const FrameHeader& header) {
   if (at == posts_.end()) return lie(header.post, "there is no such post");
   const auto code = static_cast<Code>(header.value);
   if (!at->second.sent) return lie(header.post, "it ends before all of it has left");
+  const bool is_message = at->second.type == FrameType::offer;
+  if (code == (is_message ? Code::not_found : Code::invalid_argument))
+    return lie(header.post, fmt::format("such a post does not end with code {}", header.value));
   if (at->second.lent && !at->second.done) return lie(header.post, "it ends while its bytes are copied");
   if (code == Code::ok && !at->second.done) return lie(header.post, "it ends well, and nothing has moved");
   if (code == Code::not_supported) {

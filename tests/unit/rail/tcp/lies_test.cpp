@@ -226,6 +226,24 @@ TEST_F(TcpLies, a_peer_that_ends_no_post_leaves_room_for_posts_to_others) {
   EXPECT_TRUE(nic_->post_message(peer_, {registered_.id, 0, 10}, ++token).ok());
 }
 
+TEST_F(TcpLies, an_end_with_the_code_of_another_kind_of_post_ends_the_peer) {
+  const auto expect_lost_by = [this](Code code, const std::function<Status()>& post) {
+    events_.clear();
+    const auto liar = join();
+    ASSERT_TRUE(post().ok());
+    ASSERT_TRUE(until([&] { return !liar->closed() && liar->heard.size() > hello_head_bytes; }));
+    liar->say(encode({.type = FrameType::end, .post = 1, .value = code_value(code)}));
+    ASSERT_TRUE(until([&] { return find(Kind::lost) != nullptr; }));
+    EXPECT_EQ(find(Kind::lost)->status.code, Code::corrupt);
+    EXPECT_NE(find(Kind::lost)->text.find("such a post does not end with"), std::string::npos);
+    EXPECT_EQ(find(Kind::ended)->status.code, Code::peer_lost);
+    nic_->drop_peer(peer_);
+  };
+  // The engine would say such a message again, without end.
+  expect_lost_by(Code::not_found, [&] { return nic_->post_message(peer_, {registered_.id, 0, 10}, 1); });
+  expect_lost_by(Code::invalid_argument, [&] { return nic_->post_write({peer_, {}, 7, 1}); });
+}
+
 TEST_F(TcpLies, garbage_and_hellos_for_another_life_make_no_peer) {
   Liar garbage(nic_->address());
   garbage.say(std::string(100, 'g'));
