@@ -33,7 +33,6 @@ Peer::~Peer() { close(); }
 void Peer::close() {
   if (stream_ == nullptr) return;
   stream_.reset();
-  for (const auto& [post, taken] : taken_) state_.receives.push_front(taken.receive);
   taken_.clear();
   offers_.clear();
   fetches_.clear();

@@ -109,11 +109,7 @@ class Peer final : FrameReader::Handler {
   struct Offer {
     std::uint64_t post = 0;
     std::uint32_t bytes = 0;
-    std::string short_message;
-  };
-  struct Taken {
-    Receive receive;
-    std::uint32_t bytes = 0;
+    std::string message;  // empty: a long one, which has not come
   };
 
   // Greeting.
@@ -144,12 +140,12 @@ class Peer final : FrameReader::Handler {
   [[nodiscard]] bool is_of_gpu(const RangeCursor& cursor, const std::vector<Source>& sources) const;
   Result<void> end_data(const FrameHeader& header, bool refused);
   Result<void> end_offer(const FrameHeader& header, std::string_view kept);
-  Result<void> end_message(const FrameHeader& header, bool refused);
+  void end_message(const FrameHeader& header, std::string_view kept);
   Result<void> taken(const FrameHeader& header);
   Result<void> ended(const FrameHeader& header);
   void answer(std::uint64_t post, Code code);
   void send_answer(FrameHeader header);
-  bool deliver_short(const Offer& offer, const Receive& receive);
+  bool deliver(const Offer& offer, const Receive& receive);
   void say_received(const Receive& receive, std::uint32_t bytes);
 
   // Posts.
@@ -198,7 +194,7 @@ class Peer final : FrameReader::Handler {
   std::deque<Fetch> fetches_;                         // the first one is under way
   std::map<std::uint64_t, std::vector<Range>> lent_;  // by post: what the peer copies
   std::deque<Offer> offers_;                          // without a receive
-  std::map<std::uint64_t, Taken> taken_;
+  std::map<std::uint64_t, std::uint32_t> taken_;      // by post: bytes that are to come
 };
 
 }  // namespace headrace::rail::stream

@@ -12,7 +12,7 @@ namespace {
 
 // A peer has at most `max_posts` posts that have not ended. Each makes two answers at most.
 constexpr std::size_t most_answers = 4UL * max_posts;
-// Receives that wait for one peer's bytes: one that stalls must not keep them all.
+// Messages of one peer that were asked for and have not come.
 constexpr std::size_t most_taken = 4;
 
 Range range_of(const LocalRange& room, std::uint64_t bytes) {
@@ -59,7 +59,8 @@ Result<void> Peer::end(const FrameHeader& header, std::string_view kept, bool re
     case FrameType::take:
       return taken(header);
     case FrameType::message:
-      return end_message(header, refused);
+      end_message(header, kept);
+      return {};
     case FrameType::end:
       return ended(header);
     case FrameType::fetch:
@@ -203,30 +204,30 @@ Result<void> Peer::end_offer(const FrameHeader& header, std::string_view kept) {
   return {};
 }
 
+/// A long message is asked for when there is a receive, and gets one when it has come: a peer that stalls
+/// must not keep receives from others.
 bool Peer::serve_offer() {
   if (life_ != Life::usable || offers_.empty() || state_.receives.empty()) return false;
-  const Receive receive = state_.receives.front();
-  const bool is_short = !offers_.front().short_message.empty();
-  const bool fits = offers_.front().bytes <= receive.room.bytes;
-  if (fits && !is_short && taken_.size() >= most_taken) return false;
+  const bool has_come = !offers_.front().message.empty();
+  const bool fits = offers_.front().bytes <= state_.receives.front().room.bytes;
+  if (fits && !has_come && taken_.size() >= most_taken) return false;
   const Offer offer = std::move(offers_.front());
   offers_.pop_front();
   if (!fits) {
     answer(offer.post, Code::invalid_argument);
-    return true;
+  } else if (has_come) {
+    const Receive receive = state_.receives.front();
+    state_.receives.pop_front();
+    if (deliver(offer, receive)) answer(offer.post, Code::ok);
+  } else {
+    taken_.emplace(offer.post, offer.bytes);
+    send_answer({.type = FrameType::take, .post = offer.post});
   }
-  state_.receives.pop_front();
-  if (is_short) {
-    if (deliver_short(offer, receive)) answer(offer.post, Code::ok);
-    return true;
-  }
-  taken_.emplace(offer.post, Taken{receive, offer.bytes});
-  send_answer({.type = FrameType::take, .post = offer.post});
   return true;
 }
 
 /// False: the receive's memory is not registered any more. The offer waits for another receive.
-bool Peer::deliver_short(const Offer& offer, const Receive& receive) {
+bool Peer::deliver(const Offer& offer, const Receive& receive) {
   {
     Memories::View view(state_.memories);
     std::byte* const room = view.find(range_of(receive.room, offer.bytes), Access::local);
@@ -235,7 +236,7 @@ bool Peer::deliver_short(const Offer& offer, const Receive& receive) {
       return false;
     }
     const PeerMemoryAccess access;
-    std::memcpy(room, offer.short_message.data(), offer.bytes);
+    std::memcpy(room, offer.message.data(), offer.bytes);
   }
   say_received(receive, offer.bytes);
   return true;
@@ -244,21 +245,18 @@ bool Peer::deliver_short(const Offer& offer, const Receive& receive) {
 Result<void> Peer::begin_message(const FrameHeader& header) {
   const auto at = taken_.find(header.post);
   if (at == taken_.end()) return lie(header.post, "no receive was given to this message");
-  if (header.payload != at->second.bytes)
+  if (header.payload != at->second)
     return lie(header.post,
-               fmt::format("a message of {} bytes was offered, {} come", at->second.bytes, header.payload));
-  reader_.place(RangeCursor({range_of(at->second.receive.room, header.payload)}, Access::local));
+               fmt::format("a message of {} bytes was offered, {} come", at->second, header.payload));
+  reader_.keep();
   return {};
 }
 
-Result<void> Peer::end_message(const FrameHeader& header, bool refused) {
-  if (refused) return make_error(Code::internal, "memory of a receive was deregistered before its end");
-  const auto at = taken_.find(header.post);
-  const Taken taken = at->second;
-  taken_.erase(at);
-  say_received(taken.receive, taken.bytes);
-  answer(header.post, Code::ok);
-  return {};
+void Peer::end_message(const FrameHeader& header, std::string_view kept) {
+  const auto taken = taken_.extract(header.post);
+  offers_.push_front({header.post, taken.mapped(), std::string(kept)});
+  while (serve_offer()) {
+  }
 }
 
 void Peer::say_received(const Receive& receive, std::uint32_t bytes) {
@@ -324,11 +322,11 @@ Result<void> Peer::ended(const FrameHeader& header) {
   if (at == posts_.end()) return lie(header.post, "there is no such post");
   const auto code = static_cast<Code>(header.value);
   if (!at->second.sent) return lie(header.post, "it ends before all of it has left");
+  if (at->second.lent && !at->second.done) return lie(header.post, "it ends while its bytes are copied");
+  if (code == Code::ok && !at->second.done) return lie(header.post, "it ends well, and nothing has moved");
   const bool is_message = at->second.type == FrameType::offer;
   if (code == (is_message ? Code::not_found : Code::invalid_argument))
     return lie(header.post, fmt::format("such a post does not end with code {}", header.value));
-  if (at->second.lent && !at->second.done) return lie(header.post, "it ends while its bytes are copied");
-  if (code == Code::ok && !at->second.done) return lie(header.post, "it ends well, and nothing has moved");
   if (code == Code::not_supported) {
     if (at->second.type == FrameType::fetch) {
       send_instead(at);

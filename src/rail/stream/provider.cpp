@@ -104,7 +104,6 @@ void StreamProvider::drop_peer(PeerId peer) {
   if (found == nullptr) return;
   found->drop();
   peers_.erase(peer);
-  serve_offers();  // receives may have come back
 }
 
 Result<RemoteId> StreamProvider::load_memory(PeerId peer, std::string_view key) {
@@ -171,7 +170,6 @@ std::size_t StreamProvider::poll(std::span<Event> events) {
     if (slept || !greeting_.empty() || must_ask_system()) take_events();
     look_at_peers(slept);
     look_at_time();
-    serve_offers();  // a peer that was lost gives its receives back
     flush_all();
   }
   std::size_t count = 0;

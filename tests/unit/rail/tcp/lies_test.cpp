@@ -185,7 +185,7 @@ TEST_F(TcpLies, numbers_of_posts_that_do_not_rise_end_the_peer) {
       1);
 }
 
-TEST_F(TcpLies, a_message_of_another_length_than_its_offer_ends_the_peer_and_gives_the_receive_back) {
+TEST_F(TcpLies, a_message_of_another_length_than_its_offer_ends_the_peer_and_leaves_the_receive) {
   ASSERT_TRUE(nic_->post_receive({registered_.id, 0, 5000}, 3).ok());
   for (int round = 0; round < 2; ++round) {
     events_.clear();
@@ -198,6 +198,34 @@ TEST_F(TcpLies, a_message_of_another_length_than_its_offer_ends_the_peer_and_giv
     EXPECT_EQ(find(Kind::received), nullptr);
     nic_->drop_peer(peer_);
   }
+}
+
+TEST_F(TcpLies, a_message_that_stalls_keeps_no_receive_from_those_of_other_peers) {
+  ASSERT_TRUE(nic_->post_receive({registered_.id, 0, 5000}, 3).ok());
+  const auto stalls = join();
+  stalls->say(encode({.type = FrameType::offer, .post = 1, .value = 1000}));
+  ASSERT_TRUE(until([&] { return !stalls->closed() && stalls->last_frame().type == FrameType::take; }));
+  const auto ended = [&](Liar& peer, std::uint64_t token) {
+    return until([&] {
+      const Event* const received = find(Kind::received);
+      return !peer.closed() && peer.last_frame().type == FrameType::end && received != nullptr &&
+             received->token == token;
+    });
+  };
+  events_.clear();
+  const auto other = join();
+  other->say(encode({.type = FrameType::offer, .post = 1, .payload = 2, .value = 2}) + "hi");
+  ASSERT_TRUE(ended(*other, 3));
+  EXPECT_EQ(std::string(memory_.data(), 2), "hi");
+
+  events_.clear();
+  stalls->say(encode({.type = FrameType::message, .post = 1, .payload = 1000}) + std::string(1000, 'l'));
+  for (int i = 0; i < 20; ++i) poll();
+  EXPECT_EQ(find(Kind::received), nullptr) << "it waits for a receive, too";
+  ASSERT_TRUE(nic_->post_receive({registered_.id, 5000, 5000}, 4).ok());
+  ASSERT_TRUE(ended(*stalls, 4));
+  EXPECT_EQ(std::string(memory_.data() + 5000, 1000), std::string(1000, 'l'));
+  EXPECT_EQ(find(Kind::received)->bytes, 1000U);
 }
 
 TEST_F(TcpLies, an_end_before_the_post_has_left_or_moved_anything_ends_the_peer) {
