@@ -24,7 +24,17 @@ std::uint64_t open_descriptors(const UniqueFd& fresh) {
   return static_cast<std::uint64_t>(fresh.get());
 }
 
+std::uint64_t left_beside(const UniqueFd& fresh, std::uint64_t most) {
+  const std::uint64_t open = open_descriptors(fresh);
+  return most > open ? most - open : 0;
+}
+
 }  // namespace
+
+std::uint64_t descriptors_left() {
+  const UniqueFd fresh(::eventfd(0, EFD_CLOEXEC));
+  return fresh ? left_beside(fresh, most_descriptors()) : 0;
+}
 
 DescriptorReserve::DescriptorReserve(std::string agent, std::uint64_t kept)
     : agent_(std::move(agent)), kept_(kept) {
@@ -44,8 +54,7 @@ Result<void> DescriptorReserve::check() const {
                       "agent {} has no file descriptors left (ulimit -n {}): close some there, or raise its "
                       "limit",
                       agent_, most);
-  const std::uint64_t open = open_descriptors(fresh);
-  const std::uint64_t left = most > open ? most - open : 0;
+  const std::uint64_t left = left_beside(fresh, most);
   if (left >= kept_) return {};
   return make_error(Code::exhausted,
                     "agent {} has {} file descriptor{} left (ulimit -n {}) and keeps {} for the rest of its "

@@ -13,6 +13,9 @@
 
 namespace headrace {
 
+/// How many more this process may open.
+[[nodiscard]] std::uint64_t descriptors_left();
+
 /// Of one listener, and of those who connect beside it.
 ///   threads  `accept` and `refill`: the listener's; the others any
 class DescriptorReserve {

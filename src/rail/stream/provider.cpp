@@ -2,6 +2,7 @@
 #include "rail/stream/provider.hpp"
 
 #include "base/clock.hpp"
+#include "base/descriptor_reserve.hpp"
 
 #include <sys/timerfd.h>
 
@@ -95,6 +96,11 @@ Result<PeerId> StreamProvider::add_peer(std::string_view address, std::string_vi
   if (hello.size() > max_hello_text_bytes)
     return make_error(Code::invalid_argument, "a hello of {} bytes, at most {} are allowed", hello.size(),
                       max_hello_text_bytes);
+  if (descriptors_left() < options_.kept_descriptors)
+    return make_error(Code::exhausted,
+                      "fewer than {} file descriptors are left, which stay free for the rest of the process: "
+                      "raise its limit (ulimit -n)",
+                      options_.kept_descriptors);
   HEADRACE_TRY(reached, reach(address));
   return make_peer(Peer::Role::added, std::move(reached), hello);
 }
@@ -219,6 +225,7 @@ void StreamProvider::accept_strangers() {
       if (made.code() != Code::would_block) pause_listening();
       return;
     }
+    if (descriptors_left() < options_.kept_descriptors) return pause_listening();  // closes it
     make_peer(Peer::Role::stranger, std::move(*made));
     limit_strangers();
   }

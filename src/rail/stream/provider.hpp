@@ -24,6 +24,8 @@ namespace headrace::rail::stream {
 struct Options {
   std::chrono::nanoseconds hello_timeout = std::chrono::seconds(5);  ///< of a peer and of a stranger
   std::size_t most_strangers = 64;  ///< that have not said hello; one more, and the oldest is closed
+  /// Peers take no descriptor of the process when fewer are left: it has other uses for them.
+  std::uint64_t kept_descriptors = 64;
 };
 
 class StreamProvider : public Provider {

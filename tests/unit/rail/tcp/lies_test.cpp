@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tcp NIC and peers that lie: each is reset or refused by name, and an honest peer beside them goes on.
 #include "base/clock.hpp"
+#include "base/descriptor_reserve.hpp"
 #include "rail/stream/frame.hpp"
 #include "rail/stream/hello.hpp"
 #include "rail/tcp/address.hpp"
@@ -295,6 +296,26 @@ TEST_F(TcpLies, strangers_that_say_nothing_are_closed_in_time_and_their_number_i
   open({.hello_timeout = std::chrono::milliseconds(5)});
   Liar quiet(nic_->address());
   ASSERT_TRUE(until([&] { return quiet.closed(); }));
+}
+
+TEST_F(TcpLies, peers_leave_the_process_some_descriptors_whatever_they_say) {
+  const std::uint64_t left = descriptors_left();
+  open({.kept_descriptors = left - 10});  // the NIC, the sockets here and a few peers fit
+  std::vector<std::unique_ptr<Liar>> liars;
+  const auto refused = [&] {
+    return std::any_of(liars.begin(), liars.end(), [](const auto& each) { return each->closed(); });
+  };
+  while (liars.size() < 10 && !refused()) {
+    liars.push_back(std::make_unique<Liar>(nic_->address()));
+    liars.back()->say_hello();
+    for (int i = 0; i < 20; ++i) poll();
+  }
+  EXPECT_TRUE(until(refused));
+  const auto added = nic_->add_peer(nic_->address(), "hello");
+  EXPECT_EQ(added.code(), Code::exhausted);
+
+  liars.clear();
+  ASSERT_TRUE(until([&] { return find(Kind::lost) != nullptr; }));
 }
 
 TEST_F(TcpLies, a_peer_that_answers_no_hello_is_lost_in_time) {
