@@ -9,6 +9,12 @@
 #include <utility>
 
 namespace headrace::rail {
+namespace {
+
+// Of one NIC, in one pass: peers that never pause leave other NICs, posts and deadlines their turn.
+constexpr std::size_t polls_at_once = 64;
+
+}  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::open(std::vector<std::unique_ptr<Provider>> providers,
                                              EngineEvents& events, const Clock& clock,
@@ -141,9 +147,10 @@ std::size_t Engine::poll() {
   std::size_t all = 0;
   std::array<Event, 32> events;
   for (std::uint32_t nic = 0; nic < nics_.size(); ++nic) {
-    for (std::size_t count = events.size(); count == events.size(); all += count) {
+    std::size_t count = events.size();
+    for (std::size_t i = 0; i < polls_at_once && count == events.size(); ++i, all += count) {
       count = nics_[nic]->provider().poll(events);
-      for (std::size_t i = 0; i < count; ++i) take(nic, events[i], now_ns);
+      for (std::size_t at = 0; at < count; ++at) take(nic, events[at], now_ns);
     }
   }
   match_messages();
