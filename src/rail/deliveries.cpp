@@ -132,7 +132,8 @@ Result<void> Deliveries::read_ended(const Request& read, Status status) {
   const bool canceled = status.code == Code::canceled;
   const bool refused = status.code == Code::not_found || status.code == Code::corrupt;
   close(id, slot, canceled ? Code::canceled : Code::backend_failed);
-  if (refused || link_.lost()) {
+  // A peer may send from memory that no NIC here reaches: that must not use up receives of other peers.
+  if (refused || status.code == Code::not_supported || link_.lost()) {
     receives_.give_back(reading->posted);  // the message has not come, so it is still free
   } else {
     tell(*reading, 0, status);

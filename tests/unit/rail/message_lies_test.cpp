@@ -112,6 +112,18 @@ TEST_F(RailMessageLies, a_damaged_key_is_corrupt) {
   expect_loss("cannot be read");
 }
 
+TEST_F(RailMessageLies, a_message_that_no_NIC_reaches_leaves_the_receive_to_the_next_one) {
+  ASSERT_TRUE(side_.engine->post_receive({&receives_, 0, 100, 5}).ok());
+  say(Offer{1, 100, "", {std::string(no_key)}});
+  for (int i = 0; i < 50; ++i) step();
+  EXPECT_TRUE(side_.receives.empty()) << "the receive was ended by a peer";
+  say(Offer{2, 1, "m", {}});
+  ASSERT_TRUE(until([&] { return !side_.receives.empty(); }));
+  EXPECT_TRUE(side_.receives[0].status.ok());
+  EXPECT_EQ(room_[0], 'm');
+  EXPECT_TRUE(side_.why_lost.empty());
+}
+
 TEST_F(RailMessageLies, an_answer_to_a_message_that_was_not_offered_is_corrupt) {
   ASSERT_TRUE(side_.link->send({&receives_, 0, 10, 1}).ok());
   side_.engine->poll();
