@@ -37,6 +37,8 @@ struct LinkOptions {
   std::chrono::nanoseconds heartbeat = std::chrono::seconds(2);
   std::chrono::nanoseconds silent_after =
       std::chrono::seconds(5);  ///< a rail is dead over which nothing came
+  /// Of this side. A peer may ask for answers and take none: one for which more wait loses the link.
+  std::size_t most_waiting_messages = 65536;
 };
 
 class Link;

@@ -12,6 +12,10 @@ void Link::pump(std::uint64_t now_ns) {
   if (lost_) return;
   sends_.offer(outgoing_);
   deliveries_.answer(outgoing_);
+  if (outgoing_.size() > options_.most_waiting_messages)
+    return end_with(
+        make_error(Code::peer_lost, "the peer takes no messages, and {} wait for it", outgoing_.size()),
+        now_ns);
   tell_sent();
   near_ = std::any_of(rails_.begin(), rails_.end(), [&](const Rail& rail) {
     return rail.life == Rail::Life::live && nics_[rail.nic]->provider().info().near;
@@ -240,11 +244,11 @@ bool Link::post_message(Rail& rail, const std::string& bytes, std::uint64_t now_
     return false;
   }
   rail.flights.emplace(token, Flight{{}, bytes, *slot, now_ns});
+  ++rail.slots;
   rail.heartbeat->spoke_at(now_ns);
   return true;
 }
 
-  ++rail.slots;
 // ------------------------------------------------------------------ ends
 
 void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
@@ -256,11 +260,11 @@ void Link::ended(Rail& rail, const Event& event, std::uint64_t now_ns) {
   const bool rail_failed = !event.status.ok() && event.status.code != Code::not_found;
   if (piece.request == nullptr) {
     nics_[rail.nic]->give_back(flight.mapped().slot);
+    --rail.slots;
     if (!event.status.ok() && !flight.mapped().is_beat)
       outgoing_.push_front(std::move(flight.mapped().message));
   } else if (rail_failed) {
     rail.unfinished.push_back(piece);
-    --rail.slots;
   } else {
     piece_ended(piece, event.status, rail);
   }

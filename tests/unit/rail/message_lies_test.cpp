@@ -17,11 +17,12 @@ using namespace test_engines;
 /// A NIC that says what the test says, and answers nothing, against an engine with one NIC.
 class RailMessageLies : public testing::Test {
  protected:
-  RailMessageLies() : clock_(net_), liar_(net_.open("liar")), memory_(1 << 16), room_(1 << 16) {
+  explicit RailMessageLies(const LinkOptions& options = {})
+      : clock_(net_), liar_(net_.open("liar")), memory_(1 << 16), room_(1 << 16) {
     std::vector<std::unique_ptr<Provider>> providers;
     providers.push_back(net_.open("honest"));
     const std::string address = providers[0]->address();
-    side_.engine = std::move(*Engine::open(std::move(providers), side_, clock_));
+    side_.engine = std::move(*Engine::open(std::move(providers), side_, clock_, options));
     auto registered = liar_->register_memory(
         {reinterpret_cast<std::uintptr_t>(memory_.data()), memory_.size(), {}, Access::peers_read});
     id_ = registered->id;
@@ -122,6 +123,24 @@ TEST_F(RailMessageLies, a_message_that_no_NIC_reaches_leaves_the_receive_to_the_
   EXPECT_TRUE(side_.receives[0].status.ok());
   EXPECT_EQ(room_[0], 'm');
   EXPECT_TRUE(side_.why_lost.empty());
+}
+
+class RailMessageFlood : public RailMessageLies {
+ protected:
+  RailMessageFlood() : RailMessageLies({.most_waiting_messages = 100}) {}
+};
+
+TEST_F(RailMessageFlood, a_peer_that_asks_for_answers_and_takes_none_loses_the_link) {
+  say(Offer{1, 101, std::string(101, 'm'), {}});
+  ASSERT_TRUE(side_.engine->post_receive({&receives_, 0, 100, 5}).ok());  // too short: the answer is done
+  for (int i = 0; i < 50; ++i) step();
+  for (int i = 0; i < 20'000 && side_.why_lost.empty(); ++i) {
+    const std::string bytes = encode(Offer{1, 101, std::string(101, 'm'), {}});
+    std::copy(bytes.begin(), bytes.end(), memory_.begin());
+    static_cast<void>(liar_->post_message(peer_, {id_, 0, bytes.size()}, 1));  // as many as its NIC takes
+    step();
+  }
+  EXPECT_NE(side_.why_lost.find("takes no messages"), std::string::npos) << side_.why_lost;
 }
 
 TEST_F(RailMessageLies, an_answer_to_a_message_that_was_not_offered_is_corrupt) {
