@@ -4,9 +4,11 @@
 
 #include "rail/message.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 namespace headrace::rail {
@@ -22,7 +24,7 @@ class Receives {
 
   /// False: there are too many.
   bool add(const Receive& receive) {
-    if (count_ >= most) return false;
+    if (size() >= most) return false;
     give_back({receive, next_order_++});
     return true;
   }
@@ -38,41 +40,52 @@ class Receives {
     const auto of_link = by_link_.find(taken.receive.from);
     of_link->second.erase(taken.order);
     if (of_link->second.empty()) by_link_.erase(of_link);
-    --count_;
+    forget_token(taken);
     return taken;
   }
   /// To its old place.
   void give_back(const Posted& posted) {
     by_link_[posted.receive.from].emplace(posted.order, posted);
-    ++count_;
+    by_token_.emplace(posted.receive.token, Place{posted.receive.from, posted.order});
   }
   std::optional<Receive> remove(std::uint64_t token) {
-    for (const auto& [link, receives] : by_link_)
-      for (const auto& [order, posted] : receives)
-        if (posted.receive.token == token) return take(posted).receive;
-    return std::nullopt;
+    const auto found = by_token_.find(token);
+    if (found == by_token_.end()) return std::nullopt;
+    const Place place = found->second;
+    return take(by_link_.at(place.link).at(place.order)).receive;
   }
   /// Those that wait for this link alone.
   std::vector<Receive> remove_all_of(const Link& link) {
     std::vector<Receive> removed;
     if (const auto found = by_link_.find(&link); found != by_link_.end()) {
-      for (const auto& [order, posted] : found->second) removed.push_back(posted.receive);
-      count_ -= found->second.size();
+      for (const auto& [order, posted] : found->second) {
+        removed.push_back(posted.receive);
+        forget_token(posted);
+      }
       by_link_.erase(found);
     }
     return removed;
   }
-  [[nodiscard]] std::size_t size() const { return count_; }
+  [[nodiscard]] std::size_t size() const { return by_token_.size(); }
 
  private:
+  struct Place {
+    const Link* link = nullptr;
+    std::uint64_t order = 0;
+  };
+  void forget_token(const Posted& posted) {
+    const auto [first, end] = by_token_.equal_range(posted.receive.token);
+    by_token_.erase(
+        std::find_if(first, end, [&](const auto& each) { return each.second.order == posted.order; }));
+  }
   [[nodiscard]] const Posted* first_of(const Link* link) const {
     const auto found = by_link_.find(link);
     return found == by_link_.end() ? nullptr : &found->second.begin()->second;
   }
 
   std::map<const Link*, std::map<std::uint64_t, Posted>> by_link_;  // none is empty
+  std::unordered_multimap<std::uint64_t, Place> by_token_;  // a caller may cancel all of many thousands
   std::uint64_t next_order_ = 1;
-  std::size_t count_ = 0;
 };
 
 }  // namespace headrace::rail
