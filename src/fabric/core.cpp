@@ -194,21 +194,22 @@ Result<FabricMemory> Core::register_memory(const MemoryRange& range, FabricAcces
 
 Result<std::shared_ptr<Memory>> Core::own(const FabricMemory& memory) const {
   HEADRACE_TRY_VOID(usable());
-  return registered(memory);
+  HEADRACE_TRY(found, made_here(memory));
+  if (found->gone) return make_error(Code::not_found, "the memory was deregistered");
+  return found;
 }
 
-Result<std::shared_ptr<Memory>> Core::registered(const FabricMemory& memory) const {
+Result<std::shared_ptr<Memory>> Core::made_here(const FabricMemory& memory) const {
   if (!memory) return make_error(Code::invalid_argument, "the memory is empty: register some");
   if (memory.memory_->fabric != id_)
     return make_error(Code::invalid_argument, "the memory was registered with another fabric");
-  if (memory.memory_->gone) return make_error(Code::not_found, "the memory was deregistered");
   return memory.memory_;
 }
 
 Result<void> Core::deregister(const FabricMemory& memory) {
   if (forked()) return usable();
-  HEADRACE_TRY(found, registered(memory));  // also while the fabric closes: its NICs may still use the memory
-  if (found->gone.exchange(true)) return make_error(Code::not_found, "the memory was deregistered");
+  HEADRACE_TRY(found, made_here(memory));  // also while the fabric closes: its NICs may still use the memory
+  const bool was_gone = found->gone.exchange(true);
   Worker& worker = *workers_[found->group];
   auto quiet = std::make_shared<std::promise<void>>();
   const auto is_quiet = quiet->get_future();
@@ -220,6 +221,8 @@ Result<void> Core::deregister(const FabricMemory& memory) {
   } else {
     worker.wait_closed();  // then no NIC is left
   }
+  // Another thread may be at it: whatever this call returns, nothing touches the memory any more.
+  if (was_gone) return make_error(Code::not_found, "the memory was deregistered");
   return {};
 }
 

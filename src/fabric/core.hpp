@@ -114,7 +114,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<void> start(std::vector<OpenGroup> groups);
   [[nodiscard]] Result<void> usable() const;
   [[nodiscard]] Result<std::shared_ptr<Memory>> own(const FabricMemory& memory) const;
-  [[nodiscard]] Result<std::shared_ptr<Memory>> registered(const FabricMemory& memory) const;
+  [[nodiscard]] Result<std::shared_ptr<Memory>> made_here(const FabricMemory& memory) const;
   [[nodiscard]] Result<std::size_t> group_for(const rail::Memory& memory,
                                               std::optional<std::size_t> group) const;
   [[nodiscard]] Result<rail::PostPlan> plan_of(const FabricPost& post, std::size_t group, std::uint64_t pages,

@@ -5,7 +5,9 @@
 #include "unit/fabric/two_fabrics.hpp"
 
 #include <algorithm>
+#include <future>
 #include <optional>
+#include <set>
 
 namespace headrace::test_fabric {
 namespace {
@@ -177,6 +179,25 @@ TEST(FabricFaults, a_failure_is_not_told_while_another_network_card_still_writes
     source.reuse();
     EXPECT_FALSE(source.seen_at_target());
   }
+}
+
+TEST(FabricFaults, memory_that_two_threads_deregister_is_quiet_when_either_call_returns) {
+  FakeFabrics two;
+  two.net->set_faults({.shortest = 1us, .longest = 50ms});
+  const FabricWork work = two.write(0, 1 << 20);
+  for (int i = 0; i < 5; ++i) two.step();
+  const auto deregister = [&] {
+    auto done = two.here.deregister(two.here_block->memory);
+    EXPECT_TRUE(work.state() == RequestState::canceled) << "it still uses the memory";
+    return done.code();
+  };
+  auto one = std::async(std::launch::async, deregister);
+  auto other = std::async(std::launch::async, deregister);
+  const auto both = [&] {
+    return one.wait_for(0s) == std::future_status::ready && other.wait_for(0s) == std::future_status::ready;
+  };
+  EXPECT_TRUE(two.until(both));
+  EXPECT_EQ(std::set({one.get(), other.get()}), std::set({Code::ok, Code::not_found}));
 }
 
 TEST(FabricFaults, a_canceled_post_leaves_its_memory_quiet) {
