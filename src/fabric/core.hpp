@@ -96,6 +96,8 @@ class Core : public std::enable_shared_from_this<Core> {
   };
   Result<FabricWork> send(const FabricPeer& peer, const Room& from, const FabricPost& post);
   Result<FabricWork> receive(const Room& to, const FabricPost& post);
+  /// One of a receiver: it finds room, however many posts of the caller run.
+  Result<FabricWork> receive_again(const Room& to);
   Result<FabricReceiver> receive_all(std::size_t count, std::uint64_t bytes,
                                      std::function<void(std::span<const std::byte>)> received);
 
@@ -122,8 +124,10 @@ class Core : public std::enable_shared_from_this<Core> {
   [[nodiscard]] std::shared_ptr<Work> make_work(std::string what, std::uint64_t bytes, std::size_t group,
                                                 const FabricPost& post) const;
   Result<FabricWork> submit(const std::shared_ptr<Work>& work);
+  Result<FabricWork> push(const std::shared_ptr<Work>& work);
   Result<Part::Setup> range_part(const Ranges& ranges) const;
-  Result<FabricWork> submit_message(Part::Setup part, const Room& room, const FabricPost& post);
+  Result<std::shared_ptr<Work>> make_message(Part::Setup part, const Room& room,
+                                             const FabricPost& post) const;
 
   const std::shared_ptr<const Clock> clock_;
   const rail::LinkOptions links_;

@@ -94,13 +94,17 @@ std::shared_ptr<Work> Core::make_work(std::string what, std::uint64_t bytes, std
 }
 
 Result<FabricWork> Core::submit(const std::shared_ptr<Work>& work) {
-  Worker& worker = *work->setup.worker;
-  const bool has_room = worker.take_room();
-  if (has_room && worker.push([work](Carrier& carrier) { carrier.post(work); })) return FabricWork(work);
+  if (work->setup.worker->take_room()) return push(work);
   work->run.parts.clear();  // they keep the work
-  if (!has_room)
-    return make_error(Code::would_block,
-                      "too many posts of the group have not ended: wait for some, then retry");
+  return make_error(Code::would_block,
+                    "too many posts of the group have not ended: wait for some, then retry");
+}
+
+/// There is room for it.
+Result<FabricWork> Core::push(const std::shared_ptr<Work>& work) {
+  Worker& worker = *work->setup.worker;
+  if (worker.push([work](Carrier& carrier) { carrier.post(work); })) return FabricWork(work);
+  work->run.parts.clear();
   worker.give_back();
   return make_error(Code::canceled, "the fabric was closed meanwhile");
 }
@@ -235,7 +239,8 @@ Result<FabricWork> Core::barrier(const FabricPeers& peers, std::uint32_t value, 
 
 // ------------------------------------------------------------------ messages
 
-Result<FabricWork> Core::submit_message(Part::Setup part, const Room& room, const FabricPost& post) {
+Result<std::shared_ptr<Work>> Core::make_message(Part::Setup part, const Room& room,
+                                                 const FabricPost& post) const {
   HEADRACE_TRY(here, own(room.memory));
   const bool sends = part.kind == Part::Kind::send;
   if (post.immediate)
@@ -257,7 +262,7 @@ Result<FabricWork> Core::submit_message(Part::Setup part, const Room& room, cons
   auto work = make_work(fmt::format("{} {} bytes", sends ? "message of" : "receive of up to", room.bytes),
                         room.bytes, 0, post);
   work->run.parts.push_back(std::make_shared<Part>(work, std::move(part)));
-  return submit(work);
+  return work;
 }
 
 Result<FabricWork> Core::send(const FabricPeer& peer, const Room& from, const FabricPost& post) {
@@ -266,13 +271,23 @@ Result<FabricWork> Core::send(const FabricPeer& peer, const Room& from, const Fa
   Part::Setup part;
   part.kind = Part::Kind::send;
   part.owner = peer.address().parts_->groups.front();
-  return submit_message(std::move(part), from, post);
+  HEADRACE_TRY(work, make_message(std::move(part), from, post));
+  return submit(work);
 }
 
 Result<FabricWork> Core::receive(const Room& to, const FabricPost& post) {
   Part::Setup part;
   part.kind = Part::Kind::receive;
-  return submit_message(std::move(part), to, post);
+  HEADRACE_TRY(work, make_message(std::move(part), to, post));
+  return submit(work);
+}
+
+Result<FabricWork> Core::receive_again(const Room& to) {
+  Part::Setup part;
+  part.kind = Part::Kind::receive;
+  HEADRACE_TRY(work, make_message(std::move(part), to, {}));
+  work->setup.worker->take_own_room();
+  return push(work);
 }
 
 }  // namespace headrace::fabric

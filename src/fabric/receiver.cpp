@@ -18,7 +18,7 @@ Result<void> Receiver::post(std::size_t index) {
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return {};
-    HEADRACE_TRY(posted, core_->receive({pool_->memory(), pool_->offset_of(index), pool_->bytes_each}, {}));
+    HEADRACE_TRY(posted, core_->receive_again({pool_->memory(), pool_->offset_of(index), pool_->bytes_each}));
     work = works_[index] = std::move(posted);
   }
   work.on_done([self = shared_from_this(), index](Status status) { self->ended(index, status); });

@@ -46,6 +46,8 @@ class Worker {
 
   /// Room for one more post, until `give_back`.
   bool take_room();
+  /// The same, also if there is none: for posts whose number has a bound of its own.
+  void take_own_room() { ++posts_; }
   void give_back() { --posts_; }
 
   /// Refuses tasks and asks the thread to end all.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <stdexcept>
 
@@ -102,6 +103,25 @@ TEST(FabricMessages, a_receiver_tells_each_message_in_order_also_if_its_function
   lock.unlock();
   receiver.stop();
   EXPECT_EQ(two.there.counters().callbacks_failed, 1U);
+}
+
+TEST(FabricMessages, a_receiver_goes_on_while_the_caller_has_as_many_posts_as_may_run) {
+  Correspondents two(4096);
+  fabric::Worker& worker = fabric::Core::of(two.there)->worker(0);
+  int taken = 0;
+  std::promise<void> first, second;
+  int got = 0;
+  const auto receiver = value_of(two.there.receive_all(1, 10, [&](std::span<const std::byte>) {
+    if (++got == 2) return second.set_value();
+    while (worker.take_room()) ++taken;  // also that of the receive that has brought this message
+    first.set_value();
+  }));
+  expect_done(two.send(0, 1));
+  ASSERT_EQ(first.get_future().wait_for(long_enough), std::future_status::ready);
+  expect_refused(two.receive(0, 1), Code::would_block, "too many posts");
+  expect_done(two.send(1, 1));
+  for (; taken > 0; --taken) worker.give_back();
+  EXPECT_EQ(second.get_future().wait_for(long_enough), std::future_status::ready) << "it is deaf";
 }
 
 TEST(FabricMessages, what_cannot_be_a_message_is_refused) {
