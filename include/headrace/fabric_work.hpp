@@ -2,6 +2,7 @@
 // What a fabric's posts become: work that ends once, and immediates that are counted at the far side.
 #pragma once
 
+#include <headrace/fabric_words.hpp>
 #include <headrace/request.hpp>
 
 #include <atomic>
@@ -104,6 +105,10 @@ class FabricExpectation {
   /// The number of full rounds: it grows by one with each. Load it with acquire order. It lives as long as a
   /// handle.
   [[nodiscard]] HEADRACE_API const std::atomic<std::uint64_t>& rounds() const;
+  /// A word that grows with the rounds, for kernels and streams of GPUs. Any number of them.
+  ///   errors  not_supported (no GPU driver), invalid_argument (no such GPU, not aligned, ended already),
+  ///           not_found (no memory of this GPU there), exhausted
+  [[nodiscard]] HEADRACE_API Result<FabricFlag> flag(const FabricFlagPlace& place = {}) const;
   /// Ends it; waits return canceled. Returns the arrivals of the round that is not full. Later arrivals are
   /// unexpected ones.
   HEADRACE_API std::uint64_t remove() const;

@@ -32,15 +32,16 @@ struct Callbacks::State {
       call();
       return false;
     } catch (const std::exception& thrown) {
+      ++failed;
       tell(make_error(Code::internal, "a callback has thrown: {}", thrown.what()));
     } catch (...) {
+      ++failed;
       tell(make_error(Code::internal, "a callback has thrown something that is no std::exception"));
     }
     return true;
   }
 
   void tell(const Error& error) {
-    ++failed;
     std::shared_ptr<const std::function<void(const Error&)>> told;
     {
       const std::lock_guard lock(error_mutex);
@@ -98,6 +99,10 @@ void Callbacks::push(std::function<void()> call) {
     }
   }
   state_->run_one(call);
+}
+
+void Callbacks::tell(Error error) {
+  push([state = state_.get(), error = std::move(error)] { state->tell(error); });
 }
 
 bool Callbacks::run(const std::function<void()>& call) { return state_->run_one(call); }

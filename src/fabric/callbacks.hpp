@@ -24,6 +24,8 @@ class Callbacks {
   void push(std::function<void()> call);
   /// Runs `call` now and catches what it throws. Returns whether it threw.
   bool run(const std::function<void()>& call);
+  /// Tells `on_error` of what is no callback's error, on the callback thread.
+  void tell(Error error);
   /// {}: they are only counted.
   void on_error(std::function<void(const Error&)> failed);
   [[nodiscard]] std::uint64_t failed() const;

@@ -64,7 +64,12 @@ Result<Fabric> Core::open(std::vector<OpenGroup> groups, const CoreSetup& setup)
 }
 
 Core::Core(const CoreSetup& setup)
-    : clock_(setup.clock), links_(setup.links), spin_(setup.spin), id_(random_u64()), telemetry_(*clock_) {}
+    : clock_(setup.clock),
+      links_(setup.links),
+      spin_(setup.spin),
+      id_(random_u64()),
+      flags_(std::make_shared<FlagMaker>(setup.driver)),
+      telemetry_(*clock_) {}
 
 Result<void> Core::start(std::vector<OpenGroup> groups) {
   std::vector<NicList> addresses;

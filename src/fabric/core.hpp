@@ -30,6 +30,7 @@ struct CoreSetup {
   std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();
   rail::LinkOptions links = {};
   FabricSpin spin = FabricSpin::brief;
+  rail::cuda_ipc::CopyGpus::Driver driver = cuda::load_driver;  ///< of flags and other words of GPUs
 };
 
 /// Thread-safe.
@@ -135,7 +136,9 @@ class Core : public std::enable_shared_from_this<Core> {
   const std::uint64_t id_;
   const std::shared_ptr<const ForkGuard> fork_ = std::make_shared<const ForkGuard>();
   const std::shared_ptr<Callbacks> callbacks_ = std::make_shared<Callbacks>();
-  const std::shared_ptr<Expectations> expectations_ = std::make_shared<Expectations>(callbacks_, fork_);
+  const std::shared_ptr<FlagMaker> flags_;
+  const std::shared_ptr<Expectations> expectations_ =
+      std::make_shared<Expectations>(callbacks_, fork_, flags_);
   const std::shared_ptr<Tally> tally_ = std::make_shared<Tally>();
   Telemetry telemetry_;
 

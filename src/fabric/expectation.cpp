@@ -2,6 +2,7 @@
 #include "fabric/expectation.hpp"
 
 #include "base/clock.hpp"
+#include "base/errors.hpp"
 
 #include <unistd.h>
 
@@ -58,6 +59,7 @@ bool Expectation::arrived(std::uint64_t amount) {
   const std::uint64_t full = sum / each;
   if (full == 0) return true;
   rounds_.fetch_add(full, std::memory_order_release);
+  raise_flags();
   changed_.notify_all();
   if (bell_) static_cast<void>(::write(bell_->fd(), &full, sizeof full));
   tell_soon(lock);
@@ -67,9 +69,51 @@ bool Expectation::arrived(std::uint64_t amount) {
 std::uint64_t Expectation::end() {
   const std::lock_guard lock(mutex_);
   ended_ = true;
+  raise_flags();
   changed_.notify_all();
   if (bell_) bell_->signal();
   return rest_;
+}
+
+// ------------------------------------------------------------------ flags
+
+Result<std::shared_ptr<const HeldFlag>> Expectation::flag(const FabricFlagPlace& place) {
+  if (fork_->forked()) return make_error(Code::invalid_argument, "the fabric was opened before a fork");
+  HEADRACE_TRY(made, flags_made_by_->make(place));
+  const std::lock_guard lock(mutex_);
+  if (ended_)
+    return make_error(Code::invalid_argument,
+                      "the expectation was removed, or the fabric is closed: expect the immediate again");
+  HEADRACE_TRY_VOID(made->raise_to(rounds_.load(std::memory_order_relaxed)));
+  flags_.push_back(made.get());
+  return std::make_shared<const HeldFlag>(shared_from_this(), std::move(made));
+}
+
+/// With the lock, so that they grow in order. A flag that fails is told once, and grows no more.
+void Expectation::raise_flags() {
+  const std::uint64_t value =
+      rounds_.load(std::memory_order_relaxed) | (ended_ ? FabricFlag::ended : std::uint64_t{0});
+  std::erase_if(flags_, [&](Flag* flag) {
+    auto raised = flag->raise_to(value);
+    if (!raised)
+      callbacks_->tell(std::move(raised).error().within(
+          fmt::format("flag of immediate {}, which grows no more", immediate.value)));
+    return !raised;
+  });
+}
+
+void Expectation::drop(const Flag& flag) {
+  const std::lock_guard lock(mutex_);
+  std::erase(flags_, &flag);
+}
+
+HeldFlag::~HeldFlag() {
+  if (expectation_->fork_->forked()) {
+    // NOLINTNEXTLINE(bugprone-unused-return-value): GPUs and their memory are the parent's
+    static_cast<void>(flag_.release());
+    return;
+  }
+  expectation_->drop(*flag_);
 }
 
 /// Queues one call of the callback, if none is queued and a round is full. Releases the lock.

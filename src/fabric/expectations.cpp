@@ -38,7 +38,7 @@ void Expectations::arrived(Immediate immediate, std::uint64_t amount) {
 
 Result<std::shared_ptr<Expectation>> Expectations::expect(Immediate immediate, std::uint64_t each) {
   if (each == 0) return make_error(Code::invalid_argument, "a round has at least one arrival, not 0");
-  auto made = std::make_shared<Expectation>(immediate, each, callbacks_, fork_);
+  auto made = std::make_shared<Expectation>(immediate, each, callbacks_, fork_, flags_);
   made->set_remover([table = weak_from_this(), made = std::weak_ptr(made)]() -> std::uint64_t {
     const auto of = table.lock();
     const auto what = made.lock();

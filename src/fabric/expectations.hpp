@@ -23,8 +23,9 @@ class Expectations : public std::enable_shared_from_this<Expectations> {
   /// Different immediates that are kept while nobody expects them.
   static constexpr std::size_t most_unexpected = 16384;
 
-  Expectations(std::shared_ptr<Callbacks> callbacks, std::shared_ptr<const ForkGuard> fork)
-      : callbacks_(std::move(callbacks)), fork_(std::move(fork)) {}
+  Expectations(std::shared_ptr<Callbacks> callbacks, std::shared_ptr<const ForkGuard> fork,
+               std::shared_ptr<FlagMaker> flags = std::make_shared<FlagMaker>())
+      : callbacks_(std::move(callbacks)), fork_(std::move(fork)), flags_(std::move(flags)) {}
 
   /// From a worker. The bytes can be read.
   void arrived(Immediate immediate, std::uint64_t amount);
@@ -73,6 +74,7 @@ class Expectations : public std::enable_shared_from_this<Expectations> {
 
   const std::shared_ptr<Callbacks> callbacks_;
   const std::shared_ptr<const ForkGuard> fork_;
+  const std::shared_ptr<FlagMaker> flags_;
   std::atomic<std::uint64_t> arrivals_ = 0, lost_ = 0;
 
   std::mutex mutex_;

@@ -132,6 +132,16 @@ std::uint64_t FabricExpectation::remove() const {
   return remover ? remover() : 0;
 }
 
+Result<FabricFlag> FabricExpectation::flag(const FabricFlagPlace& place) const {
+  HEADRACE_TRY(made, expectation_->flag(place));
+  return FabricFlag(std::move(made));
+}
+
+std::uintptr_t FabricFlag::address() const { return flag_->flag().address(); }
+std::optional<int> FabricFlag::device() const { return flag_->flag().device(); }
+bool FabricFlag::in_gpu_memory() const { return flag_->flag().in_gpu_memory(); }
+std::uint64_t FabricFlag::value() const { return flag_->flag().value(); }
+
 void FabricReceiver::stop() const { receiver_->stop(); }
 
 // ------------------------------------------------------------------ peers

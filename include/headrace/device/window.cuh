@@ -21,98 +21,14 @@
 
 #include <headrace/device/window_v1.h>
 
-#ifdef __CUDACC__
-#define HEADRACE_DEVICE __device__ __forceinline__
-#else
-#include <chrono>
-#include <thread>
-#define HEADRACE_DEVICE inline
-#endif
+#include <headrace/device/words.cuh>
 
 namespace headrace::device {
 
-enum class Scope { thread, warp, block };
 enum class Signal { add, set };
 enum class Comparison { eq, ne, lt, le, gt, ge };
 
-// ------------------------------------------------------------------ words and threads of the machine
-
 namespace detail {
-
-#ifdef __CUDACC__
-HEADRACE_DEVICE uint64_t acquire(const uint64_t* word) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  return value;
-}
-HEADRACE_DEVICE void release(uint64_t* word, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-HEADRACE_DEVICE uint64_t add(uint64_t* word, uint64_t value) {
-  uint64_t before;
-  asm volatile("atom.acq_rel.sys.global.add.u64 %0, [%1], %2;"
-               : "=l"(before)
-               : "l"(word), "l"(value)
-               : "memory");
-  return before;
-}
-HEADRACE_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-HEADRACE_DEVICE uint64_t clock_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-HEADRACE_DEVICE void pause() {}
-template <Scope scope>
-HEADRACE_DEVICE unsigned lane() {
-  if (scope == Scope::thread) return 0;
-  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-  return scope == Scope::warp ? thread % 32 : thread;
-}
-template <Scope scope>
-HEADRACE_DEVICE unsigned lanes() {
-  if (scope == Scope::thread) return 1;
-  return scope == Scope::warp ? 32 : blockDim.x * blockDim.y * blockDim.z;
-}
-template <Scope scope>
-HEADRACE_DEVICE void meet() {
-  if (scope == Scope::warp) __syncwarp();
-  if (scope == Scope::block) __syncthreads();
-}
-/// Whether all lanes say so.
-template <Scope scope>
-HEADRACE_DEVICE bool all_of(bool mine) {
-  if (scope == Scope::warp) return __all_sync(0xffffffffu, mine) != 0;
-  if (scope == Scope::block) return __syncthreads_and(mine) != 0;
-  return mine;
-}
-#else
-inline uint64_t acquire(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
-inline void release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
-inline uint64_t add(uint64_t* word, uint64_t value) {
-  return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
-}
-inline void fence() {}
-inline uint64_t clock_ns() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
-                               std::chrono::nanoseconds(1));
-}
-inline void pause() { std::this_thread::yield(); }
-template <Scope>
-unsigned lane() {
-  return 0;
-}
-template <Scope>
-unsigned lanes() {
-  return 1;
-}
-template <Scope>
-void meet() {}
-template <Scope>
-bool all_of(bool mine) {
-  return mine;
-}
-#endif
 
 HEADRACE_DEVICE bool holds(Comparison comparison, uint64_t seen, uint64_t value) {
   switch (comparison) {
@@ -282,5 +198,3 @@ class Window {
 };
 
 }  // namespace headrace::device
-
-#undef HEADRACE_DEVICE
