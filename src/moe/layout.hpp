@@ -30,17 +30,26 @@ struct Entry {
   float weight;     ///< 1 if the caller gave none
 };
 
+inline constexpr uint32_t most_payloads = 8;
+
 struct RecordLayout {
   uint32_t top_k;
   uint64_t row_bytes;
   uint64_t scale_bytes;
+  uint64_t payload_bytes[most_payloads] = {};  ///< of further columns; 0: no such column
 
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t entries_at() const { return sizeof(RecordHead); }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t row_at() const {
     return entries_at() + round_up(top_k * sizeof(Entry), 16);
   }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t scales_at() const { return row_at() + row_bytes; }
-  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t bytes() const { return scales_at() + round_up(scale_bytes, 16); }
+  /// Of the column with this number; most_payloads: the end of the last one.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t payload_at(uint32_t number) const {
+    uint64_t at = scales_at() + round_up(scale_bytes, 16);
+    for (uint32_t i = 0; i < number; ++i) at += round_up(payload_bytes[i], 16);
+    return at;
+  }
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t bytes() const { return payload_at(most_payloads); }
 };
 
 /// What a source tells a target before its records. The counts follow: entries for each expert of the target.
@@ -55,7 +64,12 @@ struct PeerWords {
   uint64_t combine_taken;   ///< the same of combines
   uint64_t left_out;        ///< not 0: it leaves the window's rank out
   uint64_t agents;          ///< the number of the list of agents that it was given; 0: none yet
-  uint64_t unused[12];      ///< each rank writes to lines of its own
+  // While ranks regroup:
+  uint64_t asks;        ///< a number that it has made for this regrouping
+  uint64_t answers;     ///< the number with which the window's rank asks, as it has seen it
+  uint64_t dispatches;  ///< that it has begun
+  uint64_t combines;
+  uint64_t unused[8];  ///< each rank writes to lines of its own
 };
 
 struct WindowLayout {
@@ -69,7 +83,8 @@ struct WindowLayout {
   static constexpr uint64_t page = 4096;
   static constexpr uint64_t line = 128;
   static constexpr uint64_t bell_at = 0;
-  static constexpr uint64_t config_at = line;  ///< its text, which ends with a zero
+  static constexpr uint64_t voted_out_at = 64;  ///< in the window of the lowest rank: a bit for each rank
+  static constexpr uint64_t config_at = line;   ///< its text, which ends with a zero
   static constexpr uint64_t config_bytes = page - line;
 
   /// Written by rank `by`.
