@@ -70,7 +70,8 @@ function(headrace_add_room room)
   if(room STREQUAL "moe")
     # As reduction.cpp of collectives.
     set(options -ffp-contract=off -fno-trapping-math $<$<CONFIG:Release>:-O3>)
-    set_source_files_properties(src/moe/sums.cpp PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
+    set_source_files_properties(src/moe/float8_blocks.cpp src/moe/sums.cpp
+                                PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
   endif()
   if(room STREQUAL "collectives")
     # Loops over elements become vector code, those over small floats only if GCC may compute both sides of a choice. Without

@@ -13,6 +13,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -24,7 +25,7 @@ namespace {
 
 constexpr std::array layouts{MoELayout::by_expert, MoELayout::batched, MoELayout::by_rank};
 
-using Biases = nb::typed<nb::tuple, nb::object, nb::ellipsis>;
+using Tensors = nb::typed<nb::tuple, nb::object, nb::ellipsis>;
 
 MoELayout moe_layout_of(const std::string& name) {
   for (const MoELayout layout : layouts)
@@ -39,6 +40,7 @@ struct PyMoERows {
   MoEConfig config;  ///< of the MoE that made it
   MoERows memory;
   nb::object rows, scales, counts, first_rows, experts, weights;
+  nb::tuple payloads;
 };
 
 /// A tensor of zeros, whose address goes into `address`.
@@ -49,12 +51,13 @@ nb::object make_tensor(T*& address, DType dtype, const Shape& shape) {
   return tensor_object(std::move(tensor));
 }
 
-/// What a dispatch gives: "by_expert, 240 rows of 64 float32 with 0 bytes of scales, 3 experts, 2 ranks,
-/// top_k 2".
+/// What a dispatch gives: "by_expert, 240 rows of 64 float32 with 0 bytes of scales, 0 payloads, 3 experts,
+/// 2 ranks, top_k 2".
 std::string rows_text(const MoEConfig& config) {
   return std::string(moe_layout_name(config.layout)) + ", " + std::to_string(config.output_rows()) +
          " rows of " + std::to_string(config.hidden) + " " + std::string(dtype_name(config.dtype)) +
          " with " + std::to_string(config.scale_bytes) + " bytes of scales, " +
+         std::to_string(config.payload_bytes.size()) + " payloads, " +
          std::to_string(config.local_experts()) + " experts, " + std::to_string(config.ranks) +
          " ranks, top_k " + std::to_string(config.top_k);
 }
@@ -64,15 +67,31 @@ const MoERows& memory_of(const PyMoERows& rows, const MoEConfig& config) {
   const MoEConfig& of = rows.config;
   const bool is_same = of.layout == config.layout && of.output_rows() == config.output_rows() &&
                        of.hidden == config.hidden && of.dtype == config.dtype &&
-                       of.scale_bytes == config.scale_bytes && of.local_experts() == config.local_experts() &&
-                       of.ranks == config.ranks && of.top_k == config.top_k;
+                       of.scale_bytes == config.scale_bytes && of.payload_bytes == config.payload_bytes &&
+                       of.local_experts() == config.local_experts() && of.ranks == config.ranks &&
+                       of.top_k == config.top_k;
   if (!is_same)
     raise_invalid("the argument out was made by another MoE (" + rows_text(of) + "), and this one gives " +
                   rows_text(config) + ": use new_rows of this one");
   return rows.memory;
 }
 
-PyMoERows* new_rows(const MoEConfig& config) {
+/// Words of 4 bytes; of each row, or those of a column side by side.
+nb::object new_scales(const MoEConfig& config, MoERows& memory, bool by_column) {
+  const std::int64_t rows = config.output_rows(), words = config.scale_bytes / 4;
+  if (!by_column) return make_tensor(memory.scales, DType::uint8, Shape{rows, config.scale_bytes});
+  memory.scale_stride = 4;
+  if (config.layout != MoELayout::batched) {
+    memory.scale_unit_stride = 4 * std::max<std::int64_t>(rows, 1);
+    return make_tensor(memory.scales, DType::int32, Shape{words, rows});
+  }
+  memory.scale_unit_stride = 4 * config.rows_of_expert();
+  memory.scale_expert_stride = words * memory.scale_unit_stride;
+  return make_tensor(memory.scales, DType::int32,
+                     Shape{config.local_experts(), words, config.rows_of_expert()});
+}
+
+PyMoERows* new_rows(const MoEConfig& config, bool column_scales) {
   auto made = std::make_unique<PyMoERows>();
   made->config = config;
   const std::int64_t rows = config.output_rows();
@@ -80,8 +99,12 @@ PyMoERows* new_rows(const MoEConfig& config) {
   made->memory.row_count = rows;
   made->rows = make_tensor(made->memory.rows, config.dtype, Shape{rows, config.hidden});
   made->scales = nb::none();
-  if (config.scale_bytes != 0)
-    made->scales = make_tensor(made->memory.scales, DType::uint8, Shape{rows, config.scale_bytes});
+  if (config.scale_bytes != 0) made->scales = new_scales(config, made->memory, column_scales);
+  nb::list payloads;
+  for (std::size_t i = 0; i < config.payload_bytes.size(); ++i)
+    payloads.append(
+        make_tensor(made->memory.payloads[i], DType::uint8, Shape{rows, config.payload_bytes[i]}));
+  made->payloads = nb::tuple(payloads);
   made->counts = make_tensor(made->memory.counts, DType::int32, Shape{config.local_experts()});
   const int firsts = by_rank ? config.ranks : config.local_experts();
   made->first_rows = make_tensor(made->memory.first_rows, DType::int64, Shape{firsts + 1});
@@ -126,6 +149,14 @@ class PyMoE {
     const std::shared_ptr<headrace::MoE> keep = moe_;  // another thread may close it
     return take(without_gil([&] { return call(of); }));
   }
+  /// A tensor in a window of this MoE, which it keeps.
+  [[nodiscard]] Tensor window_tensor(const TensorView& view) const {
+    struct Keep {
+      std::shared_ptr<headrace::Agent> agent;  // it ends after the MoE
+      std::shared_ptr<headrace::MoE> moe;
+    };
+    return {view, new Keep{agent_, moe_}, [](void* keep) { delete static_cast<Keep*>(keep); }};
+  }
   ExchangeCache exchange;
 
  private:
@@ -141,42 +172,74 @@ void check_count(const char* name, std::int64_t count, std::int64_t tokens) {
                 " rows, expected one for each of " + std::to_string(tokens) + " tokens");
 }
 
-MoETokens tokens_of(MoETensors& tensors, const MoEConfig& config, nb::handle rows, nb::handle experts,
-                    nb::handle weights, nb::handle scales) {
+/// The tensors of a dispatch.
+struct DispatchArguments {
+  nb::handle rows, experts, weights, scales;
+  const Tensors& payloads;
+  nb::handle cast, count;
+};
+
+MoECast cast_of(nb::handle name) {
+  if (name.is_none()) return MoECast::none;
+  const std::string text = nb::str(name).c_str();
+  for (const MoECast cast : {MoECast::float32, MoECast::ue8m0})
+    if (moe_cast_name(cast) == text) return cast;
+  raise_invalid("cast is \"" + text + "\": give None, \"float32\" or \"ue8m0\"");
+}
+
+void add_columns(MoETokens& tokens, MoETensors& tensors, const MoEConfig& config,
+                 const DispatchArguments& given) {
+  if (!given.scales.is_none()) {
+    const MoETensors::Scales of = tensors.scales(given.scales, config.scale_bytes);
+    check_count("scales", of.count, tokens.count);
+    tokens.scales = of.data;
+    tokens.scale_stride = of.stride, tokens.scale_unit_bytes = of.unit_bytes;
+    tokens.scale_unit_stride = of.unit_stride;
+  }
+  if (given.payloads.size() != config.payload_bytes.size())
+    raise_invalid(std::to_string(given.payloads.size()) + " payloads are given, expected " +
+                  std::to_string(config.payload_bytes.size()) + ", one for each of payload_bytes");
+  for (std::size_t i = 0; i < given.payloads.size(); ++i) {
+    const RowsOfTensor of = tensors.row_bytes(given.payloads[i], "payloads", config.payload_bytes[i]);
+    check_count("payloads", of.count, tokens.count);
+    tokens.payloads[i] = {of.data, of.stride};
+  }
+}
+
+MoETokens tokens_of(MoETensors& tensors, const MoEConfig& config, const DispatchArguments& given) {
   MoETokens tokens;
-  const RowsOfTensor from = tensors.rows(rows, "rows", config.dtype, config.hidden);
+  tokens.cast = cast_of(given.cast);
+  const DType dtype = tokens.cast == MoECast::none ? config.dtype : DType::bfloat16;
+  const RowsOfTensor from = tensors.rows(given.rows, "rows", dtype, config.hidden);
   tokens.count = from.count;
   tokens.rows = from.data;
   tokens.row_stride = from.stride;
-  if (!experts.is_none()) {
-    const RowsOfTensor numbers = tensors.experts(experts, config.top_k);
+  if (!given.experts.is_none()) {
+    const RowsOfTensor numbers = tensors.experts(given.experts, config.top_k);
     check_count("experts", numbers.count, from.count);
     tokens.experts = numbers.data;
     tokens.experts_dtype = numbers.dtype;
   }
-  if (!weights.is_none()) {
-    const RowsOfTensor of = tensors.weights(weights, config.top_k);
+  if (!given.weights.is_none()) {
+    const RowsOfTensor of = tensors.weights(given.weights, config.top_k);
     check_count("weights", of.count, from.count);
     tokens.weights = static_cast<const float*>(of.data);
   }
-  if (!scales.is_none()) {
-    const RowsOfTensor of = tensors.row_bytes(scales, "scales", config.scale_bytes);
-    check_count("scales", of.count, from.count);
-    tokens.scales = of.data;
-    tokens.scale_stride = of.stride;
-  }
+  if (!given.count.is_none()) tokens.count_at = tensors.count(given.count);
+  add_columns(tokens, tensors, config, given);
   return tokens;
 }
 
 MoEResults results_of(MoETensors& tensors, const MoEConfig& config, nb::handle rows, bool weighted) {
+  if (rows.is_none()) return {.weighted = weighted, .in_window = true};
   const RowsOfTensor from = tensors.rows(rows, "results", config.combine_dtype, config.hidden);
   if (from.count < config.output_rows())
     raise_invalid("the argument results has " + std::to_string(from.count) + " rows, expected " +
                   std::to_string(config.output_rows()) + ", as many as a dispatch gives");
-  return {from.data, from.stride, weighted};
+  return {.rows = from.data, .row_stride = from.stride, .weighted = weighted};
 }
 
-MoESums sums_of(MoETensors& tensors, const MoEConfig& config, nb::handle out, const Biases& biases,
+MoESums sums_of(MoETensors& tensors, const MoEConfig& config, nb::handle out, const Tensors& biases,
                 bool accumulate, std::int64_t tokens) {
   MoESums sums;
   const RowsOfTensor to = tensors.rows(out, "out", config.combine_dtype, config.hidden, true);
@@ -195,18 +258,39 @@ MoESums sums_of(MoETensors& tensors, const MoEConfig& config, nb::handle out, co
 }
 
 void dispatch_send(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
-                   nb::handle scales) {
+                   nb::handle scales, const Tensors& payloads, nb::handle cast, nb::handle count) {
   MoETensors tensors(self.exchange);
-  const MoETokens tokens = tokens_of(tensors, self.moe().config(), rows, experts, weights, scales);
+  const MoETokens tokens =
+      tokens_of(tensors, self.moe().config(), {rows, experts, weights, scales, payloads, cast, count});
   self.ask([&](headrace::MoE& moe) { return moe.dispatch_send(tokens, routing); });
 }
 
 void dispatch(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
-              const PyMoERows& out, nb::handle scales) {
+              const PyMoERows& out, nb::handle scales, const Tensors& payloads, nb::handle cast,
+              nb::handle count) {
   MoETensors tensors(self.exchange);
   const MoERows& to = memory_of(out, self.moe().config());
-  const MoETokens tokens = tokens_of(tensors, self.moe().config(), rows, experts, weights, scales);
+  const MoETokens tokens =
+      tokens_of(tensors, self.moe().config(), {rows, experts, weights, scales, payloads, cast, count});
   self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, to, routing); });
+}
+
+/// Memory in windows, as tensors that keep the MoE, and None for ranks that are left out.
+nb::list combine_memory(PyMoE& self, MoERouting& routing) {
+  const MoEConfig& config = self.moe().config();
+  std::vector<MoEWindowRows> of_ranks(static_cast<std::size_t>(config.ranks));
+  self.ask([&](headrace::MoE& moe) { return moe.combine_memory(routing, of_ranks); });
+  nb::list tensors;
+  for (const MoEWindowRows& of : of_ranks) {
+    if (of.rows == nullptr) {
+      tensors.append(nb::none());
+      continue;
+    }
+    TensorView view;
+    view.data = of.rows, view.dtype = config.combine_dtype, view.shape = Shape{of.count, config.hidden};
+    tensors.append(tensor_object(self.window_tensor(view)));
+  }
+  return tensors;
 }
 
 void combine_send(PyMoE& self, nb::handle results, MoERouting& routing, bool weighted) {
@@ -215,18 +299,18 @@ void combine_send(PyMoE& self, nb::handle results, MoERouting& routing, bool wei
   self.ask([&](headrace::MoE& moe) { return moe.combine_send(from, routing); });
 }
 
-void combine_receive(PyMoE& self, MoERouting& routing, nb::handle out, const Biases& biases,
+void combine_receive(PyMoE& self, MoERouting& routing, nb::handle out, const Tensors& biases,
                      bool accumulate) {
   MoETensors tensors(self.exchange);
-  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.tokens());
+  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.given());
   self.ask([&](headrace::MoE& moe) { return moe.combine_receive(to, routing); });
 }
 
-void combine(PyMoE& self, nb::handle results, MoERouting& routing, nb::handle out, const Biases& biases,
+void combine(PyMoE& self, nb::handle results, MoERouting& routing, nb::handle out, const Tensors& biases,
              bool weighted, bool accumulate) {
   MoETensors tensors(self.exchange);
   const MoEResults from = results_of(tensors, self.moe().config(), results, weighted);
-  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.tokens());
+  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.given());
   self.ask([&](headrace::MoE& moe) { return moe.combine(from, to, routing); });
 }
 
@@ -235,7 +319,8 @@ void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, 
                  const std::optional<std::vector<int>>& experts_of_ranks, nb::handle dtype,
                  std::int64_t scale_bytes, nb::handle combine_dtype, const std::string& layout,
                  std::int64_t row_alignment, bool zero_padding, std::int64_t row_budget, bool deterministic,
-                 const TimeLimit& wait_limit, const std::string& name) {
+                 const TimeLimit& wait_limit, const std::string& name,
+                 const std::vector<std::int64_t>& payload_bytes, bool float8_combine) {
   MoEConfig config;
   config.name = name;
   config.rank = rank, config.ranks = ranks, config.group_size = group_size;
@@ -246,6 +331,7 @@ void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, 
   config.layout = moe_layout_of(layout), config.row_alignment = row_alignment,
   config.zero_padding = zero_padding;
   config.row_budget = row_budget, config.deterministic = deterministic;
+  config.payload_bytes = payload_bytes, config.float8_combine = float8_combine;
   config.wait_limit = wait_limit.or_else(config.wait_limit).value_or(std::chrono::hours(24));
   take(config.check());
   new (place) MoEConfig(std::move(config));
@@ -265,7 +351,9 @@ void bind_moe_config(nb::module_& module) {
       "experts_of_ranks: how many each rank has, 0 included; None: evenly.\n"
       "dtype: of dispatched rows, which are moved and not read.\n"
       "scale_bytes: of a token's scales, a multiple of 4; 0: it has none.\n"
+      "payload_bytes: of a token's further columns, up to 8, which are moved and not read.\n"
       "combine_dtype: float32, float16 or bfloat16. Sums are made in float32, in a fixed order.\n"
+      "float8_combine: sums of a rank travel as float8_e4m3fn in blocks of 128 with float32 scales.\n"
       "layout: \"by_expert\", \"batched\" or \"by_rank\": docs/moe.md.\n"
       "row_alignment, zero_padding: by_expert: where the rows of an expert begin; rows between them are\n"
       "zeroed.\n"
@@ -279,7 +367,8 @@ void bind_moe_config(nb::module_& module) {
            nb::arg("experts_of_ranks") = nb::none(), nb::arg("dtype") = "bfloat16",
            nb::arg("scale_bytes") = 0, nb::arg("combine_dtype") = "bfloat16", nb::arg("layout") = "by_expert",
            nb::arg("row_alignment") = 1, nb::arg("zero_padding") = false, nb::arg("row_budget") = 0,
-           nb::arg("deterministic") = true, nb::arg("wait_limit") = nb::none(), nb::arg("name") = "moe")
+           nb::arg("deterministic") = true, nb::arg("wait_limit") = nb::none(), nb::arg("name") = "moe",
+           nb::arg("payload_bytes") = nb::tuple(), nb::arg("float8_combine") = false)
       .def_prop_ro(
           "window_bytes", [](const MoEConfig& self) { return take(self.window_bytes()); },
           "Bytes of a rank's window. Takes nothing.")
@@ -321,6 +410,8 @@ void bind_moe_values(nb::module_& module) {
       "without experts goes the same way.\n"
       "Threads: one at a time.")
       .def_prop_ro("tokens", &MoERouting::tokens, "Tokens of the last dispatch.")
+      .def_prop_ro("given", &MoERouting::given,
+                   "Rows that were given to it: more, if it read the number of tokens from memory.")
       .def("__reduce__", refuse_pickle("a MoERouting cannot be pickled: it is memory of this process"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
   nb::class_<PyMoERows>(
@@ -330,7 +421,10 @@ void bind_moe_values(nb::module_& module) {
       .def_ro("rows", &PyMoERows::rows, nb::sig("def rows(self) -> Tensor"),
               "[output_rows, hidden] of dtype.")
       .def_ro("scales", &PyMoERows::scales, nb::sig("def scales(self) -> Tensor | None"),
-              "[output_rows, scale_bytes] of uint8; None: there are none.")
+              "[output_rows, scale_bytes] of uint8; None: there are none. With column_scales:\n"
+              "[scale_bytes / 4, output_rows] of int32; batched: [experts, scale_bytes / 4, rows].")
+      .def_ro("payloads", &PyMoERows::payloads, nb::sig("def payloads(self) -> tuple[Tensor, ...]"),
+              "[output_rows, payload_bytes of it] of uint8 each.")
       .def_ro("counts", &PyMoERows::counts, nb::sig("def counts(self) -> Tensor"),
               "[local_experts] of int32: entries that came for each, beyond the budget too.")
       .def_ro(
@@ -393,27 +487,37 @@ void bind_moe(nb::module_& module) {
           [](const PyMoE& self) { return self.ask([](headrace::MoE& moe) { return moe.new_routing(); }); },
           "Memory for what dispatches learn, once it has joined.")
       .def(
-          "new_rows", [](const PyMoE& self) { return new_rows(self.moe().config()); },
-          nb::rv_policy::take_ownership,
-          "Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.")
+          "new_rows",
+          [](const PyMoE& self, bool column_scales) { return new_rows(self.moe().config(), column_scales); },
+          nb::kw_only(), nb::arg("column_scales") = false, nb::rv_policy::take_ownership,
+          "Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.\n\n"
+          "column_scales: words of 4 bytes of a column lie side by side.")
       .def(
           "dispatch", &dispatch, nb::arg("rows"), nb::arg("experts").none(),
           nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
-          nb::arg("scales").none() = nb::none(),
+          nb::arg("scales").none() = nb::none(), nb::arg("payloads") = nb::tuple(),
+          nb::arg("cast").none() = nb::none(), nb::arg("count").none() = nb::none(),
           "Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of "
           "this rank\n"
           "into `out`.\n\n"
           "rows: [tokens, hidden] of dtype; rows may have gaps between them.\n"
           "experts: [tokens, top_k] of int64, int32 or uint32, copied if not contiguous; -1: none. None: go\n"
-          "where the tokens of the routing's last dispatch went, with the same weights.\n"
-          "weights: [tokens, top_k] of float32, copied if not contiguous; None: 1 each.\n"
-          "scales: two dimensions, scale_bytes in each row.\n"
+          "where the tokens of the routing's last dispatch went.\n"
+          "weights: [tokens, top_k] of float32, copied if not contiguous; None: 1 each; without experts: as "
+          "before.\n"
+          "scales: two dimensions, scale_bytes in each row, any strides.\n"
+          "payloads: one for each of payload_bytes, with so many bytes in each row.\n"
+          "cast: \"float32\" or \"ue8m0\": rows are bfloat16 and become float8_e4m3fn, which dtype is, in "
+          "blocks of\n"
+          "128 elements with scales of that form: 4 bytes a block, or a byte in words of 4.\n"
+          "count: one int32: the tokens are the first ones, so many as it says when the dispatch begins.\n"
           "Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, "
           "PeerLost,\n"
           "Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).")
       .def("dispatch_send", &dispatch_send, nb::arg("rows"), nb::arg("experts").none(),
            nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"),
-           nb::arg("scales").none() = nb::none(),
+           nb::arg("scales").none() = nb::none(), nb::arg("payloads") = nb::tuple(),
+           nb::arg("cast").none() = nb::none(), nb::arg("count").none() = nb::none(),
            "The first half of dispatch: returns when the rows have left.")
       .def(
           "dispatch_receive",
@@ -422,17 +526,25 @@ void bind_moe(nb::module_& module) {
             self.ask([&](headrace::MoE& moe) { return moe.dispatch_receive(to, routing); });
           },
           nb::arg("routing"), nb::arg("out"), "The second half of dispatch.")
-      .def("combine", &combine, nb::arg("results"), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
+      .def("combine", &combine, nb::arg("results").none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
            nb::arg("biases") = nb::tuple(), nb::arg("weighted") = true, nb::arg("accumulate") = false,
            "Sends the weighted sums of results back, and makes the sums of this rank's tokens.\n\n"
            "results: [output_rows, hidden] of combine_dtype: what the experts made of the rows, in their "
-           "order.\n"
-           "out: [tokens, hidden] of combine_dtype.\n"
+           "order. None:\n"
+           "they were written to combine_memory.\n"
+           "out: [tokens, hidden] of combine_dtype, as many as were given to the dispatch.\n"
            "biases: up to two of [tokens, hidden], added after the sum, in this order.\n"
            "weighted: False: the results are weighted already. by_rank: they always are.\n"
            "accumulate: what `out` holds is added last.\n"
            "Errors: as dispatch.")
-      .def("combine_send", &combine_send, nb::arg("results"), nb::kw_only(), nb::arg("routing"),
+      .def(
+          "combine_memory", &combine_memory, nb::arg("routing"),
+          nb::sig("def combine_memory(self, routing: MoERouting) -> list[Tensor | None]"),
+          "by_rank: where the next combine wants the results of the rows that came from each rank, in their\n"
+          "order: memory of that rank, so that a combine with results=None need not move them. None for a\n"
+          "rank that is left out.\n\n"
+          "Errors: NotSupported (another layout, float8_combine), and as combine: then call it again.")
+      .def("combine_send", &combine_send, nb::arg("results").none(), nb::kw_only(), nb::arg("routing"),
            nb::arg("weighted") = true, "The first half of combine.")
       .def("combine_receive", &combine_receive, nb::arg("routing"), nb::arg("out"), nb::kw_only(),
            nb::arg("biases") = nb::tuple(), nb::arg("accumulate") = false, "The second half of combine.")

@@ -80,6 +80,27 @@ RowsOfTensor MoETensors::row_bytes(nb::handle object, const char* name, std::int
   return rows_of(view);
 }
 
+MoETensors::Scales MoETensors::scales(nb::handle object, std::int64_t bytes) {
+  const TensorView& view = open(object, "scales", false);
+  const auto width = static_cast<std::int64_t>(element_bytes(view.dtype));
+  if (view.shape.rank() != 2 || view.shape[1] * width != bytes)
+    raise_shape("scales", view, "two dimensions, " + std::to_string(bytes) + " bytes in each row");
+  if (view.strides.empty()) return {view.data, view.shape[0], bytes, width, width};
+  // A stride of 0 stands for rows side by side, as they are if there is one row or one element.
+  const std::int64_t row = view.shape[0] <= 1 ? bytes : view.strides[0] * width;
+  const std::int64_t unit = view.shape[1] <= 1 ? width : view.strides[1] * width;
+  if (row == 0 || unit == 0)
+    raise_invalid("the argument scales has strides " + shape_text(view.strides) +
+                  " elements: rows and their elements must not share memory");
+  return {view.data, view.shape[0], row, width, unit};
+}
+
+const std::int32_t* MoETensors::count(nb::handle object) {
+  const TensorView& view = open(object, "count", false);
+  if (view.shape.count() != 1 || view.dtype != DType::int32) raise_shape("count", view, "[1] of int32");
+  return static_cast<const std::int32_t*>(view.data);
+}
+
 RowsOfTensor MoETensors::dense(nb::handle object, const char* name, DType dtype, std::int64_t columns) {
   const RowsOfTensor tensor = rows(object, name, dtype, columns);
   if (tensor.count > 1 && tensor.stride != columns * static_cast<std::int64_t>(element_bytes(dtype)))

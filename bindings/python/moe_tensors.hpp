@@ -34,8 +34,17 @@ class MoETensors {
                     bool writes = false);
   /// The same for rows of so many bytes of any type.
   RowsOfTensor row_bytes(nb::handle object, const char* name, std::int64_t bytes);
-  /// The same without gaps between the rows. `dtype`: of the configuration; a type of the same size may stand
-  /// for a small float, which NumPy does not have.
+  /// Scales of rows of so many bytes, with any strides.
+  struct Scales {
+    const void* data = nullptr;
+    std::int64_t count = 0;
+    std::int64_t stride = 0, unit_bytes = 0, unit_stride = 0;  ///< as in headrace::MoETokens
+  };
+  Scales scales(nb::handle object, std::int64_t bytes);
+  /// One number of int32 in memory that others may change.
+  const std::int32_t* count(nb::handle object);
+  /// The same as rows, without gaps between the rows. `dtype`: of the configuration; a type of the same size
+  /// may stand for a small float, which NumPy does not have.
   RowsOfTensor dense(nb::handle object, const char* name, DType dtype, std::int64_t columns);
   /// Weights of entries. What is not contiguous is copied.
   RowsOfTensor weights(nb::handle object, std::int64_t top_k);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,7 +35,24 @@ enum class MoELayout : std::int32_t {
 /// The name of a layout, as written in this header.
 HEADRACE_API std::string_view moe_layout_name(MoELayout layout) noexcept;
 
-/// Who takes part, and what travels. The same on all ranks, except `rank`, `row_budget` and `wait_limit`.
+/// How a dispatch makes float8_e4m3fn of rows of bfloat16: in blocks of 128 elements, each with a scale of
+/// its own, which is their largest magnitude / 448.
+enum class MoECast : std::int32_t {
+  none = 0,     ///< not at all: rows are of the configuration's dtype
+  float32 = 1,  ///< scales of float32; scale_bytes = 4 a block
+  ue8m0 = 2,    ///< the next higher power of two: a byte, in words of four; scale_bytes = blocks, up to 4
+};
+/// The name of a cast, as written in this header.
+HEADRACE_API std::string_view moe_cast_name(MoECast cast) noexcept;
+
+inline constexpr int moe_most_ranks = 64;
+inline constexpr int moe_most_experts = 4096;
+inline constexpr int moe_most_top_k = 32;
+inline constexpr int moe_most_payloads = 8;
+inline constexpr std::int64_t moe_most_tokens = std::int64_t{1} << 20;
+
+/// Who takes part, and what travels. The same on all ranks, except `rank`, `row_budget`, `wait_limit` and
+/// `interrupted`.
 struct MoEConfig {
   std::string name = "moe";  ///< of the window among the regions of its agent
   int rank = 0;
@@ -43,12 +61,17 @@ struct MoEConfig {
   int experts = 0;     ///< 1 to 4096, in the order of the ranks that have them
   /// How many experts each rank has, 0 included. Empty: evenly, the first ranks one more than the last.
   std::vector<int> experts_of_ranks = {};
-  int top_k = 0;                          ///< entries of a token: 1 to 32, at most `experts`
-  std::int64_t hidden = 0;                ///< elements of a row; its bytes are a multiple of 16
-  DType dtype = DType::bfloat16;          ///< of dispatched rows; they are moved, not read
-  std::int64_t scale_bytes = 0;           ///< of a token's scales, a multiple of 4; 0: it has none
+  int top_k = 0;                  ///< entries of a token: 1 to 32, at most `experts`
+  std::int64_t hidden = 0;        ///< elements of a row; its bytes are a multiple of 16
+  DType dtype = DType::bfloat16;  ///< of dispatched rows; they are moved, not read
+  std::int64_t scale_bytes = 0;   ///< of a token's scales, a multiple of 4; 0: it has none
+  /// Of a token's further columns, which are moved and not read: up to 8, each 1 to 2^20.
+  std::vector<std::int64_t> payload_bytes = {};
   DType combine_dtype = DType::bfloat16;  ///< float32, float16 or bfloat16
-  std::int64_t max_tokens = 0;            ///< of one dispatch of one rank, 1 to 2^20
+  /// What the ranks of the experts send back travels as float8_e4m3fn, in blocks of 128 elements with a scale
+  /// of float32 each. `hidden` is a multiple of 16.
+  bool float8_combine = false;
+  std::int64_t max_tokens = 0;  ///< of one dispatch of one rank, 1 to 2^20
   MoELayout layout = MoELayout::by_expert;
   std::int64_t row_alignment = 1;  ///< by_expert: 1 to 65536
   bool zero_padding = false;       ///< by_expert: rows between the experts are zeroed
@@ -92,12 +115,24 @@ struct MoETokens {
   const void* rows = nullptr;     ///< [count, hidden] of dtype
   std::int64_t row_stride = 0;    ///< bytes from one row to the next; 0: rows lie side by side
   const void* scales = nullptr;   ///< [count, scale_bytes]
-  std::int64_t scale_stride = 0;  ///< as row_stride
+  std::int64_t scale_stride = 0;  ///< as row_stride; any, if scale_unit_stride is given
   /// [count, top_k]: the number of an expert, or -1 (in uint32 its bits): none. Null: go where the tokens of
-  /// the routing's last dispatch went, as many, with the same weights.
+  /// the routing's last dispatch went, as many.
   const void* experts = nullptr;
   DType experts_dtype = DType::int64;  ///< int64, int32 or uint32
-  const float* weights = nullptr;      ///< [count, top_k]; null: 1 each
+  const float* weights = nullptr;      ///< [count, top_k]; null: 1 each; without experts: as before
+  /// The scales of a row lie in units of so many bytes, 1, 2, 4 or 8, this far from one to the next; 0: side
+  /// by side. Scales by column: a row's stride is the unit.
+  std::int64_t scale_unit_bytes = 4, scale_unit_stride = 0;
+  /// Rows are bfloat16, dtype is float8_e4m3fn. Scales are made, not given.
+  MoECast cast = MoECast::none;
+  struct Payload {
+    const void* rows = nullptr;  ///< [count, payload_bytes of it]
+    std::int64_t stride = 0;     ///< as row_stride
+  };
+  Payload payloads[moe_most_payloads] = {};
+  /// Not null: the tokens are fewer, so many as this says when the dispatch begins, 0 to `count`.
+  const std::int32_t* count_at = nullptr;
 };
 
 /// Where a dispatch puts what comes. What is null is not written, but rows and scales must be there.
@@ -112,6 +147,11 @@ struct MoERows {
   float* weights = nullptr;         ///< by_rank: [output_rows, top_k]
   /// The rows for which there is memory: fewer than output_rows are refused. 0: output_rows.
   std::int64_t row_count = 0;
+  /// Where the scales of a row lie: as in MoETokens.
+  std::int64_t scale_stride = 0, scale_unit_bytes = 4, scale_unit_stride = 0;
+  /// batched: bytes from the scales of an expert to those of the next; 0: rows_of_expert * scale_stride.
+  std::int64_t scale_expert_stride = 0;
+  void* payloads[moe_most_payloads] = {};  ///< [output_rows, payload_bytes of it]
 };
 
 /// What the experts of this rank have made of the rows.
@@ -119,6 +159,13 @@ struct MoEResults {
   const void* rows = nullptr;   ///< [output_rows, hidden] of combine_dtype, in the order of the dispatch
   std::int64_t row_stride = 0;  ///< as in MoETokens
   bool weighted = true;         ///< false: the rows are weighted already
+  bool in_window = false;       ///< the rows are where combine_memory said, and `rows` is not read
+};
+
+/// Memory in the window of another rank, into which an expert writes its results.
+struct MoEWindowRows {
+  void* rows = nullptr;    ///< [count, hidden] of combine_dtype
+  std::int64_t count = 0;  ///< rows that came from one source rank
 };
 
 /// Where a combine puts the sums.
@@ -152,6 +199,8 @@ class MoERouting {
   explicit MoERouting(std::shared_ptr<State> state) : state_(std::move(state)) {}
   /// Tokens of the last dispatch.
   [[nodiscard]] HEADRACE_API std::int64_t tokens() const;
+  /// Rows that were given to it: more, if it read the number of tokens from memory.
+  [[nodiscard]] HEADRACE_API std::int64_t given() const;
 
  private:
   friend class MoE;
@@ -210,6 +259,12 @@ class MoE {
   HEADRACE_API Result<void> combine(const MoEResults& results, const MoESums& sums, MoERouting& routing);
   HEADRACE_API Result<void> combine_send(const MoEResults& results, MoERouting& routing);
   HEADRACE_API Result<void> combine_receive(const MoESums& sums, MoERouting& routing);
+  /// by_rank: where the next combine wants the results of the rows that came from each source rank, in their
+  /// order, so that it need not move them. Then call it with `in_window`. Nothing is sent before.
+  ///   of_ranks  one for each rank; of one that is left out: none
+  ///   errors    as combine. After one that leaves out a rank, call it again. not_supported (another layout,
+  ///             float8_combine)
+  HEADRACE_API Result<void> combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks);
 
   /// The ranks that take part: a bit for each.
   [[nodiscard]] HEADRACE_API std::uint64_t active() const;
@@ -223,10 +278,5 @@ class MoE {
   explicit MoE(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
-
-inline constexpr int moe_most_ranks = 64;
-inline constexpr int moe_most_experts = 4096;
-inline constexpr int moe_most_top_k = 32;
-inline constexpr std::int64_t moe_most_tokens = std::int64_t{1} << 20;
 
 }  // namespace headrace

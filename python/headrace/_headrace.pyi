@@ -3341,7 +3341,9 @@ class MoEConfig:
     experts_of_ranks: how many each rank has, 0 included; None: evenly.
     dtype: of dispatched rows, which are moved and not read.
     scale_bytes: of a token's scales, a multiple of 4; 0: it has none.
+    payload_bytes: of a token's further columns, up to 8, which are moved and not read.
     combine_dtype: float32, float16 or bfloat16. Sums are made in float32, in a fixed order.
+    float8_combine: sums of a rank travel as float8_e4m3fn in blocks of 128 with float32 scales.
     layout: "by_expert", "batched" or "by_rank": docs/moe.md.
     row_alignment, zero_padding: by_expert: where the rows of an expert begin; rows between them are
     zeroed.
@@ -3352,7 +3354,7 @@ class MoEConfig:
     Errors: InvalidArgument (the first field that is wrong).
     """
 
-    def __init__(self, *, rank: int, ranks: int, experts: int, top_k: int, hidden: int, max_tokens: int, group_size: int = 1, experts_of_ranks: Sequence[int] | None = None, dtype: object = 'bfloat16', scale_bytes: int = 0, combine_dtype: object = 'bfloat16', layout: str = 'by_expert', row_alignment: int = 1, zero_padding: bool = False, row_budget: int = 0, deterministic: bool = True, wait_limit: float | datetime.timedelta | None = None, name: str = 'moe') -> None: ...
+    def __init__(self, *, rank: int, ranks: int, experts: int, top_k: int, hidden: int, max_tokens: int, group_size: int = 1, experts_of_ranks: Sequence[int] | None = None, dtype: object = 'bfloat16', scale_bytes: int = 0, combine_dtype: object = 'bfloat16', layout: str = 'by_expert', row_alignment: int = 1, zero_padding: bool = False, row_budget: int = 0, deterministic: bool = True, wait_limit: float | datetime.timedelta | None = None, name: str = 'moe', payload_bytes: Sequence[int] = (), float8_combine: bool = False) -> None: ...
 
     @property
     def window_bytes(self) -> int:
@@ -3431,6 +3433,12 @@ class MoERouting:
     def tokens(self) -> int:
         """Tokens of the last dispatch."""
 
+    @property
+    def given(self) -> int:
+        """
+        Rows that were given to it: more, if it read the number of tokens from memory.
+        """
+
     def __reduce__(self) -> NoReturn: ...
 
 class MoERows:
@@ -3445,7 +3453,14 @@ class MoERows:
 
     @property
     def scales(self) -> Tensor | None:
-        """[output_rows, scale_bytes] of uint8; None: there are none."""
+        """
+        [output_rows, scale_bytes] of uint8; None: there are none. With column_scales:
+        [scale_bytes / 4, output_rows] of int32; batched: [experts, scale_bytes / 4, rows].
+        """
+
+    @property
+    def payloads(self) -> tuple[Tensor, ...]:
+        """[output_rows, payload_bytes of it] of uint8 each."""
 
     @property
     def counts(self) -> Tensor:
@@ -3511,44 +3526,60 @@ class MoE:
     def new_routing(self) -> MoERouting:
         """Memory for what dispatches learn, once it has joined."""
 
-    def new_rows(self) -> MoERows:
+    def new_rows(self, *, column_scales: bool = False) -> MoERows:
         """
         Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.
+
+        column_scales: words of 4 bytes of a column lie side by side.
         """
 
-    def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None) -> None:
+    def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None) -> None:
         """
         Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of this rank
         into `out`.
 
         rows: [tokens, hidden] of dtype; rows may have gaps between them.
         experts: [tokens, top_k] of int64, int32 or uint32, copied if not contiguous; -1: none. None: go
-        where the tokens of the routing's last dispatch went, with the same weights.
-        weights: [tokens, top_k] of float32, copied if not contiguous; None: 1 each.
-        scales: two dimensions, scale_bytes in each row.
+        where the tokens of the routing's last dispatch went.
+        weights: [tokens, top_k] of float32, copied if not contiguous; None: 1 each; without experts: as before.
+        scales: two dimensions, scale_bytes in each row, any strides.
+        payloads: one for each of payload_bytes, with so many bytes in each row.
+        cast: "float32" or "ue8m0": rows are bfloat16 and become float8_e4m3fn, which dtype is, in blocks of
+        128 elements with scales of that form: 4 bytes a block, or a byte in words of 4.
+        count: one int32: the tokens are the first ones, so many as it says when the dispatch begins.
         Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, PeerLost,
         Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).
         """
 
-    def dispatch_send(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, scales: object | None = None) -> None:
+    def dispatch_send(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None) -> None:
         """The first half of dispatch: returns when the rows have left."""
 
     def dispatch_receive(self, routing: MoERouting, out: MoERows) -> None:
         """The second half of dispatch."""
 
-    def combine(self, results: object, *, routing: MoERouting, out: object, biases: tuple[object, ...] = (), weighted: bool = True, accumulate: bool = False) -> None:
+    def combine(self, results: object | None, *, routing: MoERouting, out: object, biases: tuple[object, ...] = (), weighted: bool = True, accumulate: bool = False) -> None:
         """
         Sends the weighted sums of results back, and makes the sums of this rank's tokens.
 
-        results: [output_rows, hidden] of combine_dtype: what the experts made of the rows, in their order.
-        out: [tokens, hidden] of combine_dtype.
+        results: [output_rows, hidden] of combine_dtype: what the experts made of the rows, in their order. None:
+        they were written to combine_memory.
+        out: [tokens, hidden] of combine_dtype, as many as were given to the dispatch.
         biases: up to two of [tokens, hidden], added after the sum, in this order.
         weighted: False: the results are weighted already. by_rank: they always are.
         accumulate: what `out` holds is added last.
         Errors: as dispatch.
         """
 
-    def combine_send(self, results: object, *, routing: MoERouting, weighted: bool = True) -> None:
+    def combine_memory(self, routing: MoERouting) -> list[Tensor | None]:
+        """
+        by_rank: where the next combine wants the results of the rows that came from each rank, in their
+        order: memory of that rank, so that a combine with results=None need not move them. None for a
+        rank that is left out.
+
+        Errors: NotSupported (another layout, float8_combine), and as combine: then call it again.
+        """
+
+    def combine_send(self, results: object | None, *, routing: MoERouting, weighted: bool = True) -> None:
         """The first half of combine."""
 
     def combine_receive(self, routing: MoERouting, out: object, *, biases: tuple[object, ...] = (), accumulate: bool = False) -> None:

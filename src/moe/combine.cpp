@@ -24,39 +24,98 @@ Result<void> Rank::combine_send(const MoEResults& results, Routing& routing) {
   return end();
 }
 
-Result<void> Rank::check_results(const MoEResults& results, const Routing& routing) const {
+Result<void> Rank::check_routing(const Routing& routing) const {
   if (!routing.filled || routing.dispatch_sent != 0)
     return make_error(Code::invalid_argument,
                       "the routing has no dispatch that was received: dispatch with it first");
-  if (routing.combine_sent != 0)
-    return make_error(Code::invalid_argument, "the routing is in use by combine {}: receive that first",
-                      routing.combine_sent);
+  if (routing.combine_sent == 0) return {};
+  return make_error(Code::invalid_argument, "the routing is in use by combine {}: receive that first",
+                    routing.combine_sent);
+}
+
+Result<void> Rank::check_results(const MoEResults& results, const Routing& routing) const {
+  HEADRACE_TRY_VOID(check_routing(routing));
+  if (results.in_window) {
+    if (routing.memory_of == combines_.sent + 1) return {};
+    return make_error(
+        Code::invalid_argument,
+        "in_window is given, and combine_memory was not called for this combine: call it first");
+  }
   if (results.rows == nullptr && config_.output_rows() != 0)
     return make_error(Code::invalid_argument, "no rows of results are given, expected {} rows of {} bytes",
                       config_.output_rows(), config_.combine_row_bytes());
   return check_stride("row_stride", results.row_stride, config_.combine_row_bytes());
 }
 
+Result<void> Rank::combine_memory(Routing& routing, std::span<MoEWindowRows> of_ranks) {
+  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(may_send(combines_, "combine"));
+  HEADRACE_TRY_VOID(check_routing(routing));
+  if (config_.layout != MoELayout::by_rank || config_.float8_combine)
+    return make_error(
+        Code::not_supported,
+        "layout is {} and float8_combine is {}: the window takes sums of a token's experts, which "
+        "layout by_rank without float8_combine has",
+        moe_layout_name(config_.layout), config_.float8_combine);
+  if (of_ranks.size() != layout_.ranks)
+    return make_error(Code::invalid_argument, "there is room for {} ranks, expected {}", of_ranks.size(),
+                      layout_.ranks);
+  begin(Operation::combine, combines_.sent + 1);
+  wait_for_room(active_, offsetof(PeerWords, combine_taken));
+  HEADRACE_TRY_VOID(end());
+  routing.memory_of = running_.epoch;
+  for (std::uint32_t source = 0; source < layout_.ranks; ++source) {
+    of_ranks[source] = {};
+    if (!is_active(source)) continue;
+    const std::uint64_t first = layout_.group_slot(source % spread_.group_size, 0);
+    of_ranks[source].rows = windows_[source].at(layout_.partial_at(running_.epoch, rank_, first));
+    of_ranks[source].count = static_cast<std::int64_t>(routing.written(source));
+  }
+  return {};
+}
+
 /// Into the windows of all ranks that hold the source's tokens.
 void Rank::send_partials(const MoEResults& results, const Routing& routing, std::uint32_t source) {
-  const std::int64_t stride = stride_or(results.row_stride, config_.combine_row_bytes());
   const std::uint64_t records = routing.records(source);
-  RowSum sum(sum_row_, config_.combine_dtype);
+  const std::uint64_t written = results.in_window ? routing.written(source) : 0;
   for (std::uint64_t slot = 0; slot < records; ++slot) {
-    sum.begin();
-    for (const PlacedEntry& entry : routing.placed(source, slot)) {
-      if (entry.row == no_row) continue;
-      const bool weighs = results.weighted && config_.layout != MoELayout::by_rank;
-      sum.add(row_at(results.rows, stride, entry.row), weighs ? entry.weight : 1);
-    }
-    const std::uint64_t place = layout_.group_slot(source % spread_.group_size, slot);
-    const bool ends_chunk = slot + 1 == records || (slot + 1) % chunk_slots == 0;
+    results.in_window ? complete_in_window(source, slot, slot < written)
+                      : write_partial(results, routing, source, slot);
+    if (slot + 1 != records && (slot + 1) % chunk_slots != 0) continue;
+    const std::uint64_t chunk = chunk_of(layout_.group_slot(source % spread_.group_size, slot));
     for_members(source, [&](const Window& to) {
-      sum.store(to.at(layout_.partial_at(running_.epoch, rank_, place)));
-      if (ends_chunk)
-        to.tell(layout_.partial_flag_at(running_.epoch, rank_, chunk_of(place)), running_.epoch);
+      to.tell(layout_.partial_flag_at(running_.epoch, rank_, chunk), running_.epoch);
     });
   }
+}
+
+void Rank::write_partial(const MoEResults& results, const Routing& routing, std::uint32_t source,
+                         std::uint64_t slot) {
+  const std::int64_t stride = stride_or(results.row_stride, config_.combine_row_bytes());
+  RowSum sum(sum_row_, config_.combine_dtype);
+  sum.begin();
+  for (const PlacedEntry& entry : routing.placed(source, slot)) {
+    if (entry.row == no_row) continue;
+    const bool weighs = results.weighted && config_.layout != MoELayout::by_rank;
+    sum.add(row_at(results.rows, stride, entry.row), weighs ? entry.weight : 1);
+  }
+  const std::uint64_t at =
+      layout_.partial_at(running_.epoch, rank_, layout_.group_slot(source % spread_.group_size, slot));
+  for_members(source, [&](const Window& to) {
+    config_.float8_combine ? sum.store_blocks(to.at(at)) : sum.store(to.at(at));
+  });
+}
+
+/// The row is in the source's window: the other members of its group get a copy. One that the caller has no
+/// row for is zero.
+void Rank::complete_in_window(std::uint32_t source, std::uint64_t slot, bool is_written) const {
+  const std::uint64_t at =
+      layout_.partial_at(running_.epoch, rank_, layout_.group_slot(source % spread_.group_size, slot));
+  std::byte* const from = windows_[source].at(at);
+  if (!is_written) std::memset(from, 0, layout_.partial_bytes);
+  for_members(source, [&](const Window& to) {
+    if (to.at(at) != from) std::memcpy(to.at(at), from, layout_.partial_bytes);
+  });
 }
 
 /// The other members of its group do not wait for partials of records that never came.
@@ -105,7 +164,7 @@ void Rank::receive_sum(const MoESums& sums, const Routing& routing, std::uint64_
   RowSum sum(sum_row_, config_.combine_dtype);
   for (const Visit& visit : routing.visits(token))
     if (const std::byte* const row = wait_for_partial(visit.rank, layout_.group_slot(member, visit.slot)))
-      sum.add(row);
+      config_.float8_combine ? sum.add_blocks(row, block_row_) : sum.add(row);
   const auto row_bytes = static_cast<std::size_t>(config_.combine_row_bytes());
   for (const void* const bias : sums.biases)
     if (bias != nullptr) sum.add(static_cast<const std::byte*>(bias) + token * row_bytes);

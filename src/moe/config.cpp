@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "base/names.hpp"
+#include "moe/cast.hpp"
 #include "moe/spread.hpp"
 
 #include <fmt/ranges.h>
@@ -70,10 +71,21 @@ Result<void> check_rows(const MoEConfig& config) {
                       dtype_name(sum));
   HEADRACE_TRY_VOID(check_row("dtype", config.hidden, config.dtype));
   HEADRACE_TRY_VOID(check_row("combine_dtype", config.hidden, sum));
+  if (config.float8_combine && config.hidden % row_unit != 0)
+    return make_error(Code::invalid_argument, "hidden is {}, expected a multiple of {} for float8_combine",
+                      config.hidden, row_unit);
   HEADRACE_TRY_VOID(in_range("scale_bytes", config.scale_bytes, 0, most_scale_bytes));
   if (config.scale_bytes % 4 == 0) return {};
   return make_error(Code::invalid_argument, "scale_bytes is {}, expected a multiple of 4",
                     config.scale_bytes);
+}
+
+Result<void> check_payloads(const MoEConfig& config) {
+  const auto& payloads = config.payload_bytes;
+  HEADRACE_TRY_VOID(in_range("the number of payload_bytes", std::ssize(payloads), 0, moe_most_payloads));
+  for (std::size_t i = 0; i < payloads.size(); ++i)
+    HEADRACE_TRY_VOID(in_range(fmt::format("payload_bytes[{}]", i), payloads[i], 1, most_scale_bytes));
+  return {};
 }
 
 Result<void> check_output(const MoEConfig& config) {
@@ -113,11 +125,24 @@ std::string_view moe_layout_name(MoELayout layout) noexcept {
   return "unknown";
 }
 
+std::string_view moe_cast_name(MoECast cast) noexcept {
+  switch (cast) {
+    case MoECast::none:
+      return "none";
+    case MoECast::float32:
+      return "float32";
+    case MoECast::ue8m0:
+      return "ue8m0";
+  }
+  return "unknown";
+}
+
 Result<void> MoEConfig::check() const {
   HEADRACE_TRY_VOID(check_name(*this));
   HEADRACE_TRY_VOID(check_ranks(*this));
   HEADRACE_TRY_VOID(check_experts(*this));
   HEADRACE_TRY_VOID(check_rows(*this));
+  HEADRACE_TRY_VOID(check_payloads(*this));
   return check_output(*this);
 }
 
@@ -178,7 +203,10 @@ WindowLayout window_layout(const MoEConfig& config) {
   layout.experts = static_cast<std::uint32_t>(most_experts);
   layout.record = {static_cast<std::uint32_t>(config.top_k), static_cast<std::uint64_t>(config.row_bytes()),
                    static_cast<std::uint64_t>(config.scale_bytes)};
-  layout.partial_bytes = static_cast<std::uint64_t>(config.combine_row_bytes());
+  std::ranges::copy(config.payload_bytes, layout.record.payload_bytes);
+  layout.partial_bytes = config.float8_combine
+                             ? float8_partial_bytes(static_cast<std::uint64_t>(config.hidden))
+                             : static_cast<std::uint64_t>(config.combine_row_bytes());
   return layout;
 }
 
@@ -187,10 +215,11 @@ std::string config_text(const MoEConfig& config) {
   if (!config.experts_of_ranks.empty()) spread = fmt::format("{}", fmt::join(config.experts_of_ranks, ","));
   return fmt::format(
       "ranks {}\ngroup_size {}\nexperts {}\nexperts_of_ranks {}\ntop_k {}\nhidden {}\ndtype {}\nscale_bytes "
-      "{}\n"
-      "combine_dtype {}\nmax_tokens {}\nlayout {}\nrow_alignment {}\nzero_padding {}\ndeterministic {}\n",
+      "{}\npayload_bytes [{}]\ncombine_dtype {}\nfloat8_combine {}\nmax_tokens {}\nlayout {}\nrow_alignment "
+      "{}\nzero_padding {}\ndeterministic {}\n",
       config.ranks, config.group_size, config.experts, spread, config.top_k, config.hidden,
-      dtype_name(config.dtype), config.scale_bytes, dtype_name(config.combine_dtype), config.max_tokens,
+      dtype_name(config.dtype), config.scale_bytes, fmt::join(config.payload_bytes, ","),
+      dtype_name(config.combine_dtype), config.float8_combine, config.max_tokens,
       moe_layout_name(config.layout), config.row_alignment, config.zero_padding, config.deterministic);
 }
 

@@ -4,6 +4,7 @@
 #include "moe/drive.hpp"
 #include "moe/rank.hpp"
 #include "moe/rows.hpp"
+#include "moe/scales.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -40,7 +41,12 @@ Result<void> Rank::check_rows(const MoERows& out) const {
   if (out.scales == nullptr && config_.scale_bytes != 0)
     return make_error(Code::invalid_argument, "no memory for scales is given, expected {} times {} bytes",
                       config_.output_rows(), config_.scale_bytes);
-  return {};
+  for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i)
+    if (out.payloads[i] == nullptr)
+      return make_error(Code::invalid_argument,
+                        "no memory for payloads[{}] is given, expected {} times {} bytes", i,
+                        config_.output_rows(), config_.payload_bytes[i]);
+  return check_scales(config_.scale_bytes, out.scale_stride, out.scale_unit_bytes, out.scale_unit_stride);
 }
 
 void Rank::take_cards(Routing& routing) {
@@ -203,9 +209,20 @@ void Rank::write_row(const MoERows& out, std::uint64_t row, const std::byte* rec
   const RecordLayout& layout = layout_.record;
   std::memcpy(static_cast<std::byte*>(out.rows) + row * layout.row_bytes, record + layout.row_at(),
               layout.row_bytes);
-  if (layout.scale_bytes != 0)
-    std::memcpy(static_cast<std::byte*>(out.scales) + row * layout.scale_bytes, record + layout.scales_at(),
-                layout.scale_bytes);
+  if (layout.scale_bytes != 0) write_scales(out, row, record + layout.scales_at());
+  for (std::uint32_t i = 0; i < config_.payload_bytes.size(); ++i)
+    std::memcpy(static_cast<std::byte*>(out.payloads[i]) + row * layout.payload_bytes[i],
+                record + layout.payload_at(i), layout.payload_bytes[i]);
+}
+
+void Rank::write_scales(const MoERows& out, std::uint64_t row, const std::byte* scales) const {
+  const ScaleLayout to =
+      scale_layout(config_.scale_bytes, out.scale_stride, out.scale_unit_bytes, out.scale_unit_stride);
+  auto* const first = static_cast<std::byte*>(out.scales);
+  if (config_.layout != MoELayout::batched || out.scale_expert_stride == 0)
+    return scatter_scales(scales, first + to.stride * static_cast<std::int64_t>(row), to);
+  const std::int64_t rows = config_.rows_of_expert(), number = static_cast<std::int64_t>(row);
+  scatter_scales(scales, first + number / rows * out.scale_expert_stride + number % rows * to.stride, to);
 }
 
 void Rank::zero_padding(const MoERows& out) const {
@@ -218,7 +235,10 @@ void Rank::zero_padding(const MoERows& out) const {
     const std::uint64_t begin = first_rows_[expert] + totals_[expert];
     const std::uint64_t end = std::min(first_rows_[expert + 1], rows);
     zero(out.rows, begin, end, layout_.record.row_bytes);
-    zero(out.scales, begin, end, layout_.record.scale_bytes);
+    for (std::uint64_t row = begin; row < end && config_.scale_bytes != 0; ++row)
+      write_scales(out, row, nullptr);
+    for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i)
+      zero(out.payloads[i], begin, end, layout_.record.payload_bytes[i]);
   }
 }
 

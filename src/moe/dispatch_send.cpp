@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source's half of a dispatch: route, cards, records.
 #include "base/errors.hpp"
+#include "moe/cast.hpp"
 #include "moe/drive.hpp"
+#include "moe/float8_blocks.hpp"
 #include "moe/rank.hpp"
+#include "moe/scales.hpp"
 #include "moe/spread.hpp"
 #include "moe/strides.hpp"
 
@@ -13,12 +16,19 @@
 
 namespace headrace::moe {
 
-Result<void> Rank::dispatch_send(const MoETokens& tokens, Routing& routing) {
+Result<void> Rank::dispatch_send(const MoETokens& given, Routing& routing) {
   HEADRACE_TRY_VOID(not_left_out());
   HEADRACE_TRY_VOID(may_send(dispatches_, "dispatch"));
+  MoETokens tokens = given;
+  HEADRACE_TRY(count, count_of(given));
+  tokens.count = count;
   HEADRACE_TRY_VOID(check_tokens(tokens, routing));
   routing.filled = false;
-  if (tokens.experts != nullptr) HEADRACE_TRY_VOID(read_experts(tokens, routing));
+  if (tokens.experts != nullptr)
+    HEADRACE_TRY_VOID(read_experts(tokens, routing));
+  else if (tokens.weights != nullptr)
+    routing.weigh(tokens.weights, static_cast<std::uint64_t>(tokens.count));
+  routing.given = static_cast<std::uint64_t>(given.count);
   begin(Operation::dispatch, ++dispatches_.sent);
   routing.dispatch_sent = running_.epoch;
   routing.route(spread_, rank_, static_cast<std::uint64_t>(tokens.count), active_);
@@ -26,6 +36,14 @@ Result<void> Rank::dispatch_send(const MoETokens& tokens, Routing& routing) {
   send_cards(routing);
   send_records(tokens, routing);
   return end();
+}
+
+Result<std::int64_t> Rank::count_of(const MoETokens& tokens) {
+  if (tokens.count_at == nullptr) return tokens.count;
+  const std::int64_t count = *tokens.count_at;
+  if (count >= 0 && count <= tokens.count) return count;
+  return make_error(Code::invalid_argument, "count_at says {} tokens, expected 0 to the {} that are given",
+                    count, tokens.count);
 }
 
 Result<void> Rank::check_tokens(const MoETokens& tokens, const Routing& routing) const {
@@ -40,12 +58,7 @@ Result<void> Rank::check_tokens(const MoETokens& tokens, const Routing& routing)
   if (tokens.count == 0) return {};
   if (tokens.rows == nullptr)
     return make_error(Code::invalid_argument, "{} tokens are given, and no rows", tokens.count);
-  if ((tokens.scales == nullptr) != (config_.scale_bytes == 0))
-    return make_error(Code::invalid_argument,
-                      "scales are {}, and scale_bytes is {}: give scales if it is not 0",
-                      tokens.scales == nullptr ? "not given" : "given", config_.scale_bytes);
-  HEADRACE_TRY_VOID(check_stride("row_stride", tokens.row_stride, config_.row_bytes()));
-  HEADRACE_TRY_VOID(check_stride("scale_stride", tokens.scale_stride, config_.scale_bytes));
+  HEADRACE_TRY_VOID(check_columns(tokens));
   if (tokens.experts != nullptr) return {};
   if (!routing.filled)
     return make_error(Code::invalid_argument,
@@ -54,6 +67,46 @@ Result<void> Rank::check_tokens(const MoETokens& tokens, const Routing& routing)
   return make_error(Code::invalid_argument,
                     "{} tokens are given, and the routing has {}: give as many, or experts", tokens.count,
                     routing.tokens());
+}
+
+Result<void> Rank::check_columns(const MoETokens& tokens) const {
+  HEADRACE_TRY_VOID(check_cast(tokens.cast));
+  const bool is_cast = tokens.cast != MoECast::none;
+  if (is_cast && tokens.scales != nullptr)
+    return make_error(Code::invalid_argument, "scales are given, and cast is {}, which makes them: give none",
+                      moe_cast_name(tokens.cast));
+  if (!is_cast && (tokens.scales == nullptr) != (config_.scale_bytes == 0))
+    return make_error(Code::invalid_argument,
+                      "scales are {}, and scale_bytes is {}: give scales if it is not 0",
+                      tokens.scales == nullptr ? "not given" : "given", config_.scale_bytes);
+  const std::int64_t row_bytes = is_cast ? config_.hidden * 2 : config_.row_bytes();
+  HEADRACE_TRY_VOID(check_stride("row_stride", tokens.row_stride, row_bytes));
+  HEADRACE_TRY_VOID(check_scales(config_.scale_bytes, tokens.scale_stride, tokens.scale_unit_bytes,
+                                 tokens.scale_unit_stride));
+  for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i) {
+    if (tokens.payloads[i].rows == nullptr)
+      return make_error(Code::invalid_argument,
+                        "{} tokens are given, and no payloads[{}], expected {} bytes each", tokens.count, i,
+                        config_.payload_bytes[i]);
+    HEADRACE_TRY_VOID(check_stride(fmt::format("the stride of payloads[{}]", i), tokens.payloads[i].stride,
+                                   config_.payload_bytes[i]));
+  }
+  return {};
+}
+
+Result<void> Rank::check_cast(MoECast cast) const {
+  if (cast == MoECast::none) return {};
+  if (cast != MoECast::float32 && cast != MoECast::ue8m0)
+    return make_error(Code::invalid_argument, "cast is {}, expected none, float32 or ue8m0",
+                      static_cast<int>(cast));
+  if (config_.dtype != DType::float8_e4m3fn)
+    return make_error(Code::invalid_argument, "cast is {}, and dtype is {}: expected float8_e4m3fn",
+                      moe_cast_name(cast), dtype_name(config_.dtype));
+  const auto hidden = static_cast<std::uint64_t>(config_.hidden);
+  const std::uint64_t bytes = cast == MoECast::ue8m0 ? ue8m0_scale_bytes(hidden) : float_scale_bytes(hidden);
+  if (bytes == layout_.record.scale_bytes) return {};
+  return make_error(Code::invalid_argument, "cast is {}, and scale_bytes is {}: expected {} for {} elements",
+                    moe_cast_name(cast), config_.scale_bytes, bytes, hidden);
 }
 
 Result<void> Rank::read_experts(const MoETokens& tokens, Routing& routing) const {
@@ -112,10 +165,14 @@ void Rank::send_records(const MoETokens& tokens, Routing& routing) {
   const TokenRange range = tokens_of_member(static_cast<std::uint64_t>(tokens.count), layout_.group_size,
                                             rank_ % layout_.group_size);
   for (std::uint64_t token = range.begin; token < range.end; ++token) {
-    for (const Visit& visit : routing.visits(token)) {
+    const auto visits = routing.visits(token);
+    if (visits.empty()) continue;
+    const TokenRow row = row_of(tokens, token);
+    for (const Visit& visit : visits) {
       if (!is_active(visit.rank)) continue;
       const Window& to = windows_[visit.rank];
-      write_record(to, visit.slot, visit.rank, tokens, token, routing);
+      write_record(to.at(layout_.slot_at(running_.epoch, rank_, visit.slot)), visit.rank, row, tokens, token,
+                   routing);
       const bool is_last = visit.slot + 1 == routing.records_for(visit.rank);
       if (is_last || (visit.slot + 1) % chunk_slots == 0)
         to.tell(layout_.chunk_flag_at(running_.epoch, rank_, chunk_of(visit.slot)), running_.epoch);
@@ -123,11 +180,29 @@ void Rank::send_records(const MoETokens& tokens, Routing& routing) {
   }
 }
 
-void Rank::write_record(const Window& to, std::uint64_t slot, std::uint32_t target, const MoETokens& tokens,
+/// Cast and gathered once for all ranks to which it goes.
+Rank::TokenRow Rank::row_of(const MoETokens& tokens, std::uint64_t token) {
+  const bool is_cast = tokens.cast != MoECast::none;
+  const std::int64_t row_bytes = is_cast ? config_.hidden * 2 : config_.row_bytes();
+  const std::byte* const row = row_at(tokens.rows, stride_or(tokens.row_stride, row_bytes), token);
+  if (is_cast) {
+    cast_row(row, block_row_, tokens.cast, token_row_.data(), token_scales_.data());
+    return {token_row_.data(), token_scales_.data()};
+  }
+  if (config_.scale_bytes == 0) return {row, nullptr};
+  const ScaleLayout scales = scale_layout(config_.scale_bytes, tokens.scale_stride, tokens.scale_unit_bytes,
+                                          tokens.scale_unit_stride);
+  const std::byte* const first = row_at(tokens.scales, scales.stride, token);
+  if (scales.is_dense()) return {row, first};
+  gather_scales(token_scales_.data(), first, scales);
+  return {row, token_scales_.data()};
+}
+
+void Rank::write_record(std::byte* record, std::uint32_t target, const TokenRow& row, const MoETokens& tokens,
                         std::uint64_t token, Routing& routing) const {
-  std::byte* const record = to.at(layout_.slot_at(running_.epoch, rank_, slot));
+  const RecordLayout& layout = layout_.record;
   RecordHead head{static_cast<std::uint32_t>(token), 0, {}};
-  std::byte* entry_at = record + layout_.record.entries_at();
+  std::byte* entry_at = record + layout.entries_at();
   for (const RoutedEntry& routed : routing.entries(token)) {
     if (routed.rank != target) continue;
     const Entry entry{routed.expert, routed.order, routed.weight};
@@ -136,13 +211,14 @@ void Rank::write_record(const Window& to, std::uint64_t slot, std::uint32_t targ
     ++head.entries;
   }
   std::memcpy(record, &head, sizeof head);
-  std::memcpy(record + layout_.record.row_at(),
-              row_at(tokens.rows, stride_or(tokens.row_stride, config_.row_bytes()), token),
-              layout_.record.row_bytes);
-  if (config_.scale_bytes != 0)
-    std::memcpy(record + layout_.record.scales_at(),
-                row_at(tokens.scales, stride_or(tokens.scale_stride, config_.scale_bytes), token),
-                layout_.record.scale_bytes);
+  std::memcpy(record + layout.row_at(), row.row, layout.row_bytes);
+  if (layout.scale_bytes != 0) std::memcpy(record + layout.scales_at(), row.scales, layout.scale_bytes);
+  for (std::uint32_t i = 0; i < config_.payload_bytes.size(); ++i) {
+    const MoETokens::Payload& payload = tokens.payloads[i];
+    std::memcpy(record + layout.payload_at(i),
+                row_at(payload.rows, stride_or(payload.stride, config_.payload_bytes[i]), token),
+                layout.payload_bytes[i]);
+  }
 }
 
 }  // namespace headrace::moe

@@ -213,6 +213,8 @@ Result<void> MoE::State::run(std::string_view operation, MoERouting& routing,
 
 std::int64_t MoERouting::tokens() const { return static_cast<std::int64_t>(state_->routing.tokens()); }
 
+std::int64_t MoERouting::given() const { return static_cast<std::int64_t>(state_->routing.given); }
+
 MoE::MoE(std::unique_ptr<State> state) : state_(std::move(state)) {}
 MoE::~MoE() = default;
 MoE::MoE(MoE&&) noexcept = default;
@@ -273,6 +275,11 @@ Result<void> MoE::combine_send(const MoEResults& results, MoERouting& routing) {
 Result<void> MoE::combine_receive(const MoESums& sums, MoERouting& routing) {
   return state_->run("combine_receive", routing,
                      [&](moe::Routing& of) { return state_->rank->combine_receive(sums, of); });
+}
+
+Result<void> MoE::combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks) {
+  return state_->run("combine_memory", routing,
+                     [&](moe::Routing& of) { return state_->rank->combine_memory(of, of_ranks); });
 }
 
 std::uint64_t MoE::active() const {

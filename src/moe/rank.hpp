@@ -37,10 +37,11 @@ class Rank {
   /// Both halves. An error of the first one that was met on the way does not keep the second from running.
   Result<void> dispatch(const MoETokens& tokens, const MoERows& out, Routing& routing);
   Result<void> combine(const MoEResults& results, const MoESums& sums, Routing& routing);
-  Result<void> dispatch_send(const MoETokens& tokens, Routing& routing);
+  Result<void> dispatch_send(const MoETokens& given, Routing& routing);
   Result<void> dispatch_receive(const MoERows& out, Routing& routing);
   Result<void> combine_send(const MoEResults& results, Routing& routing);
   Result<void> combine_receive(const MoESums& sums, Routing& routing);
+  Result<void> combine_memory(Routing& routing, std::span<MoEWindowRows> of_ranks);
 
   [[nodiscard]] Mask active() const { return active_; }
   /// `ranks` is a part of active() with this rank.
@@ -95,13 +96,22 @@ class Rank {
   }
 
   // --- dispatch_send.cpp
+  /// What travels of a token beside its entries.
+  struct TokenRow {
+    const std::byte* row = nullptr;
+    const std::byte* scales = nullptr;
+  };
+  [[nodiscard]] static Result<std::int64_t> count_of(const MoETokens& tokens);
   [[nodiscard]] Result<void> check_tokens(const MoETokens& tokens, const Routing& routing) const;
+  [[nodiscard]] Result<void> check_columns(const MoETokens& tokens) const;
+  [[nodiscard]] Result<void> check_cast(MoECast cast) const;
   [[nodiscard]] Result<void> read_experts(const MoETokens& tokens, Routing& routing) const;
   template <class Number>
   [[nodiscard]] Result<void> read_numbers(const MoETokens& tokens, Routing& routing) const;
   void send_cards(const Routing& routing);
   void send_records(const MoETokens& tokens, Routing& routing);
-  void write_record(const Window& to, std::uint64_t slot, std::uint32_t target, const MoETokens& tokens,
+  [[nodiscard]] TokenRow row_of(const MoETokens& tokens, std::uint64_t token);
+  void write_record(std::byte* record, std::uint32_t target, const TokenRow& row, const MoETokens& tokens,
                     std::uint64_t token, Routing& routing) const;
 
   // --- dispatch_receive.cpp
@@ -119,6 +129,8 @@ class Rank {
   void place_record(const MoERows& out, std::uint32_t source, std::uint64_t slot, const std::byte* record,
                     std::span<const Entry> entries, Routing& routing);
   void write_row(const MoERows& out, std::uint64_t row, const std::byte* record) const;
+  /// Null: zeros.
+  void write_scales(const MoERows& out, std::uint64_t row, const std::byte* scales) const;
   void zero_padding(const MoERows& out) const;
   void write_counts(const MoERows& out) const;
   [[nodiscard]] std::uint64_t end_of_expert(std::uint32_t expert) const;
@@ -133,7 +145,11 @@ class Rank {
 
   // --- combine.cpp
   [[nodiscard]] Result<void> check_results(const MoEResults& results, const Routing& routing) const;
+  [[nodiscard]] Result<void> check_routing(const Routing& routing) const;
   void send_partials(const MoEResults& results, const Routing& routing, std::uint32_t source);
+  void write_partial(const MoEResults& results, const Routing& routing, std::uint32_t source,
+                     std::uint64_t slot);
+  void complete_in_window(std::uint32_t source, std::uint64_t slot, bool is_written) const;
   void send_missing(std::uint32_t source);
   template <class Each>
   void for_members(std::uint32_t rank, const Each& each) const;
@@ -163,6 +179,9 @@ class Rank {
   std::vector<std::uint32_t> totals_;       ///< of each expert
   std::vector<std::uint64_t> next_chunk_;   ///< of each source
   std::vector<float> sum_row_;
+  std::vector<float> block_row_;         ///< of a cast, and of float8_combine
+  std::vector<std::byte> token_row_;     ///< cast
+  std::vector<std::byte> token_scales_;  ///< gathered or made
 };
 
 }  // namespace headrace::moe

@@ -57,13 +57,19 @@ class Routing {
 
   // Operations that use it now, by their numbers; 0: none.
   std::uint64_t dispatch_sent = 0, combine_sent = 0;
-  bool filled = false;  ///< a dispatch has been received with it
+  std::uint64_t memory_of = 0;  ///< the combine for which combine_memory was called; 0: none
+  bool filled = false;          ///< a dispatch has been received with it
+  std::uint64_t given = 0;      ///< rows that were given to its last dispatch
 
   // --- as a source: of all tokens of the group
 
   /// Makes the route of these tokens, whose entries have been filled with rank, expert and weight.
   /// Entries for ranks that are not active go nowhere.
   void route(const Spread& spread, std::uint32_t rank, std::uint64_t tokens, Mask active);
+  /// Gives the entries other weights: [tokens, top_k].
+  void weigh(const float* weights, std::uint64_t tokens) {
+    for (std::uint64_t i = 0; i < tokens * top_k_; ++i) entries_[i].weight = weights[i];
+  }
   /// Counts of this rank's part of the tokens, for each expert of all ranks, and records for each rank.
   [[nodiscard]] std::span<const std::uint32_t> counts() const { return counts_; }
   [[nodiscard]] std::uint32_t records_for(std::uint32_t rank) const { return records_for_[rank]; }
@@ -82,6 +88,14 @@ class Routing {
   void begin_records(std::uint32_t source, std::uint64_t count);
   /// Those of a source that its card announced.
   [[nodiscard]] std::uint64_t records(std::uint32_t source) const { return records_[source]; }
+  /// by_rank: records of a source that have a row: those before the budget's end.
+  [[nodiscard]] std::uint64_t written(std::uint32_t source) const {
+    std::uint64_t count = 0;
+    while (count < records(source) && !placed(source, count).empty() &&
+           placed(source, count).front().row != no_row)
+      ++count;
+    return count;
+  }
   /// A record that has not come has none.
   [[nodiscard]] std::span<const PlacedEntry> placed(std::uint32_t source, std::uint64_t slot) const {
     const std::uint64_t record = source * slots_ + slot;

@@ -2,7 +2,10 @@
 #include "moe/sums.hpp"
 
 #include "base/small_float.hpp"
+#include "moe/cast.hpp"
+#include "moe/float8_blocks.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -64,6 +67,17 @@ void RowSum::store(std::byte* row) const {
     return;
   }
   with_type(dtype_, [&](auto type) { store_row<decltype(type)>(sums_, row); });
+}
+
+void RowSum::add_blocks(const std::byte* row, std::span<float> values) {
+  load_blocks(values, row, row + round_up(values.size(), 16));
+  for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i] = empty_ ? values[i] : sums_[i] + values[i];
+  empty_ = false;
+}
+
+void RowSum::store_blocks(std::byte* row) {
+  if (empty_) std::ranges::fill(sums_, 0.0F);
+  moe::store_blocks(sums_, row, row + round_up(sums_.size(), 16));
 }
 
 }  // namespace headrace::moe

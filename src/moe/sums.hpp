@@ -19,8 +19,13 @@ class RowSum {
   void begin() { empty_ = true; }
   /// Adds weight * row. With weight 1 the row itself.
   void add(const std::byte* row, float weight = 1);
+  /// Adds a row of float8_e4m3fn in blocks, whose scales lie behind it (float8_blocks.hpp).
+  ///   values  as many as a row has elements
+  void add_blocks(const std::byte* row, std::span<float> values);
   /// Writes the sum, rounded once.
   void store(std::byte* row) const;
+  /// Writes the sum as add_blocks reads it, each element rounded once.
+  void store_blocks(std::byte* row);
 
  private:
   std::span<float> sums_;

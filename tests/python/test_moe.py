@@ -121,6 +121,87 @@ def test_torch_tensors_and_scales_travel(open_ranks):
     open_ranks(2, dtype="float8_e4m3fn", combine_dtype="bfloat16", scale_bytes=8).run(body)
 
 
+def test_bfloat16_rows_are_cast_and_their_scales_come_by_column(open_ranks):
+    torch = pytest.importorskip("torch")
+
+    def body(moe):
+        rank, hidden = moe.config.rank, 256
+        random = torch.Generator().manual_seed(rank)
+        rows = torch.randn((TOKENS, hidden), generator=random).to(torch.bfloat16)
+        experts = torch.arange(TOKENS).reshape(TOKENS, 1) % EXPERTS
+        routing, got = moe.new_routing(), moe.new_rows(column_scales=True)
+        count = np.array([TOKENS - 3], np.int32)
+        moe.dispatch(rows, experts, routing=routing, out=got, cast="float32", count=count)
+        assert (routing.tokens, routing.given) == (TOKENS - 3, TOKENS)
+        scales = torch.from_dlpack(got.scales).view(torch.float32)
+        assert scales.shape == (hidden // 128, moe.config.output_rows)
+        blocks = torch.from_dlpack(got.rows).to(torch.float32).reshape(-1, hidden // 128, 128)
+        results = (blocks * scales.T[:, :, None]).reshape(-1, hidden).to(torch.bfloat16)
+        sums = torch.full((TOKENS, hidden), 7, dtype=torch.bfloat16)
+        moe.combine(results, routing=routing, out=sums)
+        # A float8 has 4 bits: half of the last one, and the rounding of the sum.
+        assert torch.allclose(sums[:-3].float(), rows[:-3].float(), rtol=0.07, atol=0.01)
+        assert (sums[-3:] == 7).all()
+
+    open_ranks(2, dtype="float8_e4m3fn", combine_dtype="bfloat16", hidden=256, scale_bytes=8, top_k=1).run(
+        body
+    )
+
+
+def test_payloads_and_scales_of_any_stride_travel_beside_the_rows(open_ranks):
+    def body(moe):
+        rows, experts, weights = tokens_of(moe.config.rank)
+        ids = np.arange(TOKENS, dtype=np.int64).reshape(TOKENS, 1) + 1
+        names = np.frombuffer(b"".join(b"t%05d" % token for token in range(TOKENS)), np.uint8).reshape(
+            TOKENS, 6
+        )
+        scales = np.asfortranarray(np.stack([ids[:, 0], -ids[:, 0]], axis=1).astype(np.float32))
+        routing, got = moe.new_routing(), moe.new_rows()
+        moe.dispatch(rows, experts, weights, routing=routing, out=got, scales=scales, payloads=(ids, names))
+        came, named = (np.asarray(payload) for payload in got.payloads)
+        for row, scale in enumerate(np.asarray(got.scales).view(np.float32)):
+            token = came[row].view(np.int64)[0] - 1
+            if token >= 0:
+                assert scale.tolist() == [token + 1, -token - 1]
+                assert named[row].tobytes() == b"t%05d" % token
+        assert (came != 0).any()
+        with pytest.raises(headrace.InvalidArgument, match="1 payloads are given, expected 2"):
+            moe.dispatch_send(rows, experts, routing=routing, scales=scales, payloads=(ids,))
+        with pytest.raises(headrace.InvalidArgument, match='cast is "int8": give None, "float32" or "ue8m0"'):
+            moe.dispatch_send(rows, experts, routing=routing, cast="int8")
+
+    open_ranks(2, scale_bytes=8, payload_bytes=[8, 6]).run(body)
+
+
+def test_an_expert_writes_its_results_into_the_windows_of_the_sources(open_ranks):
+    def body(moe):
+        rows, experts, weights = tokens_of(moe.config.rank)
+        routing, got = moe.new_routing(), moe.new_rows()
+        moe.dispatch(rows, experts, weights, routing=routing, out=got)
+        first = np.asarray(got.first_rows)
+        for rank, memory in enumerate(moe.combine_memory(routing)):
+            np.asarray(memory)[:] = np.asarray(got.rows)[first[rank] : first[rank + 1]]
+        sums = np.empty((TOKENS, HIDDEN), np.float32)
+        moe.combine(None, routing=routing, out=sums)
+        ranks_of_token = [len({int(expert) // 3 for expert in of}) for of in experts]
+        assert (sums == rows * np.array(ranks_of_token)[:, None]).all()
+
+    open_ranks(2, layout="by_rank").run(body)
+
+
+def test_sums_travel_as_float8_if_asked(open_ranks):
+    def body(moe):
+        routing, got = moe.new_routing(), moe.new_rows()
+        sums, raised = moe_rank.step(moe, routing, got)
+        expected = expected_sums(moe.config.rank)
+        assert raised == []
+        assert not (sums == expected).all()
+        # Each of two sums is within 1/16 of the largest of its block.
+        assert np.abs(sums - expected).max() <= 8 * (1 + EXPERTS) * 3 * 2 / 16
+
+    open_ranks(2, float8_combine=True).run(body)
+
+
 def test_rows_beyond_the_budget_raise_exhausted_with_both_numbers(open_ranks):
     (moe,) = open_ranks(1, row_budget=30).moes
     rows, experts, weights = tokens_of(0)
@@ -151,6 +232,9 @@ def test_a_window_says_what_it_takes_before_it_is_taken():
         ({"experts": np.full((TOKENS, 2), EXPERTS)}, "token 0 names expert 6 as its entry 0"),
         ({"weights": np.zeros((TOKENS, 2))}, "argument weights has shape .* of float64"),
         ({"scales": np.zeros((TOKENS, 2))}, "argument scales has shape .* expected two dimensions, 0 bytes"),
+        ({"count": np.array([21], np.int32)}, "count_at says 21 tokens, expected 0 to the 20 that are given"),
+        ({"count": np.array([2])}, r"argument count has shape \[1\] of int64, expected \[1\] of int32"),
+        ({"cast": "ue8m0"}, "argument rows has shape .* of float32, expected .* of bfloat16"),
         ({"rows": "rows"}, "argument rows"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@
 #include <headrace/moe.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +27,7 @@ struct Tokens {
   Bytes rows, scales;
   std::vector<std::int64_t> experts;  ///< [count, top_k]; -1: none
   std::vector<float> weights;         ///< [count, top_k]; empty: all are 1
+  std::vector<Bytes> payloads = {};   ///< [count, payload_bytes of it]
 };
 
 /// An entry of a token, by the rank that sends it.
@@ -46,6 +48,7 @@ struct Dispatched {
   std::vector<float> weights;            ///< by_rank: [rows, top_k], 0 behind the last
   std::int64_t needed = 0;               ///< rows; batched: of the expert with the most
   std::int64_t available = 0;
+  std::vector<Bytes> payloads;
   /// The row of each entry; by_rank: of each record, with k = 0. Rows that were not written are not here.
   std::map<EntryId, std::int64_t> row_of;
 };
@@ -94,6 +97,8 @@ class Dispatch {
     const auto rows = static_cast<std::size_t>(config_.output_rows());
     out_.rows.assign(rows * static_cast<std::size_t>(config_.row_bytes()), Dispatched::untouched);
     out_.scales.assign(rows * static_cast<std::size_t>(config_.scale_bytes), Dispatched::untouched);
+    for (const std::int64_t bytes : config_.payload_bytes)
+      out_.payloads.emplace_back(rows * static_cast<std::size_t>(bytes), Dispatched::untouched);
     find_entries();
     config_.layout == MoELayout::by_rank ? place_records(rows) : place_entries();
     return std::move(out_);
@@ -188,6 +193,8 @@ class Dispatch {
   void write_row(const EntryId& entry, std::int64_t row) {
     copy(of(entry.source).rows, entry.token, out_.rows, row, config_.row_bytes());
     copy(of(entry.source).scales, entry.token, out_.scales, row, config_.scale_bytes);
+    for (std::size_t i = 0; i < out_.payloads.size(); ++i)
+      copy(of(entry.source).payloads[i], entry.token, out_.payloads[i], row, config_.payload_bytes[i]);
     out_.row_of[entry] = row;
   }
   static void copy(const Bytes& from, std::int64_t i, Bytes& to, std::int64_t j, std::int64_t bytes) {
@@ -199,6 +206,9 @@ class Dispatch {
     for (std::int64_t row = begin; row < end; ++row) {
       std::fill_n(out_.rows.begin() + row * config_.row_bytes(), config_.row_bytes(), std::byte{0});
       std::fill_n(out_.scales.begin() + row * config_.scale_bytes, config_.scale_bytes, std::byte{0});
+      for (std::size_t i = 0; i < out_.payloads.size(); ++i)
+        std::fill_n(out_.payloads[i].begin() + row * config_.payload_bytes[i], config_.payload_bytes[i],
+                    std::byte{0});
     }
   }
   [[nodiscard]] std::int64_t round_up(std::int64_t row) const {
@@ -243,6 +253,45 @@ inline void store(DType dtype, std::byte* at, float value) {
   std::memcpy(at, &stored, sizeof stored);
 }
 
+/// The scale of a block of 128 elements, as a float8_e4m3fn's and as it is stored.
+struct Scale {
+  float scale, inverse;
+  int power;  ///< of two, if it is one
+};
+inline Scale scale_of(std::span<const float> block, MoECast cast) {
+  float largest = 1e-4F;
+  for (const float value : block) largest = std::max(largest, std::fabs(value));
+  const float scale = largest / 448;
+  if (cast != MoECast::ue8m0) return {scale, 448 / largest, 0};
+  int power = 0;
+  if (std::frexp(scale, &power) == 0.5F) --power;
+  return {std::ldexp(1.0F, power), std::ldexp(1.0F, -power), power};
+}
+
+/// Tokens as they travel: rows of bfloat16 become float8_e4m3fn with scales.
+inline Tokens cast_tokens(const MoEConfig& config, Tokens tokens, MoECast cast) {
+  const auto hidden = static_cast<std::size_t>(config.hidden), count = static_cast<std::size_t>(tokens.count);
+  Bytes rows, scales;
+  for (std::size_t token = 0; token < count; ++token) {
+    Bytes words(static_cast<std::size_t>(config.scale_bytes));
+    for (std::size_t begin = 0, number = 0; begin < hidden; begin += 128, ++number) {
+      std::vector<float> block;
+      for (std::size_t i = begin; i < std::min(begin + 128, hidden); ++i)
+        block.push_back(load(DType::bfloat16, tokens.rows.data() + (token * hidden + i) * 2));
+      const Scale scale = scale_of(block, cast);
+      for (const float value : block)
+        rows.push_back(static_cast<std::byte>(Float8E4M3::store(value * scale.inverse)));
+      if (cast == MoECast::ue8m0)
+        words[number] = static_cast<std::byte>(scale.power + 127);
+      else
+        store(DType::float32, words.data() + number * 4, scale.scale);
+    }
+    scales.insert(scales.end(), words.begin(), words.end());
+  }
+  tokens.rows = std::move(rows), tokens.scales = std::move(scales);
+  return tokens;
+}
+
 /// A sum in float32: it begins with its first term, each product and each sum is rounded.
 class Sum {
  public:
@@ -280,8 +329,10 @@ class Combine {
     Bytes output(static_cast<std::size_t>(tokens * config_.combine_row_bytes()));
     for (std::int64_t token = 0; token < tokens; ++token) {
       const auto parts = parts_of(rank, token);
+      std::vector<std::vector<float>> partials;
+      for (const Part& part : parts) partials.push_back(partial(part));
       for (std::int64_t i = 0; i < config_.hidden; ++i)
-        store(config_.combine_dtype, output.data() + offset(token, i), element(parts, rank, token, i));
+        store(config_.combine_dtype, output.data() + offset(token, i), element(partials, rank, token, i));
     }
     return output;
   }
@@ -324,11 +375,11 @@ class Combine {
     return part;
   }
 
-  [[nodiscard]] float element(const std::vector<Part>& parts, int rank, std::int64_t token,
+  [[nodiscard]] float element(const std::vector<std::vector<float>>& partials, int rank, std::int64_t token,
                               std::int64_t i) const {
     const auto at = static_cast<std::size_t>(rank);
     Sum sum;
-    for (const Part& part : parts) sum.add(1, partial(part, i));
+    for (const auto& partial : partials) sum.add(1, partial[static_cast<std::size_t>(i)]);
     if (!options_.biases.empty())
       for (const Bytes& bias : options_.biases[at])
         sum.add(1, load(config_.combine_dtype, bias.data() + offset(token, i)));
@@ -337,12 +388,31 @@ class Combine {
     return sum.value();
   }
   /// What a target sends back, rounded to the type in which it travels.
-  [[nodiscard]] float partial(const Part& part, std::int64_t i) const {
-    Sum sum;
-    for (const Term& term : part) sum.add(term.weight, load(config_.combine_dtype, term.row + offset(0, i)));
-    std::byte rounded[4];
-    store(config_.combine_dtype, rounded, sum.value());
-    return load(config_.combine_dtype, rounded);
+  [[nodiscard]] std::vector<float> partial(const Part& part) const {
+    std::vector<float> row;
+    for (std::int64_t i = 0; i < config_.hidden; ++i) {
+      Sum sum;
+      for (const Term& term : part)
+        sum.add(term.weight, load(config_.combine_dtype, term.row + offset(0, i)));
+      row.push_back(sum.value());
+    }
+    config_.float8_combine ? round_blocks(row) : round(row);
+    return row;
+  }
+  void round(std::vector<float>& row) const {
+    for (float& value : row) {
+      std::byte rounded[4];
+      store(config_.combine_dtype, rounded, value);
+      value = load(config_.combine_dtype, rounded);
+    }
+  }
+  static void round_blocks(std::vector<float>& row) {
+    for (std::size_t begin = 0; begin < row.size(); begin += 128) {
+      const auto block = std::span(row).subspan(begin, std::min<std::size_t>(128, row.size() - begin));
+      const Scale scale = scale_of(block, MoECast::float32);
+      for (float& value : block)
+        value = Float8E4M3::load(Float8E4M3::store(value * scale.inverse)) * scale.scale;
+    }
   }
 
   const MoEConfig& config_;

@@ -56,6 +56,14 @@ TEST(MoEConfigCheck, each_wrong_field_is_refused_with_its_value_and_what_was_exp
       {[](MoEConfig& c) { c.combine_dtype = DType::float8_e4m3fn; },
        "combine_dtype is float8_e4m3fn, expected float32, float16 or bfloat16"},
       {[](MoEConfig& c) { c.scale_bytes = 6; }, "scale_bytes is 6, expected a multiple of 4"},
+      {[](MoEConfig& c) { c.payload_bytes.assign(9, 4); },
+       "the number of payload_bytes is 9, expected 0 to 8"},
+      {[](MoEConfig& c) {
+         c.payload_bytes = {4, 0};
+       },
+       "payload_bytes[1] is 0, expected 1 to 1048576"},
+      {[](MoEConfig& c) { c.float8_combine = true, c.hidden = 24; },
+       "hidden is 24, expected a multiple of 16 for float8_combine"},
       {[](MoEConfig& c) { c.max_tokens = 0; }, "max_tokens is 0, expected 1 to 1048576"},
       {[](MoEConfig& c) { c.row_alignment = 0; }, "row_alignment is 0, expected 1 to 65536"},
       {[](MoEConfig& c) { c.layout = MoELayout::batched, c.row_alignment = 8; },

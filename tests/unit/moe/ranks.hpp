@@ -37,6 +37,8 @@ inline MoETokens argument_of(const Tokens& tokens) {
   argument.scales = tokens.scales.empty() ? nullptr : tokens.scales.data();
   argument.experts = tokens.experts.data();
   argument.weights = tokens.weights.empty() ? nullptr : tokens.weights.data();
+  for (std::size_t i = 0; i < tokens.payloads.size(); ++i)
+    argument.payloads[i].rows = tokens.payloads[i].data();
   return argument;
 }
 
@@ -46,6 +48,8 @@ struct Output {
     const auto rows = static_cast<std::size_t>(config.output_rows());
     got.rows.assign(rows * static_cast<std::size_t>(config.row_bytes()), Dispatched::untouched);
     got.scales.assign(rows * static_cast<std::size_t>(config.scale_bytes), Dispatched::untouched);
+    for (const std::int64_t bytes : config.payload_bytes)
+      got.payloads.emplace_back(rows * static_cast<std::size_t>(bytes), Dispatched::untouched);
     got.counts.resize(static_cast<std::size_t>(config.local_experts()));
     const bool by_rank = config.layout == MoELayout::by_rank;
     got.first_rows.resize(static_cast<std::size_t>(by_rank ? config.ranks : config.local_experts()) + 1);
@@ -54,12 +58,15 @@ struct Output {
     got.weights.assign(rows * static_cast<std::size_t>(config.top_k), 0);
   }
   [[nodiscard]] MoERows argument() {
-    return {got.rows.data(),
-            got.scales.data(),
-            got.counts.data(),
-            got.first_rows.data(),
-            got.experts.empty() ? nullptr : got.experts.data(),
-            got.weights.empty() ? nullptr : got.weights.data()};
+    MoERows out;
+    out.rows = got.rows.data();
+    out.scales = got.scales.data();
+    out.counts = got.counts.data();
+    out.first_rows = got.first_rows.data();
+    out.experts = got.experts.empty() ? nullptr : got.experts.data();
+    out.weights = got.weights.empty() ? nullptr : got.weights.data();
+    for (std::size_t i = 0; i < got.payloads.size(); ++i) out.payloads[i] = got.payloads[i].data();
+    return out;
   }
   Dispatched got;
 };
@@ -69,6 +76,7 @@ inline void expect_same(const Dispatched& got, const Dispatched& expected) {
   EXPECT_EQ(got.first_rows, expected.first_rows);
   EXPECT_TRUE(got.rows == expected.rows);
   EXPECT_TRUE(got.scales == expected.scales);
+  EXPECT_TRUE(got.payloads == expected.payloads);
   EXPECT_EQ(got.experts, expected.experts);
   EXPECT_EQ(got.weights, expected.weights);
 }
@@ -153,6 +161,8 @@ inline Tokens random_tokens(Random& random, const MoEConfig& config, std::int64_
   tokens.count = count;
   tokens.rows = random_bytes(random, count * config.row_bytes());
   tokens.scales = random_bytes(random, count * config.scale_bytes);
+  for (const std::int64_t bytes : config.payload_bytes)
+    tokens.payloads.push_back(random_bytes(random, count * bytes));
   for (std::int64_t token = 0; token < count; ++token) {
     for (int k = 0; k < config.top_k; ++k) {
       std::int64_t expert = choose(random, choice, config.experts);
