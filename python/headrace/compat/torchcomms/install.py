@@ -17,6 +17,8 @@ from .hooks import FlightRecorderHook
 MODULES = (
     "_comms",
     "_comms_gloo",
+    "_transport",
+    "_transport_cca_hook",
     "device_mesh",
     "distwrap",
     "functional",
