@@ -46,7 +46,7 @@ LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
 # Suites by stage. The thread sanitizer looks at the parts that have threads.
 SANITIZED = r"unit_.*|backend_.*|contract|system"
 THREADED = (
-    r"unit_(base|memory|transport|local|telemetry|metadata|engine|agent|collectives|fabric|moe)"
+    r"unit_(base|memory|transport|local|telemetry|metadata|engine|agent|collectives|compat|fabric|moe)"
     r"|backend_.*|contract|system"
 )
 RELEASED = r"command|model"
