@@ -11,6 +11,13 @@ keeps the order of these among themselves:
 
     headrace.torch_ops.register_window(window, "kv")
     torch.ops.headrace.window_put(tensor, 1, 0, "kv")
+
+Operators of a mixture of experts are in docs/moe.md:
+
+    headrace.torch_ops.register_moe(moe, "layer")
+    ops = torch.ops.headrace
+    rows, _, counts, first_rows, *_, routing = ops.moe_dispatch(x, experts, weights, None, "layer")
+    sums = ops.moe_combine(results, weights, routing, [], "layer")
 """
 
 from __future__ import annotations
@@ -23,10 +30,18 @@ from torch import Tensor
 
 import headrace
 
+from ._torch.moe_ops import register_moe, unregister_moe
 from ._torch.opening import comm_of
 from ._torch.window_ops import in_order, register_window, unregister_window
 
-__all__ = ["register", "register_window", "unregister", "unregister_window"]
+__all__ = [
+    "register",
+    "register_moe",
+    "register_window",
+    "unregister",
+    "unregister_moe",
+    "unregister_window",
+]
 
 _comms: dict[str, headrace.Comm] = {}
 _REDUCTIONS: dict[str, headrace.ReduceOp] = {

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
@@ -16,29 +15,7 @@ import headrace
 import moe_rank
 from conftest import unique
 from moe_rank import EXPERTS, HIDDEN, TOKENS, config_of, expected_sums, run_experts, tokens_of
-
-
-class Ranks:
-    """A MoE for each rank, which have joined."""
-
-    def __init__(self, stack, ranks, **changes):
-        names = [unique("moe") for _ in range(ranks)]
-        agents = [stack.enter_context(headrace.Agent(name, backends=["shm"])) for name in names]
-        self.moes = [
-            stack.enter_context(headrace.MoE(agent, config_of(rank, ranks, **changes)))
-            for rank, agent in enumerate(agents)
-        ]
-        for one in agents:
-            for other in agents:
-                if one is not other:
-                    one.import_metadata(other.export_metadata())
-        for moe in self.moes:
-            moe.join(names, timeout=60)
-
-    def run(self, body):
-        """Calls body(moe) on a thread for each rank. Returns the answers in order of rank."""
-        with ThreadPoolExecutor(len(self.moes)) as threads:
-            return [future.result(100) for future in [threads.submit(body, moe) for moe in self.moes]]
+from moe_threads import Ranks
 
 
 @pytest.fixture
