@@ -6,6 +6,7 @@
 // encrypted: docs/security.md.
 #pragma once
 
+#include <headrace/fabric_commands.hpp>
 #include <headrace/fabric_memory.hpp>
 #include <headrace/fabric_work.hpp>
 #include <headrace/telemetry.hpp>
@@ -226,6 +227,12 @@ class Fabric {
   HEADRACE_API Result<FabricWork> barrier(const FabricPeers& peers, std::uint32_t value,
                                           const FabricPost& post = {});
 
+  /// A queue through which kernels post writes of this list, all from memory of one group.
+  ///   errors  as posts, of which write; invalid_argument (an empty list, 0 places or more than 4096, no such
+  ///           GPU), not_supported (no GPU driver), exhausted
+  [[nodiscard]] HEADRACE_API Result<FabricCommandQueue> command_queue(
+      std::span<const FabricQueueWrite> writes, const FabricQueueOptions& options = {});
+
   // --- messages: for what the receiver gives the place. They go between the first groups of both sides. Of a
   //     post's options they take the timeout alone
 
@@ -253,7 +260,17 @@ class Fabric {
   /// Passes arrivals that nobody expects to `arrived`, with their number, on the callback thread; those that
   /// have come before, too. {}: they are kept for a later `expect`, up to 16384 different ones.
   HEADRACE_API void on_unexpected(std::function<void(Immediate, std::uint64_t)> arrived);
-  /// Told of callbacks that throw, on the callback thread. {}: they are only counted and logged.
+  /// A word that kernels of this GPU change; nullopt: threads. The worker of its group, or the first one,
+  /// looks at it: at once while it works, and after an idle time t within t/16, at most a millisecond.
+  /// `changed(before, now)` is called on the callback thread until it returns false; values between two calls
+  /// are not told. What was written before a value can be read by the function, and by work that it begins.
+  ///   errors  exhausted (4096 words of a group are watched), not_supported (no GPU driver), invalid_argument
+  ///           (no function, no such GPU)
+  [[nodiscard]] HEADRACE_API Result<FabricWatcher> watch(
+      std::function<bool(std::uint64_t before, std::uint64_t now)> changed, std::optional<int> device = {});
+
+  /// Told of callbacks that throw, and of what goes wrong where no post tells it, on the callback thread.
+  /// {}: they are only counted and logged.
   HEADRACE_API void on_error(std::function<void(const Error&)> failed);
 
  private:

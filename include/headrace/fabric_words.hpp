@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of memory between a fabric and kernels: flags that kernels wait for.
+// Words of memory between a fabric and kernels: flags that kernels wait for, words that the host watches.
 #pragma once
 
 #include <headrace/result.hpp>
@@ -11,7 +11,9 @@
 namespace headrace {
 
 namespace fabric {
+class Core;
 class HeldFlag;
+class HeldWatcher;
 }  // namespace fabric
 
 /// Where the word of a flag lies.
@@ -52,6 +54,30 @@ class FabricFlag {
   friend class FabricExpectation;
   explicit FabricFlag(std::shared_ptr<const fabric::HeldFlag> flag) : flag_(std::move(flag)) {}
   std::shared_ptr<const fabric::HeldFlag> flag_;
+};
+
+/// 8 bytes, 0 at first, that kernels change (headrace/device/fabric.cuh), streams (cuStreamWriteValue64, in
+/// graphs too) or threads, and that the fabric watches: Fabric::watch. A handle, cheap to copy; it is watched
+/// without handles, until its function declines, `stop`, or the close of the fabric.
+///   owns     the memory stays until then, and until the last handle is gone. Let kernels that change it end
+///            first
+///   threads  any
+class FabricWatcher {
+ public:
+  FabricWatcher() = default;
+  /// As the GPUs see it; without one, as this process does.
+  [[nodiscard]] HEADRACE_API std::uintptr_t address() const;
+  [[nodiscard]] HEADRACE_API std::uint64_t value() const;
+  /// Changes it from the host: what the thread has written before is seen with it.
+  HEADRACE_API void store(std::uint64_t value) const;
+  /// No call of its function begins any more.
+  HEADRACE_API void stop() const;
+  [[nodiscard]] explicit operator bool() const noexcept { return watcher_ != nullptr; }
+
+ private:
+  friend class fabric::Core;
+  explicit FabricWatcher(std::shared_ptr<const fabric::HeldWatcher> watcher) : watcher_(std::move(watcher)) {}
+  std::shared_ptr<const fabric::HeldWatcher> watcher_;
 };
 
 }  // namespace headrace

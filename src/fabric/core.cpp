@@ -298,6 +298,34 @@ Result<FabricExpectation> Core::expect(Immediate immediate, std::uint64_t arriva
   return FabricExpectation(std::move(made));
 }
 
+Result<std::shared_ptr<Watchers>> Core::watchers_of(std::optional<int> device) {
+  const auto near =
+      std::ranges::find_if(groups_, [&](const auto& each) { return device && each.device == device; });
+  const auto group = near == groups_.end() ? 0 : static_cast<std::size_t>(near - groups_.begin());
+  const std::lock_guard lock(watchers_mutex_);
+  auto& kept = watchers_[{group, device.has_value()}];
+  if (kept != nullptr) return kept;
+  std::shared_ptr<const gpu::Device> gpu;
+  if (device) {
+    HEADRACE_TRY(opened, flags_->open_gpu(*device));
+    gpu = std::move(opened);
+  }
+  HEADRACE_TRY(made, Watchers::make(gpu, callbacks_, fork_));
+  if (!workers_[group]->look_at(made))
+    return make_error(Code::invalid_argument, "the fabric is closed: open another");
+  kept = made;
+  return made;
+}
+
+Result<FabricWatcher> Core::watch(Changed changed, std::optional<int> device) {
+  HEADRACE_TRY_VOID(usable());
+  if (!changed) return make_error(Code::invalid_argument, "a watched word needs a function that is told");
+  if (device) HEADRACE_TRY_VOID(flags_->open_gpu(*device));
+  HEADRACE_TRY(all, watchers_of(device));
+  HEADRACE_TRY(made, all->add(std::move(changed)));
+  return FabricWatcher(std::move(made));
+}
+
 void Core::on_unexpected(std::function<void(Immediate, std::uint64_t)> arrived) {
   if (!forked()) expectations_->on_unexpected(std::move(arrived));
 }

@@ -8,15 +8,18 @@
 #include "base/fork_guard.hpp"
 #include "fabric/callbacks.hpp"
 #include "fabric/carrier.hpp"
+#include "fabric/command_queue.hpp"
 #include "fabric/expectations.hpp"
 #include "fabric/open_nics.hpp"
 #include "fabric/part.hpp"
+#include "fabric/watchers.hpp"
 #include "fabric/worker.hpp"
 #include "telemetry/telemetry.hpp"
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -104,6 +107,9 @@ class Core : public std::enable_shared_from_this<Core> {
 
   Result<FabricExpectation> expect(Immediate immediate, std::uint64_t arrivals);
   void on_unexpected(std::function<void(Immediate, std::uint64_t)> arrived);
+  Result<FabricCommandQueue> command_queue(std::span<const FabricQueueWrite> writes,
+                                           const FabricQueueOptions& options);
+  Result<FabricWatcher> watch(Changed changed, std::optional<int> device);
   void on_error(std::function<void(const Error&)> failed) {
     if (!forked()) callbacks_->on_error(std::move(failed));
   }
@@ -129,6 +135,8 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<Part::Setup> range_part(const Ranges& ranges) const;
   Result<std::shared_ptr<Work>> make_message(Part::Setup part, const Room& room,
                                              const FabricPost& post) const;
+  [[nodiscard]] Result<CommandQueue::Write> queue_write(const FabricQueueWrite& write) const;
+  Result<std::shared_ptr<Watchers>> watchers_of(std::optional<int> device);
 
   const std::shared_ptr<const Clock> clock_;
   const rail::LinkOptions links_;
@@ -145,6 +153,9 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<FabricGroup> groups_;
   std::vector<std::shared_ptr<Worker>> workers_;  // by group; after the telemetry, which its NICs use
   std::shared_ptr<const AddressParts> address_;
+
+  std::mutex watchers_mutex_;
+  std::map<std::pair<std::size_t, bool>, std::shared_ptr<Watchers>> watchers_;  // by group, and if for GPUs
 
   std::atomic<bool> closed_ = false;
 };

@@ -4,9 +4,11 @@
 
 #include "base/errors.hpp"
 #include "fabric/buffer_pool.hpp"
+#include "fabric/command_queue.hpp"
 #include "fabric/core.hpp"
 #include "fabric/peer_group.hpp"
 #include "fabric/receiver.hpp"
+#include "fabric/watchers.hpp"
 
 #include <array>
 #include <utility>
@@ -142,6 +144,21 @@ std::optional<int> FabricFlag::device() const { return flag_->flag().device(); }
 bool FabricFlag::in_gpu_memory() const { return flag_->flag().in_gpu_memory(); }
 std::uint64_t FabricFlag::value() const { return flag_->flag().value(); }
 
+std::uintptr_t FabricWatcher::address() const { return watcher_->address(); }
+std::uint64_t FabricWatcher::value() const { return watcher_->word().load(std::memory_order_acquire); }
+void FabricWatcher::store(std::uint64_t value) const {
+  watcher_->word().store(value, std::memory_order_release);
+}
+void FabricWatcher::stop() const { watcher_->stop(); }
+
+std::uintptr_t FabricCommandQueue::address() const { return queue_->queue().address(); }
+std::optional<int> FabricCommandQueue::device() const { return queue_->queue().setup.device; }
+std::uint32_t FabricCommandQueue::capacity() const { return queue_->queue().setup.capacity; }
+std::uint64_t FabricCommandQueue::ended() const { return queue_->queue().ended(); }
+std::uint64_t FabricCommandQueue::failed() const { return queue_->queue().failed(); }
+std::optional<FabricQueueStatus> FabricCommandQueue::status() const { return queue_->queue().status(); }
+void FabricCommandQueue::close() const { queue_->queue().close(); }
+
 void FabricReceiver::stop() const { receiver_->stop(); }
 
 // ------------------------------------------------------------------ peers
@@ -229,6 +246,11 @@ Result<FabricWork> Fabric::barrier(const FabricPeers& peers, std::uint32_t value
   return core_->barrier(peers, value, post);
 }
 
+Result<FabricCommandQueue> Fabric::command_queue(std::span<const FabricQueueWrite> writes,
+                                                 const FabricQueueOptions& options) {
+  return core_->command_queue(writes, options);
+}
+
 Result<FabricWork> Fabric::send(const FabricPeer& peer, const FabricMemory& from, std::uint64_t from_offset,
                                 std::uint64_t bytes, const FabricPost& post) {
   return core_->send(peer, {from, from_offset, bytes}, post);
@@ -247,6 +269,10 @@ Result<FabricExpectation> Fabric::expect(Immediate immediate, std::uint64_t arri
 }
 void Fabric::on_unexpected(std::function<void(Immediate, std::uint64_t)> arrived) {
   core_->on_unexpected(std::move(arrived));
+}
+Result<FabricWatcher> Fabric::watch(std::function<bool(std::uint64_t before, std::uint64_t now)> changed,
+                                    std::optional<int> device) {
+  return core_->watch(std::move(changed), device);
 }
 void Fabric::on_error(std::function<void(const Error&)> failed) { core_->on_error(std::move(failed)); }
 

@@ -15,6 +15,9 @@ namespace {
 constexpr std::uint32_t most_posts = 16384;
 constexpr std::uint64_t spin_ns = 20'000;
 constexpr std::uint64_t poll_without_descriptor_ns = 200'000;
+// A GPU wakes nobody. A sleeping worker that looks after a sixteenth of the time since its last work is late
+// by a sixteenth; an idle one looks a thousand times a second, which is well below a hundredth of a core.
+constexpr std::uint64_t look_least_ns = 20'000, look_most_ns = 1'000'000, part_of_idle = 16;
 constexpr std::uint64_t close_within_ns = 1'000'000'000;
 constexpr std::uint64_t bell_key = 0;
 
@@ -98,6 +101,10 @@ bool Worker::run(const Task& task) {
   return false;
 }
 
+bool Worker::look_at(std::shared_ptr<LookedAt> memory) {
+  return push([this, memory = std::move(memory)](Carrier&) { looked_at_.push_back(memory); });
+}
+
 bool Worker::take_room() {
   if (posts_.fetch_add(1) < most_posts) return true;
   --posts_;
@@ -141,16 +148,18 @@ void Worker::leak() {
 // ------------------------------------------------------------------ the thread
 
 void Worker::loop() {
-  std::uint64_t busy_ns = now_ns();
+  busy_ns_ = now_ns();
   while (!may_end()) {
     const bool tasks = take_tasks();
     const bool events = carrier_->poll() > 0;
+    const bool words = look();
     const std::uint64_t now = now_ns();
-    if (tasks || events) busy_ns = now;
-    if (setup_.spin == FabricSpin::always || now - busy_ns < spin_ns) continue;
+    if (tasks || events || words) busy_ns_ = now;
+    if (setup_.spin == FabricSpin::always || now - busy_ns_ < spin_ns) continue;
     sleep();
   }
   carrier_->close();
+  looked_at_.clear();
   const std::lock_guard lock(mutex_);
   ended_ = true;
   ended_changed_.notify_all();
@@ -169,6 +178,13 @@ bool Worker::take_tasks() {
   return !tasks.empty();
 }
 
+bool Worker::look() {
+  bool any = false;
+  for (const auto& memory : looked_at_) any = memory->look(*carrier_) || any;
+  std::erase_if(looked_at_, [](const auto& memory) { return memory->is_over(); });
+  return any;
+}
+
 /// Lets leave what posts that are done have promised, for a while.
 bool Worker::may_end() {
   {
@@ -178,6 +194,7 @@ bool Worker::may_end() {
   const std::uint64_t now = now_ns();
   if (close_by_ns_ == 0) {
     close_by_ns_ = now + close_within_ns;
+    for (const auto& memory : looked_at_) memory->begin_close();
     carrier_->begin_close();
   }
   return carrier_->is_quiet() || now >= close_by_ns_;
@@ -186,7 +203,9 @@ bool Worker::may_end() {
 Deadline Worker::sleep_until() const {
   const std::uint64_t now = now_ns();
   if (polls_) return Deadline::at_ns(now + poll_without_descriptor_ns);
-  const std::uint64_t next = carrier_->next_look_ns();
+  std::uint64_t next = carrier_->next_look_ns();
+  if (!looked_at_.empty())
+    next = std::min(next, now + std::clamp((now - busy_ns_) / part_of_idle, look_least_ns, look_most_ns));
   if (close_by_ns_ != 0) return Deadline::at_ns(std::min(next, now + 1'000'000));
   return next == UINT64_MAX ? Deadline::never() : Deadline::at_ns(next);
 }

@@ -8,6 +8,7 @@
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
 #include "fabric/carrier.hpp"
+#include "fabric/looked_at.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -41,6 +42,10 @@ class Worker {
   /// The same, and waits for it. False: it has not run; the worker has ended.
   bool run(const Task& task);
 
+  /// Looks at it after each turn, and while it sleeps for a time t again after t/16, at least every
+  /// millisecond. False: it is closing.
+  bool look_at(std::shared_ptr<LookedAt> memory);
+
   /// May be called while it runs and after it, beside the worker.
   [[nodiscard]] Carrier& carrier() { return *carrier_; }
 
@@ -65,6 +70,7 @@ class Worker {
   Result<void> watch_nics();
   void loop();
   bool take_tasks();
+  bool look();
   bool may_end();
   void sleep();
   [[nodiscard]] Deadline sleep_until() const;
@@ -84,7 +90,10 @@ class Worker {
 
   std::atomic<std::uint32_t> posts_ = 0;
   std::atomic<std::uint64_t> sleeps_ = 0;
-  std::uint64_t close_by_ns_ = 0;  // of the thread: 0 until it closes
+  // Of the thread.
+  std::vector<std::shared_ptr<LookedAt>> looked_at_;
+  std::uint64_t busy_ns_ = 0;
+  std::uint64_t close_by_ns_ = 0;  // 0 until it closes
   std::unique_ptr<std::thread> thread_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fabric in kernels: flags of arrivals, and words that the host watches.
+// A fabric in kernels: flags of arrivals, words that the host watches, and queues of commands.
 //
 //   __global__ void use(const uint64_t* flag, uint64_t layer, const float* rows) {
 //     using namespace headrace::device;
@@ -9,6 +9,12 @@
 //   __global__ void compute(float* rows, uint64_t* watched) {
 //     ...
 //     headrace::device::bump<Scope::block>(watched);         // what the block has written is told
+//   }
+//   __global__ void send(headrace_fabric_queue_v1* queue, float* rows) {
+//     headrace::device::Commands commands(queue);
+//     const uint64_t sent = commands.post<Scope::block>(3, 0, 64);  // write 3 of the list, its first 64
+//     units if (sent == 0 || commands.wait<Scope::block>(sent) != Waited::reached) return;
+//     ...                                                     // the rows may get their next values
 //   }
 //
 // Functions with a scope are called by all threads of it (thread, warp: 32 threads of one warp, block), with
@@ -46,11 +52,9 @@ HEADRACE_DEVICE Waited wait_flag_alone(const uint64_t* flag, uint64_t rounds, in
   }
 }
 
-/// What the first lane has, for all of them.
 template <Scope scope>
-HEADRACE_DEVICE Waited told_to_all(Waited first) {
-  if (all_of<scope>(first == Waited::reached)) return Waited::reached;
-  return all_of<scope>(first != Waited::closed) ? Waited::late : Waited::closed;
+HEADRACE_DEVICE Waited of_first(Waited mine) {
+  return static_cast<Waited>(of_first<scope>(static_cast<uint64_t>(mine)));
 }
 
 }  // namespace detail
@@ -62,7 +66,7 @@ template <Scope scope>
 [[nodiscard]] HEADRACE_DEVICE Waited wait_flag(const uint64_t* flag, uint64_t rounds, int64_t timeout_ns) {
   Waited waited = Waited::reached;
   if (detail::lane<scope>() == 0) waited = detail::wait_flag_alone(flag, rounds, timeout_ns);
-  return detail::told_to_all<scope>(waited);
+  return detail::of_first<scope>(waited);
 }
 
 /// The full rounds that a flag shows. Without a wait.
@@ -79,5 +83,107 @@ HEADRACE_DEVICE void bump(uint64_t* word, uint64_t by = 1) {
   if (detail::lane<scope>() == 0) detail::add(word, by);
   detail::meet<scope>();
 }
+
+// ------------------------------------------------------------------ commands
+
+/// A queue of commands (Fabric::command_queue): each is a write of the queue's list, or a part of it, and is
+/// carried by the host's worker in the order of their numbers. Any threads of one GPU post to it at once.
+class Commands {
+ public:
+  HEADRACE_DEVICE explicit Commands(headrace_fabric_queue_v1* queue) : queue_(*queue) {}
+
+  /// Posts units [first, first + count) of a write of the list, with what all threads of the scope have
+  /// written before. While as many commands as the queue has places have not ended, it waits. Returns the
+  /// number of the command, from 1 on; 0: late, or the queue is closed, and nothing was posted.
+  template <Scope scope>
+  HEADRACE_DEVICE uint64_t post(uint32_t write, uint32_t first, uint32_t count) const {
+    detail::fence();
+    detail::meet<scope>();
+    uint64_t number = 0;
+    if (detail::lane<scope>() == 0 && (number = take_place()) != 0) fill(number, write, first, count);
+    return detail::of_first<scope>(number);
+  }
+
+  /// Waits until this command and all before it have ended: nothing reads their memory any more, and the
+  /// bytes of those that did not fail lie at the peers. `closed`: some may still be read, until the host's
+  /// close has returned.
+  template <Scope scope>
+  [[nodiscard]] HEADRACE_DEVICE Waited wait(uint64_t number) const {
+    Waited waited = Waited::reached;
+    if (detail::lane<scope>() == 0) waited = wait_alone(number);
+    return detail::of_first<scope>(waited);
+  }
+  /// Commands that have ended: the first ones.
+  [[nodiscard]] HEADRACE_DEVICE uint64_t ended() const { return detail::acquire(&told().ended); }
+  /// Of them, those that have failed. The host's `on_error` says why.
+  [[nodiscard]] HEADRACE_DEVICE uint64_t failed() const { return detail::acquire(&told().failed); }
+
+ private:
+  [[nodiscard]] HEADRACE_DEVICE const headrace_fabric_told_v1& told() const {
+    return *reinterpret_cast<const headrace_fabric_told_v1*>(queue_.told);
+  }
+
+  /// The number of a command that has a place, or 0. A number is taken only with its place, so that the ring
+  /// has no holes.
+  HEADRACE_DEVICE uint64_t take_place() const {
+    const uint64_t began = detail::clock_ns();
+    uint64_t posted = detail::acquire(&queue_.posted);
+    for (unsigned looks = 0;; ++looks) {
+      if (has_place(posted)) {
+        const uint64_t before = detail::change(&queue_.posted, posted, posted + 1);
+        if (before == posted) return posted + 1;
+        posted = before;
+        continue;
+      }
+      if (looks % detail::looks_between == 0) {
+        if (detail::acquire(&told().closed) != 0) return 0;
+        if (detail::is_late(began, queue_.timeout_ns)) return leave(HEADRACE_FABRIC_FULL, posted + 1);
+      }
+      detail::pause();
+      posted = detail::acquire(&queue_.posted);
+    }
+  }
+  HEADRACE_DEVICE bool has_place(uint64_t posted) const {
+    if (posted - detail::acquire(&queue_.seen_ended) < queue_.capacity) return true;
+    const uint64_t ended = this->ended();
+    if (posted - ended >= queue_.capacity) return false;
+    detail::release(&queue_.seen_ended, ended);  // others may store less: then they look once more
+    return true;
+  }
+  HEADRACE_DEVICE void fill(uint64_t number, uint32_t write, uint32_t first, uint32_t count) const {
+    const uint64_t at = number - 1;
+    auto* const command =
+        reinterpret_cast<headrace_fabric_command_v1*>(queue_.commands) + at % queue_.capacity;
+    const auto turn = static_cast<uint32_t>(at / queue_.capacity + 1);
+    detail::store(&command->units, static_cast<uint64_t>(count) << 32 | first);
+    // With it the host sees the units, and what the scope has written: it pairs with CommandQueue::look.
+    detail::release(&command->write, static_cast<uint64_t>(write) << 32 | turn);
+  }
+  HEADRACE_DEVICE Waited wait_alone(uint64_t number) const {
+    const uint64_t began = detail::clock_ns();
+    for (unsigned looks = 0; ended() < number; ++looks) {
+      if (looks % detail::looks_between == 0) {
+        if (detail::acquire(&told().closed) != 0) return ended() < number ? Waited::closed : Waited::reached;
+        if (detail::is_late(began, queue_.timeout_ns)) {
+          leave(HEADRACE_FABRIC_NOT_ENDED, number);
+          return Waited::late;
+        }
+      }
+      detail::pause();
+    }
+    return Waited::reached;
+  }
+  /// The first one that is late leaves a status for the host. Returns 0.
+  HEADRACE_DEVICE uint64_t leave(uint64_t reason, uint64_t command) const {
+    if (detail::change(&queue_.was_late, 0, 1) != 0) return 0;
+    auto* const status = reinterpret_cast<headrace_fabric_status_v1*>(queue_.status);
+    detail::store(&status->command, command);
+    detail::store(&status->ended, ended());
+    detail::release(&status->reason, reason);
+    return 0;
+  }
+
+  headrace_fabric_queue_v1& queue_;
+};
 
 }  // namespace headrace::device

@@ -37,6 +37,18 @@ HEADRACE_DEVICE uint64_t add(uint64_t* word, uint64_t value) {
                : "memory");
   return before;
 }
+HEADRACE_DEVICE void store(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+/// The value before: `expected` if it was changed.
+HEADRACE_DEVICE uint64_t change(uint64_t* word, uint64_t expected, uint64_t value) {
+  uint64_t before;
+  asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(before)
+               : "l"(word), "l"(expected), "l"(value)
+               : "memory");
+  return before;
+}
 HEADRACE_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 HEADRACE_DEVICE uint64_t clock_ns() {
   uint64_t now;
@@ -67,11 +79,29 @@ HEADRACE_DEVICE bool all_of(bool mine) {
   if (scope == Scope::block) return __syncthreads_and(mine) != 0;
   return mine;
 }
+/// What the first lane has, for all lanes.
+template <Scope scope>
+HEADRACE_DEVICE uint64_t of_first(uint64_t mine) {
+  if (scope == Scope::warp) return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(mine), 0);
+  if (scope == Scope::block) {
+    __shared__ uint64_t told;
+    __syncthreads();  // all have read what was told before
+    if (lane<scope>() == 0) told = mine;
+    __syncthreads();
+    return told;
+  }
+  return mine;
+}
 #else
 inline uint64_t acquire(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 inline void release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 inline uint64_t add(uint64_t* word, uint64_t value) {
   return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
+}
+inline void store(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+inline uint64_t change(uint64_t* word, uint64_t expected, uint64_t value) {
+  __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
 }
 inline void fence() {}
 inline uint64_t clock_ns() {
@@ -91,6 +121,10 @@ template <Scope>
 void meet() {}
 template <Scope>
 bool all_of(bool mine) {
+  return mine;
+}
+template <Scope>
+uint64_t of_first(uint64_t mine) {
   return mine;
 }
 #endif
