@@ -18,6 +18,10 @@ OF_TORCH = (
     "distributed.parallel_group",
     "distributed.process_group",
     "distributed.torch_group",
+    "kernels",
+    "kernels.all_to_all",
+    "kernels.p2p_all_to_all",
+    "native.p2p_all_to_all",
     "utils.torch",
 )
 

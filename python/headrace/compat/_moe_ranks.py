@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MoEs of one rank for the shapes of other libraries, which open them when a shape is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+import headrace
+
+JOIN_LIMIT = timedelta(seconds=60)
+
+
+class MoERanks:
+    """The agent of a rank, which opens a MoE for each shape of rows.
+
+    gather: takes an object, returns those of all ranks in their order, on all ranks. Every opening calls it.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        gather: Callable[[Any], Sequence[Any]],
+        wait_limit: float | timedelta | None = None,
+    ) -> None:
+        self.rank, self.size, self.wait_limit = rank, size, wait_limit
+        self._gather = gather
+        self._agent = headrace.Agent(f"moe-{rank}-{uuid4().hex[:12]}", backends=["shm"])
+        self._windows: dict[tuple[Any, ...], MoEWindow] = {}
+
+    @property
+    def windows(self) -> list[MoEWindow]:
+        return list(self._windows.values())
+
+    def window(self, **shape: Any) -> MoEWindow:
+        """The MoE of a shape: fields of headrace.MoEConfig. All ranks ask for the same shapes in the same
+        order."""
+        key = tuple(sorted((name, _as_key(value)) for name, value in shape.items()))
+        if key not in self._windows:
+            self._windows[key] = self._open(shape)
+        return self._windows[key]
+
+    def _open(self, shape: dict[str, Any]) -> MoEWindow:
+        name = f"moe{len(self._windows)}"
+        config = headrace.MoEConfig(
+            rank=self.rank, ranks=self.size, wait_limit=self.wait_limit, name=name, **shape
+        )
+        moe = headrace.MoE(self._agent, config)
+        exported = self._gather((self._agent.name, self._agent.export_metadata()))
+        for agent, metadata in exported:
+            if agent != self._agent.name:
+                self._agent.import_metadata(metadata)
+        moe.join([agent for agent, _ in exported], timeout=JOIN_LIMIT)
+        return MoEWindow(moe, config)
+
+    def close(self) -> None:
+        for window in self.windows:
+            window.moe.close()
+        self._windows.clear()
+        self._agent.close()
+
+
+def _as_key(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class MoEWindow:
+    """A MoE that has joined, with memory for what its dispatches give, and routings to lend."""
+
+    def __init__(self, moe: headrace.MoE, config: headrace.MoEConfig) -> None:
+        self.moe, self.config = moe, config
+        self.got = moe.new_rows()
+        self.rows: Tensor = from_dlpack(self.got.rows)
+        self.counts: Tensor = from_dlpack(self.got.counts)
+        self.first_rows: Tensor = from_dlpack(self.got.first_rows)
+        self.scales = None if self.got.scales is None else from_dlpack(self.got.scales)
+        self._routings: list[headrace.MoERouting] = []
+
+    def lend_routing(self) -> headrace.MoERouting:
+        return self._routings.pop() if self._routings else self.moe.new_routing()
+
+    def take_back(self, routing: headrace.MoERouting) -> None:
+        self._routings.append(routing)
+
+    def as_results(self, tensor: Tensor) -> Tensor:
+        """The tensor, with as many rows as a combine asks for. Rows behind those that came are not read."""
+        missing = self.config.output_rows - tensor.shape[0]
+        return torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])]) if missing > 0 else tensor
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def as_bytes(rows: Tensor) -> Tensor:
+    """Rows of 8 bits as integers: DLPack has no name for all of their types."""
+    return rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
+
+
+def check_host(name: str, tensor: Tensor) -> None:
+    """Refuses a tensor that no MoE takes yet, before it is copied."""
+    if tensor.device.type != "cpu":
+        raise headrace.InvalidArgument(
+            f"the argument {name} is on {tensor.device}: this MoE moves host memory; give a copy there, as "
+            f"tensor.cpu() makes"
+        )

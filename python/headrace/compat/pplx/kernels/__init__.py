@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pplx_garden.kernels: dispatch and combine of experts."""
