@@ -40,6 +40,9 @@ if(TARGET headrace_torch)
   install(FILES ${headrace_lib_dir}/libheadrace_torch.json DESTINATION lib COMPONENT package EXCLUDE_FROM_ALL)
   install(FILES ${headrace_lib_dir}/libheadrace_torch.json DESTINATION lib/headrace COMPONENT torch)
 endif()
+if(TARGET headrace_window_bitcode)
+  install(FILES ${headrace_lib_dir}/headrace_window.bc DESTINATION lib COMPONENT package EXCLUDE_FROM_ALL)
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/headrace DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library)
 
 # find_package(headrace): the target headrace::headrace.

@@ -259,3 +259,33 @@ if(HEADRACE_CUDA_DIR)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/unit/vendor/cuda_types_test.cpp
                               PROPERTIES COMPILE_OPTIONS "-isystem${HEADRACE_CUDA_DIR}")
 endif()
+
+# bindings/triton/window.cpp -> lib/headrace_window.bc, LLVM bitcode for headrace.triton, where a clang compiles for NVIDIA's GPUs.
+# It needs no CUDA.
+function(headrace_add_window_bitcode)
+  if(HEADRACE_FUZZ)
+    return()
+  endif()
+  find_program(HEADRACE_CLANG NAMES clang++ clang++-22 clang++-21 clang++-20 clang++-19 clang++-18 clang++-17 clang++-16)
+  mark_as_advanced(HEADRACE_CLANG)
+  set(compile ${HEADRACE_CLANG} -x c++ --target=nvptx64-nvidia-cuda -march=sm_80 -ffreestanding -Xclang -fconvergent-functions
+              -std=c++20 -O2 -fno-exceptions -Wno-unknown-cuda-version -emit-llvm -c)
+  set(failed "there is no clang++")
+  if(HEADRACE_CLANG)
+    execute_process(COMMAND ${compile} /dev/null -o /dev/null RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+  endif()
+  if(failed)
+    message(STATUS "lib/headrace_window.bc is not built, and headrace.triton needs it: install a clang that compiles for nvptx64")
+    return()
+  endif()
+  set(source ${PROJECT_SOURCE_DIR}/bindings/triton/window.cpp)
+  set(bitcode ${headrace_lib_dir}/headrace_window.bc)
+  add_custom_command(
+    OUTPUT ${bitcode}
+    COMMAND ${compile} -I${PROJECT_SOURCE_DIR}/include -o ${bitcode} ${source}
+    DEPENDS ${source} ${PROJECT_SOURCE_DIR}/include/headrace/device/window.cuh
+            ${PROJECT_SOURCE_DIR}/include/headrace/device/window_v1.h
+    COMMENT "Compiling windows for Triton"
+    VERBATIM)
+  add_custom_target(headrace_window_bitcode ALL DEPENDS ${bitcode})
+endfunction()

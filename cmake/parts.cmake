@@ -399,7 +399,7 @@ endfunction()
 function(headrace_add_package)
   get_property(backends GLOBAL PROPERTY HEADRACE_BACKENDS)
   headrace_existing(targets headrace headrace_command headrace_probe_plugin headrace_torch headrace_kernels _headrace _compiled
-                    headrace_torch_group headrace_torchcomms)
+                    headrace_torch_group headrace_torchcomms headrace_window_bitcode)
   add_custom_target(headrace_package)
   if(targets OR backends)
     add_dependencies(headrace_package ${targets} ${backends})

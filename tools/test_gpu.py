@@ -111,6 +111,7 @@ def collect(folder: Path, build: Path) -> None:
         "lib/libheadrace.so.0",
         "lib/libheadrace_kernels.so",
         "lib/headrace-probe-plugin",
+        "lib/headrace_window.bc",
     ]
     wanted += [
         f"bench/bench_{name}"
@@ -118,12 +119,13 @@ def collect(folder: Path, build: Path) -> None:
     ]
     wanted += [str(path.relative_to(build)) for path in (build / "lib" / "backends").glob("*.so")]
     for name in wanted:
-        if not (build / name).exists() and name.startswith("bench/"):
+        if not (build / name).exists() and name.startswith(("bench/", "lib/headrace_window.bc")):
             continue
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2((build / name).resolve(), target)
-        subprocess.run(["strip", "--strip-debug", str(target)], check=True)
+        if target.suffix != ".bc":
+            subprocess.run(["strip", "--strip-debug", str(target)], check=True)
     nanobind = nanobind_folder(None)
     if nanobind is None:
         print("nanobind is not installed for this Python: install it on the GPU machine", file=sys.stderr)
@@ -766,6 +768,12 @@ def comm(sitting: Sitting) -> bool:
     return pytest(sitting, f"({ANY_LABEL}) and not slow", *sitting.options.pytest, file="test_gpu_comm.py")
 
 
+def device_windows(sitting: Sitting) -> bool:
+    """Windows in kernels of CUDA and of Triton, a part of the step `comm`."""
+    more = ["-k", "kernels_use_windows", *sitting.options.pytest]
+    return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_device_windows")
+
+
 def courier(sitting: Sitting) -> bool:
     """Small pages, moved by the courier."""
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_courier.py")
@@ -1396,6 +1404,7 @@ STEPS: dict[str, Step] = {
     "exchange": Step(exchange, 240, 26),
     "collectives_long": Step(collectives_long, 420, 200),
     "comm": Step(comm, 400, 190),
+    "device_windows": Step(device_windows, 120, 60),
     "courier": Step(courier, 150, 90),
     "runner": Step(runner, 340, 210),
     "assumptions": Step(assumptions, 90, 30),

@@ -5,7 +5,7 @@ give with torch's own on the CPU. Prints a line for each check, and ends with co
     gpu_comm_rank.py BACKEND GPU RANK SIZE FOLDER [CHECK]
 
 CHECK: one of them; none: all but check_billions, which needs 25 GB of GPU memory for each rank, and
-check_device_window, which needs cupy and nvcc.
+check_device_window and check_triton, which need cupy with nvcc, and Triton.
 """
 
 import os
@@ -277,6 +277,26 @@ RING = r"""
 #include <headrace/device/window.cuh>
 using namespace headrace::device;
 
+// Counters of the rank, from all blocks of the grid to its first one, at each scope.
+template <Scope scope>
+__device__ void count(const headrace_device_window_v1* handle, unsigned number, unsigned* failed) {
+  const Window window(handle);
+  const unsigned scopes = blockDim.x / detail::lanes<scope>() * gridDim.x;
+  window.add_counter<scope>(number, 1);
+  if (blockIdx.x != 0) return;
+  if (!window.wait_counter<scope>(number, Comparison::ge, scopes)) *failed = 5;
+  if (window.read_counter(number) != scopes) *failed = 6;
+  __syncthreads();
+  if (threadIdx.x == 0) window.reset_counter(number);
+  __syncthreads();
+  if (window.read_counter(number) != 0) *failed = 7;
+}
+extern "C" __global__ void counters(const headrace_device_window_v1* handle, unsigned* failed) {
+  count<Scope::block>(handle, 0, failed);
+  count<Scope::warp>(handle, 1, failed);
+  count<Scope::thread>(handle, 15, failed);
+}
+
 template <Scope scope>
 __device__ void ring(const headrace_device_window_v1* handle, const float* from, float* sums, int count,
                      int rounds, unsigned* failed) {
@@ -332,9 +352,50 @@ def check_device_window(r):
         torch.cuda.synchronize()
         r.same(failed, torch.zeros(1, dtype=torch.int32), f"what {name} found")
         r.same(sums, inputs[(r.rank - 1) % r.size].reshape(rounds, count).sum(0), name)
+        module.get_function("counters")((4,), (64,), (handle, pointers[2]))
+        torch.cuda.synchronize()
+        r.same(failed, torch.zeros(1, dtype=torch.int32), "what the counters found")
         r.comm.barrier()
         torch.cuda.synchronize()
         window.tensor_deregister()
+
+
+def check_triton(r):
+    """The same by kernels of Triton, which also store to the memory of the next rank, and count programs."""
+    import headrace.triton
+    import triton_kernels
+
+    libraries = headrace.triton.extern_libs()
+    rounds = 20
+    for scope, warps, count in (("block", 8, 4099), ("warp", 4, 515), ("thread", 1, 33), ("block", 1, 1000)):
+        inputs = r.inputs(rounds * count, torch.float32)
+        mine, sums = torch.zeros(count + 1, device=r.device), torch.zeros(count, device=r.device)
+        source, found = r.on_gpu(inputs[r.rank]), torch.zeros(32, dtype=torch.int32, device=r.device)
+        window = r.comm.new_window(mine)
+        handle = window.get_device_window()
+        more = {"num_warps": warps, "extern_libs": libraries}
+        # Compiled before any rank waits: that takes a while.
+        triton_kernels.ring.warmup(handle, source, sums, found, count, rounds, scope, 256, grid=(1,), **more)
+        torch.cuda.synchronize()
+        r.comm.barrier()
+        triton_kernels.ring[(1,)](handle, source, sums, found, count, rounds, scope, 256, **more)
+        r.same(found, torch.zeros(32, dtype=torch.int32), f"what the ring found, by {scope}")
+        r.same(
+            sums, inputs[(r.rank - 1) % r.size].reshape(rounds, count).sum(0), f"ring of Triton by {scope}"
+        )
+        triton_kernels.count_programs[(24,)](handle, found, COUNTER=7, **more)
+        expected = torch.cat([torch.zeros(1), torch.arange(24), torch.zeros(7)]).to(torch.int32)
+        r.same(found, expected, "what the programs counted")
+        r.comm.barrier()
+        torch.cuda.synchronize()
+        window.tensor_deregister()
+    tile, found = torch.zeros(128, dtype=torch.int32, device=r.device), torch.zeros_like(found)
+    window = r.comm.new_window(tile)
+    triton_kernels.store_to_peer[(1,)](window.get_device_window(), 100, found, 128, extern_libs=libraries)
+    r.same(found, torch.zeros(32, dtype=torch.int32), "what was stored in the memory of the next rank")
+    r.comm.barrier()
+    torch.cuda.synchronize()
+    window.tensor_deregister()
 
 
 def check_errors(r):
@@ -365,7 +426,7 @@ CHECKS = [
     check_windows,
     check_errors,
 ]
-BY_NAME = [check_billions, check_device_window]
+BY_NAME = [check_billions, check_device_window, check_triton]
 
 
 def main(backend, gpu, rank, size, folder, only=None):

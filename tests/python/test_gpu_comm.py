@@ -70,7 +70,17 @@ def test_ranks_on_gpus_get_what_torch_computes_on_the_cpu(backend, gpus, tmp_pat
     )
 
 
-@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="cupy is not installed")
+def without(package):
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param("check_device_window", marks=without("cupy"), id="cuda"),
+        pytest.param("check_triton", marks=without("triton"), id="triton"),
+    ],
+)
 @pytest.mark.parametrize(
     "gpus",
     [
@@ -78,9 +88,9 @@ def test_ranks_on_gpus_get_what_torch_computes_on_the_cpu(backend, gpus, tmp_pat
         *(pytest.param(tuple(range(count)), marks=needs(count), id=f"{count}_gpus") for count in (2, 4)),
     ],
 )
-def test_kernels_use_windows(gpus, tmp_path):
+def test_kernels_use_windows(gpus, check, tmp_path):
     run_ranks(
-        [PROGRAM, "p2p", str(gpu), str(rank), str(len(gpus)), str(tmp_path), "check_device_window"]
+        [PROGRAM, "p2p", str(gpu), str(rank), str(len(gpus)), str(tmp_path), check]
         for rank, gpu in enumerate(gpus)
     )
 

@@ -52,7 +52,7 @@ HEADRACE_DEVICE uint64_t change(uint64_t* word, uint64_t expected, uint64_t valu
 HEADRACE_DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 HEADRACE_DEVICE uint64_t clock_ns() {
   uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
 HEADRACE_DEVICE void pause() {}
