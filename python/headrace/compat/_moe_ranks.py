@@ -82,6 +82,7 @@ class MoEWindow:
         self.first_rows: Tensor = from_dlpack(self.got.first_rows)
         self.scales = None if self.got.scales is None else from_dlpack(self.got.scales)
         self._routings: list[headrace.MoERouting] = []
+        self._results: Tensor | None = None
 
     def lend_routing(self) -> headrace.MoERouting:
         return self._routings.pop() if self._routings else self.moe.new_routing()
@@ -91,8 +92,12 @@ class MoEWindow:
 
     def as_results(self, tensor: Tensor) -> Tensor:
         """The tensor, with as many rows as a combine asks for. Rows behind those that came are not read."""
-        missing = self.config.output_rows - tensor.shape[0]
-        return torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])]) if missing > 0 else tensor
+        if tensor.shape[0] >= self.config.output_rows:
+            return tensor
+        if self._results is None or self._results.dtype != tensor.dtype:
+            self._results = tensor.new_empty(self.config.output_rows, tensor.shape[1])
+        self._results[: tensor.shape[0]].copy_(tensor)
+        return self._results
 
 
 def dtype_name(dtype: torch.dtype) -> str:
