@@ -774,6 +774,12 @@ def device_windows(sitting: Sitting) -> bool:
     return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_device_windows")
 
 
+def torch_operators(sitting: Sitting) -> bool:
+    """torch.ops.headrace on tensors of GPUs, a part of the step `comm`."""
+    more = ["-k", "operators_of_torch", *sitting.options.pytest]
+    return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_torch_operators")
+
+
 def courier(sitting: Sitting) -> bool:
     """Small pages, moved by the courier."""
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_courier.py")
@@ -1405,6 +1411,7 @@ STEPS: dict[str, Step] = {
     "collectives_long": Step(collectives_long, 420, 200),
     "comm": Step(comm, 400, 190),
     "device_windows": Step(device_windows, 120, 60),
+    "torch_operators": Step(torch_operators, 120, 60),
     "courier": Step(courier, 150, 90),
     "runner": Step(runner, 340, 210),
     "assumptions": Step(assumptions, 90, 30),

@@ -4,7 +4,8 @@
     name = headrace.torch_ops.register(comm)  # or a process group of torch.distributed
     total = torch.ops.headrace.all_reduce(tensor, "sum", name)
 
-Each returns a new tensor, and waits in the call. They have gradients where the reduction has one: "sum" and
+Each returns a new tensor. On the CPU it waits in the call, on a GPU it runs on the current stream, as kernels
+of torch do. They have gradients where the reduction has one: "sum" and
 "avg". All ranks call the same operators in the same order; torch.compile leaves out one whose result nobody
 uses, so compile the same program on all ranks. It leaves out none of batch_send_recv and of windows, and
 keeps the order of these among themselves:
@@ -23,6 +24,7 @@ Operators of a mixture of experts are in docs/moe.md:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ from torch import Tensor
 import headrace
 
 from ._torch.moe_ops import register_moe, unregister_moe
+from ._torch.on_gpu import OnGpu
 from ._torch.opening import comm_of
 from ._torch.window_ops import in_order, register_window, unregister_window
 
@@ -43,7 +46,27 @@ __all__ = [
     "unregister_window",
 ]
 
-_comms: dict[str, headrace.Comm] = {}
+
+@dataclass
+class _Registered:
+    comm: headrace.Comm
+    group: torch.distributed.ProcessGroup | None  # has another communicator for tensors on a GPU
+    on_gpu: OnGpu | None = None
+
+    def serving(self, device: torch.device) -> OnGpu:
+        if self.on_gpu is None:
+            comm = self.comm if self.group is None else comm_of(self.group, device)
+            if comm is None or comm.get_device() != str(device):
+                raise headrace.NotSupported(
+                    f'the tensor is on {device}, and "{self.comm.get_name()}" takes none there: open a '
+                    f'communicator by new_comm("auto", "{device}"), or make the group after '
+                    'headrace.distributed.register("python")'
+                )
+            self.on_gpu = OnGpu(comm, device)
+        return self.on_gpu
+
+
+_registered: dict[str, _Registered] = {}
 _REDUCTIONS: dict[str, headrace.ReduceOp] = {
     name: getattr(headrace.ReduceOp, name.upper())
     for name in ("sum", "product", "min", "max", "avg", "band", "bor", "bxor")
@@ -55,9 +78,9 @@ def register(comm: headrace.Comm | torch.distributed.ProcessGroup) -> str:
 
     Errors: InvalidArgument (another communicator of this name is registered; a group of another backend).
     """
-    ours = comm if isinstance(comm, headrace.Comm) else _comm_of(comm)
-    name = ours.get_name()
-    if _comms.setdefault(name, ours) is not ours:
+    given = _Registered(comm, None) if isinstance(comm, headrace.Comm) else _Registered(_comm_of(comm), comm)
+    name = given.comm.get_name()
+    if _registered.setdefault(name, given).comm is not given.comm:
         raise headrace.InvalidArgument(
             f'another communicator "{name}" is registered: unregister it, or give this one a name of its own'
         )
@@ -75,14 +98,23 @@ def _comm_of(group: torch.distributed.ProcessGroup) -> headrace.Comm:
 
 def unregister(name: str) -> None:
     """Forgets a communicator. Does nothing if the name is not registered."""
-    _comms.pop(name, None)
+    _registered.pop(name, None)
+
+
+def _known(name: str) -> _Registered:
+    if name not in _registered:
+        known = ", ".join(_registered) or "none"
+        raise headrace.NotFound(f'no communicator "{name}" is registered: {known}. Call register(comm)')
+    return _registered[name]
 
 
 def _comm(name: str) -> headrace.Comm:
-    if name not in _comms:
-        known = ", ".join(_comms) or "none"
-        raise headrace.NotFound(f'no communicator "{name}" is registered: {known}. Call register(comm)')
-    return _comms[name]
+    return _known(name).comm
+
+
+def _on(name: str, tensor: Tensor) -> Any:
+    """What has the operations for a tensor: on a GPU they run on the current stream."""
+    return _known(name).serving(tensor.device) if tensor.is_cuda else _comm(name)
 
 
 def _reduction(name: str) -> headrace.ReduceOp:
@@ -113,7 +145,7 @@ def _check_rows(tensor: Tensor, size: int) -> None:
 @torch.library.custom_op("headrace::all_reduce", mutates_args=())
 def all_reduce(input: Tensor, op: str, comm: str) -> Tensor:
     output = _plain(input).clone(memory_format=torch.contiguous_format)
-    _comm(comm).all_reduce(output, _reduction(op))
+    _on(comm, output).all_reduce(output, _reduction(op))
     return output
 
 
@@ -142,7 +174,7 @@ all_reduce.register_autograd(_all_reduce_gradient, setup_context=_keep_reduction
 def all_gather_single(input: Tensor, comm: str) -> Tensor:
     """The rows of all ranks, one after another."""
     output = _rows(input, input.shape[0] * _comm(comm).get_size())
-    _comm(comm).all_gather_single(output, _plain(input))
+    _on(comm, output).all_gather_single(output, _plain(input))
     return output
 
 
@@ -157,7 +189,7 @@ def reduce_scatter_single(input: Tensor, op: str, comm: str) -> Tensor:
     size = _comm(comm).get_size()
     _check_rows(input, size)
     output = _rows(input, input.shape[0] // size)
-    _comm(comm).reduce_scatter_single(output, _plain(input), _reduction(op))
+    _on(comm, output).reduce_scatter_single(output, _plain(input), _reduction(op))
     return output
 
 
@@ -191,7 +223,7 @@ def all_to_all_single(input: Tensor, output_rows: list[int], input_rows: list[in
     """Each rank sends `input_rows[r]` rows to rank r, and gets `output_rows[r]` from it."""
     output = _rows(input, sum(output_rows))
     of_row = math.prod(input.shape[1:])
-    _comm(comm).all_to_all_v_single(
+    _on(comm, output).all_to_all_v_single(
         output, _plain(input), [rows * of_row for rows in output_rows], [rows * of_row for rows in input_rows]
     )
     return output
@@ -220,7 +252,7 @@ all_to_all_single.register_autograd(_all_to_all_gradient, setup_context=_keep_sp
 def broadcast(input: Tensor, root: int, comm: str) -> Tensor:
     """The root's tensor, in a new one on every rank."""
     output = _plain(input).clone(memory_format=torch.contiguous_format)
-    _comm(comm).broadcast(output, root)
+    _on(comm, output).broadcast(output, root)
     return output
 
 
@@ -252,8 +284,8 @@ def batch_send_recv(
 ) -> list[Tensor]:
     """Sends inputs[i] to rank destinations[i], and receives from rank sources[i] a new tensor of the shape
     and type of like[i], all of them together."""
-    batch = _comm(comm).batch_op_create()
     outputs = _empty_like(like)
+    batch = _for_all(comm, [*inputs, *outputs]).batch_op_create()
     for tensor, rank in _pairs("inputs", inputs, "destinations", destinations):
         batch.send(_plain(tensor), rank)
     for output, rank in _pairs("like", outputs, "sources", sources):
@@ -267,6 +299,15 @@ def _(
     inputs: list[Tensor], destinations: list[int], like: list[Tensor], sources: list[int], comm: str
 ) -> list[Tensor]:
     return _empty_like(like)
+
+
+def _for_all(name: str, tensors: list[Tensor]) -> Any:
+    """What has the operations for tensors of one device."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        named = ", ".join(sorted(map(str, devices)))
+        raise headrace.InvalidArgument(f"the tensors are on {named}: give tensors of one device")
+    return _on(name, tensors[0]) if tensors else _comm(name)
 
 
 def _empty_like(tensors: list[Tensor]) -> list[Tensor]:
@@ -283,12 +324,12 @@ def _pairs(name: str, tensors: list[Tensor], name_of_ranks: str, ranks: list[int
 
 def _keep_messages(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     sent, ctx.destinations, _, ctx.sources, ctx.comm = inputs
-    ctx.sent = [(tensor.shape, tensor.dtype) for tensor in sent]
+    ctx.sent = [(tensor.shape, tensor.dtype, tensor.device) for tensor in sent]
 
 
 def _messages_gradient(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
     """The gradient of what was received goes back to its sender."""
-    like = [torch.empty(shape, dtype=dtype) for shape, dtype in ctx.sent]
+    like = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.sent]
     back = batch_send_recv(list(gradients), ctx.sources, like, ctx.destinations, ctx.comm)
     return back, None, [None] * len(gradients), None, None
 

@@ -5,9 +5,11 @@ check, and ends with code 1 at the first difference.
 
     gpu_torch_rank.py GPU RANK SIZE FILE MESSAGES [CHECK]
 
-MESSAGES: 1, if ranks may send to one another. CHECK: one of them; none: all.
+MESSAGES: 1, if ranks may send to one another. CHECK: one of them, or "operators": those of
+torch.ops.headrace; none: all but these.
 """
 
+import importlib.util
 import sys
 from datetime import timedelta
 
@@ -16,6 +18,7 @@ import torch.distributed as dist
 
 import headrace
 import headrace.distributed
+from headrace import torch_ops
 
 COUNTS = [1, 257, 40_003, 1_000_001]
 SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
@@ -252,6 +255,95 @@ def check_training(r):
         torch.testing.assert_close(of_shards.full_tensor(), want, rtol=1e-4, atol=1e-5)
 
 
+def program_of(name, rank, size):
+    ops = torch.ops.headrace
+
+    def program(tensor):
+        total = ops.all_reduce(tensor * (rank + 1), "sum", name)
+        gathered = ops.all_gather_single(total * 2, name)
+        scattered = ops.reduce_scatter_single(gathered, "avg", name)
+        exchanged = ops.all_to_all_single(scattered, [1] * size, [1] * size, name)
+        return ops.broadcast(exchanged + rank, 1, name)
+
+    return program
+
+
+def check_operators(r):
+    """torch.ops.headrace on a stream of its own, with gradients: called, traced, and compiled by inductor."""
+    name = torch_ops.register(dist.group.WORLD)
+    program = program_of(name, r.rank, r.size)
+    factors = r.size * (r.size + 1) / 2  # the sum of those of all ranks
+    gradient = torch.zeros(r.size, 1000)
+    gradient[1] = 2 * r.size**2 * (r.rank + 1)
+    runs = {"called": program, "traced": torch.compile(program, backend="aot_eager", fullgraph=True)}
+    if importlib.util.find_spec("triton") and r.size == 2:  # it takes long
+        runs["compiled"] = torch.compile(program, fullgraph=True)
+    for how, run in runs.items():
+        with torch.cuda.stream(torch.cuda.Stream(r.device)):
+            tensor = torch.zeros(r.size, 1000, device=r.device)
+            for _ in range(100):  # work that the operators come after
+                tensor += 0.01
+            tensor = tensor.round().requires_grad_()
+            result = run(tensor)
+            result.sum().backward()
+            r.same(result.detach(), torch.full((r.size, 1000), 2 * factors + 1), f"operators, {how}")
+            r.same(tensor.grad, gradient, f"gradients of operators, {how}")
+    torch_ops.unregister(name)
+
+
+def check_operators_of_messages(r):
+    if not r.messages:
+        return
+    name = torch_ops.register(dist.group.WORLD)
+    after, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
+    mine = torch.full((1001,), r.rank + 1.0, device=r.device, requires_grad=True)
+    (got,) = torch.ops.headrace.batch_send_recv([mine], [after], [mine.detach()], [before], name)
+    (got * (r.rank + 10)).sum().backward()
+    r.same(got.detach(), torch.full((1001,), before + 1.0), "a message of an operator")
+    r.same(mine.grad, torch.full((1001,), after + 10.0), "the gradient of a message")
+    torch_ops.unregister(name)
+
+
+def check_operators_of_windows(r):
+    """Traced: puts, signals and waits between neighbours, in their order."""
+    ops, after, before = torch.ops.headrace, (r.rank + 1) % r.size, (r.rank - 1) % r.size
+    memory = torch.zeros(1000, device=r.device)
+    torch.cuda.synchronize()
+    window = headrace.distributed.comm_of(device=r.device).new_window(memory)
+    name = torch_ops.register_window(window, "numbers on a GPU")
+
+    def program(tensor):
+        ops.window_put(tensor + r.rank, after, 2, name)
+        ops.window_signal(after, 1, "add", name)
+        ops.window_wait_signal(before, name)
+        got = ops.window_get(r.rank, 2, 500, name)
+        ops.window_signal(before, 1, "add", name)
+        ops.window_wait_signal(after, name)
+        return got * 2
+
+    for run in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
+        with torch.cuda.stream(torch.cuda.Stream(r.device)):
+            values = torch.arange(500.0, device=r.device)
+            r.same(run(values), (torch.arange(500.0) + before) * 2, "what a window has got")
+    dist.barrier()
+    torch.cuda.synchronize()
+    torch_ops.unregister_window(name)
+    window.tensor_deregister()
+
+
+def check_refusals_of_operators(r):
+    alone = headrace.new_comm(rank=0, size=1, name="on the CPU", meeting=f"memory:{r.rank}")
+    name = torch_ops.register(alone)
+    try:
+        torch.ops.headrace.all_reduce(torch.ones(2, device=r.device), "sum", name)
+        sys.exit("a tensor on a GPU is taken by a communicator of the CPU")
+    except headrace.NotSupported as error:
+        if "open a communicator by new_comm(" not in str(error):
+            sys.exit(f"it says: {error}")
+    torch_ops.unregister(name)
+    alone.finalize()
+
+
 CHECKS = [
     check_reductions,
     check_moves,
@@ -266,6 +358,12 @@ CHECKS = [
     check_registered,
     check_training,
 ]
+OPERATORS = [
+    check_operators,
+    check_operators_of_messages,
+    check_operators_of_windows,
+    check_refusals_of_operators,
+]
 
 
 def main(gpu, rank, size, file, messages, only=None):
@@ -276,9 +374,8 @@ def main(gpu, rank, size, file, messages, only=None):
     dist.init_process_group(
         "headrace", store=store, rank=int(rank), world_size=int(size), timeout=timedelta(seconds=60)
     )
-    for check in CHECKS:
-        if only not in (None, check.__name__):
-            continue
+    by_name = {check.__name__: [check] for check in [*CHECKS, *OPERATORS]}
+    for check in {None: CHECKS, "operators": OPERATORS, **by_name}[only]:
         check(Rank(device, int(messages)))
         torch.cuda.synchronize()
         print(f"{check.__name__}: right", flush=True)

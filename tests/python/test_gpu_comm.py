@@ -112,6 +112,22 @@ def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
     )
 
 
+@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
+def test_operators_of_torch_take_tensors_of_gpus(gpus, messages, tmp_path):
+    run_ranks(
+        [
+            TORCH_PROGRAM,
+            str(gpu),
+            str(rank),
+            str(len(gpus)),
+            str(tmp_path / "store"),
+            str(messages),
+            "operators",
+        ]
+        for rank, gpu in enumerate(gpus)
+    )
+
+
 @pytest.mark.parametrize(
     ("backend", "gpus"),
     [

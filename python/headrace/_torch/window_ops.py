@@ -5,6 +5,7 @@ has what programs call."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +15,21 @@ from torch.utils.dlpack import from_dlpack
 
 import headrace
 
-_windows: dict[str, tuple[headrace.Window, torch.dtype]] = {}
+
+@dataclass
+class _Registered:
+    window: headrace.Window
+    dtype: torch.dtype
+    device: torch.device
+
+    def stream(self) -> int | None:
+        """Where put, get and signal run: the current stream of the GPU."""
+        if self.device.type == "cpu":
+            return None
+        return torch._C._cuda_getCurrentRawStream(self.device.index)
+
+
+_windows: dict[str, _Registered] = {}
 
 
 def in_order(operator: CustomOpDef) -> CustomOpDef:
@@ -29,8 +44,8 @@ def register_window(window: headrace.Window, name: str) -> str:
 
     Errors: InvalidArgument (another window of this name is registered; the window has no memory yet).
     """
-    dtype = from_dlpack(window.get_tensor()).dtype
-    if _windows.setdefault(name, (window, dtype))[0] is not window:
+    memory = from_dlpack(window.get_tensor())
+    if _windows.setdefault(name, _Registered(window, memory.dtype, memory.device)).window is not window:
         raise headrace.InvalidArgument(
             f'another window "{name}" is registered: unregister it, or give this one another name'
         )
@@ -42,17 +57,13 @@ def unregister_window(name: str) -> None:
     _windows.pop(name, None)
 
 
-def _entry(name: str) -> tuple[headrace.Window, torch.dtype]:
+def _entry(name: str) -> _Registered:
     if name not in _windows:
         known = ", ".join(_windows) or "none"
         raise headrace.NotFound(
             f'no window "{name}" is registered: {known}. Call register_window(window, name)'
         )
     return _windows[name]
-
-
-def _window(name: str) -> headrace.Window:
-    return _entry(name)[0]
 
 
 def _operator(name: str) -> Callable[[Callable[..., object]], CustomOpDef]:
@@ -63,34 +74,37 @@ def _operator(name: str) -> Callable[[Callable[..., object]], CustomOpDef]:
 @_operator("window_put")
 def window_put(input: Tensor, dst_rank: int, offset: int, window: str) -> None:
     """Writes the elements to those of a rank, from its element `offset` on."""
-    _window(window).put(input.contiguous().resolve_conj().resolve_neg(), dst_rank, offset)
+    found = _entry(window)
+    plain = input.contiguous().resolve_conj().resolve_neg()
+    found.window.put(plain, dst_rank, offset, stream=found.stream())
 
 
 @_operator("window_get")
 def window_get(src_rank: int, offset: int, count: int, window: str) -> Tensor:
     """A new tensor with `count` elements of a rank, also of this one, from its element `offset` on."""
-    found, dtype = _entry(window)
-    output = torch.empty(count, dtype=dtype)
-    found.get(output, src_rank, offset)
+    found = _entry(window)
+    output = torch.empty(count, dtype=found.dtype, device=found.device)
+    found.window.get(output, src_rank, offset, stream=found.stream())
     return output
 
 
 @_operator("window_signal")
 def window_signal(peer_rank: int, value: int, op: str, window: str) -> None:
     """Changes the word that this rank has at another one. op: "add" or "set"."""
-    _window(window).signal(peer_rank, value=value, op=op)
+    found = _entry(window)
+    found.window.signal(peer_rank, value=value, op=op, stream=found.stream())
 
 
 @_operator("window_wait_signal")
 def window_wait_signal(peer_rank: int, window: str, condition: str | None = None, value: int = 1) -> None:
-    """Waits for the word that a rank has here. condition: as of headrace.Window.wait_signal."""
-    _window(window).wait_signal(peer_rank, condition=condition, value=value)
+    """Waits in the call for the word that a rank has here. condition: as of headrace.Window.wait_signal."""
+    _entry(window).window.wait_signal(peer_rank, condition=condition, value=value)
 
 
 @_operator("window_atomic_add")
 def window_atomic_add(dst_rank: int, offset: int, value: int, window: str) -> Tensor:
     """Adds to one element of a rank. Returns the value before, an int64 without dimensions."""
-    return torch.tensor(_window(window).atomic_add(dst_rank, offset, value), dtype=torch.int64)
+    return torch.tensor(_entry(window).window.atomic_add(dst_rank, offset, value), dtype=torch.int64)
 
 
 @window_put.register_fake
@@ -100,7 +114,8 @@ def _(input: Tensor, dst_rank: int, offset: int, window: str) -> None:
 
 @window_get.register_fake
 def _(src_rank: int, offset: int, count: int, window: str) -> Tensor:
-    return torch.empty(count, dtype=_entry(window)[1])
+    found = _entry(window)
+    return torch.empty(count, dtype=found.dtype, device=found.device)
 
 
 @window_signal.register_fake
@@ -120,7 +135,7 @@ def _(dst_rank: int, offset: int, value: int, window: str) -> Tensor:
 
 
 def _check_dtype(input: Tensor, window: str) -> None:
-    dtype = _entry(window)[1]
+    dtype = _entry(window).dtype
     if input.dtype != dtype:
         raise headrace.InvalidArgument(
             f'the tensor is {input.dtype}, window "{window}" has {dtype}: convert it by tensor.to({dtype})'
