@@ -83,6 +83,14 @@ std::int32_t tensor_deregister(void* comm, std::uint64_t registration, std::int6
   });
 }
 
+std::int32_t suspend(void* comm, std::int64_t timeout_ns, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).suspend(comm_border::deadline_of(timeout_ns)); });
+}
+
+std::int32_t resume(void* comm, std::int64_t timeout_ns, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).resume(comm_border::deadline_of(timeout_ns)); });
+}
+
 std::int32_t window_open(void* comm, headrace_comm_window_v1* window, std::int64_t timeout_ns,
                          headrace_text_v1* why) {
   return guarded(why, [&]() -> Result<void> {
@@ -131,6 +139,8 @@ headrace_comm_backend_v1 Backend::table() {
   table.waits_for = waits_for;
   table.tensor_register = tensor_register;
   table.tensor_deregister = tensor_deregister;
+  table.suspend = suspend;
+  table.resume = resume;
   table.window_open = window_open;
   table.window_close = window_close;
   table.window_issue = window_issue;

@@ -312,6 +312,28 @@ Result<void> Communicator::tensor_deregister(std::uint64_t registration, const D
   return {};
 }
 
+Result<void> Communicator::suspend(const Deadline& deadline) {
+  for (const auto& part : open_) {
+    if (!part->sleeps()) continue;
+    if (auto slept = part->suspend(deadline); !slept) {
+      static_cast<void>(resume(deadline));  // the first error is what the caller hears
+      return slept;
+    }
+    asleep_.push_back(part.get());
+  }
+  if (!asleep_.empty()) return {};
+  return make_error(Code::not_supported, "none of its open backends ({}) has suspend",
+                    fmt::join(open_names(), ", "));
+}
+
+Result<void> Communicator::resume(const Deadline& deadline) {
+  while (!asleep_.empty()) {
+    HEADRACE_TRY_VOID(asleep_.back()->resume(deadline));
+    asleep_.pop_back();
+  }
+  return {};
+}
+
 Result<Part*> Communicator::with_windows() const {
   const auto at = std::ranges::find_if(open_, [](const auto& part) { return part->has_windows(); });
   if (at != open_.end()) return at->get();

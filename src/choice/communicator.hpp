@@ -58,6 +58,10 @@ class Communicator {
   /// Takes memory back from each candidate. After an error, those that were not asked still have it
   /// registered.
   Result<void> tensor_deregister(std::uint64_t registration, const Deadline& deadline);
+  /// Puts each candidate to sleep that can; if one does not, those before it wake again.
+  ///   errors  not_supported (none can)
+  Result<void> suspend(const Deadline& deadline);
+  Result<void> resume(const Deadline& deadline);
   /// The first candidate that has windows, the same on all ranks.
   ///   errors  not_supported (none has)
   Result<Part*> with_windows() const;
@@ -136,6 +140,8 @@ class Communicator {
   std::mutex order_;  // held while a call is given to a part
   std::optional<Last> last_;
   std::optional<Group> group_;
+
+  std::vector<Part*> asleep_;
 
   std::map<std::uint64_t, Registration> registered_;  // by number; the host registers one at a time
   std::uint64_t last_registration_ = 0;

@@ -184,6 +184,20 @@ Result<void> Part::tensor_deregister(std::uint64_t registration, const Deadline&
   return {};
 }
 
+Result<void> Part::suspend(const Deadline& deadline) {
+  Why why;
+  const std::int32_t code = table_.suspend(comm_, nanoseconds_left(deadline), why.out());
+  if (code != HEADRACE_OK) return error_of(code, why.view());
+  return {};
+}
+
+Result<void> Part::resume(const Deadline& deadline) {
+  Why why;
+  const std::int32_t code = table_.resume(comm_, nanoseconds_left(deadline), why.out());
+  if (code != HEADRACE_OK) return error_of(code, why.view());
+  return {};
+}
+
 Result<void> Part::window_open(headrace_comm_window_v1& window, const Deadline& deadline) {
   Why why;
   const std::int32_t code = table_.window_open(comm_, &window, nanoseconds_left(deadline), why.out());

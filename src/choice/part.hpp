@@ -59,6 +59,10 @@ class Part {
   /// The candidate's number of the registration.
   Result<std::uint64_t> tensor_register(const headrace_comm_elements_v1& tensor, const Deadline& deadline);
   Result<void> tensor_deregister(std::uint64_t registration, const Deadline& deadline);
+  /// Whether the candidate can give back memory of the GPU while no call runs.
+  [[nodiscard]] bool sleeps() const { return table_.suspend != nullptr; }
+  Result<void> suspend(const Deadline& deadline);
+  Result<void> resume(const Deadline& deadline);
   [[nodiscard]] bool has_windows() const { return table_.window_open != nullptr; }
   Result<void> window_open(headrace_comm_window_v1& window, const Deadline& deadline);
   Result<void> window_close(std::uint64_t window, const Deadline& deadline);

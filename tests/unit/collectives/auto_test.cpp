@@ -466,6 +466,39 @@ TEST_F(CommOnAuto, hooks_hear_of_each_call_once_and_numbers_have_no_gaps) {
   });
 }
 
+TEST_F(CommOnAuto, nccl_sleeps_while_it_is_suspended) {
+  const int suspended = nccl_calls("ncclCommSuspend"), resumed = nccl_calls("ncclCommResume");
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    reduce(comm, gpu, large, gpu.on_stream());
+    must(comm.suspend());
+    EXPECT_TRUE(comm.is_suspended());
+    EXPECT_THAT(comm.barrier().error().message, HasSubstr("is suspended: call resume on all ranks first"));
+    must(comm.resume());
+    reduce(comm, gpu, small, gpu.on_stream());
+    reduce(comm, gpu, large, gpu.on_stream());
+    must(comm.suspend());
+    must(comm.finalize());
+  });
+  EXPECT_EQ(nccl_calls("ncclCommSuspend"), suspended + 4);
+  EXPECT_EQ(nccl_calls("ncclCommResume"), resumed + 2);
+}
+
+TEST_F(CommOnAuto, is_awake_if_no_backend_can_sleep) {
+  const std::string name = unique_comm_name();
+  std::barrier<> ranks(2);
+  on_threads(2, [&](int rank) {
+    refused_here["nccl"] = "left out";
+    const RankGpu gpu(*plugin_gpu().driver, rank % gpus_, ranks);
+    Comm comm = must(Comm::open(options(rank, 2, name)));
+    const auto failed = comm.suspend();
+    EXPECT_EQ(failed.code(), Code::not_supported);
+    EXPECT_THAT(failed.error().message, HasSubstr("none of its open backends (p2p) has suspend"));
+    EXPECT_FALSE(comm.is_suspended());
+    reduce(comm, gpu, small, gpu.on_stream());
+    must(comm.finalize());
+  });
+}
+
 TEST_F(CommOnAuto, windows_are_those_of_p2p) { with_ranks(2, use_windows); }
 
 TEST_F(CommOnAuto, a_late_call_names_backend_and_rank) { with_ranks(3, wait_in_vain); }
