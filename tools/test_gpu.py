@@ -775,8 +775,8 @@ def device_windows(sitting: Sitting) -> bool:
 
 
 def torch_operators(sitting: Sitting) -> bool:
-    """torch.ops.headrace on tensors of GPUs, a part of the step `comm`."""
-    more = ["-k", "operators_of_torch", *sitting.options.pytest]
+    """torch.ops.headrace on tensors of GPUs, and torch's symmetric tensors: a part of the step `comm`."""
+    more = ["-k", "operators_of_torch or symmetric", *sitting.options.pytest]
     return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_torch_operators")
 
 

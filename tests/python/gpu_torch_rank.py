@@ -5,8 +5,8 @@ check, and ends with code 1 at the first difference.
 
     gpu_torch_rank.py GPU RANK SIZE FILE MESSAGES [CHECK]
 
-MESSAGES: 1, if ranks may send to one another. CHECK: one of them, or "operators": those of
-torch.ops.headrace; none: all but these.
+MESSAGES: 1, if ranks may send to one another. CHECK: one of them, "operators" (those of
+torch.ops.headrace) or "symmetric"; none: all but these.
 """
 
 import importlib.util
@@ -255,6 +255,41 @@ def check_training(r):
         torch.testing.assert_close(of_shards.full_tensor(), want, rtol=1e-4, atol=1e-5)
 
 
+def check_symmetric(r):
+    """torch's symmetric tensors on GPUs, whose ranks meet in a group of Headrace."""
+    import torch.distributed._symmetric_memory as symmetric
+
+    after, before, count = (r.rank + 1) % r.size, (r.rank - 1) % r.size, 1 << 20
+    tensor = symmetric.empty(count, dtype=torch.float32, device=r.device)
+    memory = symmetric.rendezvous(tensor, dist.group.WORLD)
+    source = torch.full((count,), r.rank + 1.0, device=r.device)
+    memory.get_buffer(after, (count,), torch.float32).copy_(source)
+    memory.put_signal(after)
+    memory.wait_signal(before)
+    r.same(tensor, torch.full((count,), before + 1.0), "what the rank before has put")
+    memory.barrier()
+    total = torch.full((count,), r.size * (r.size + 1) / 2)
+    tensor.copy_(source)
+    r.same(torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", dist.group.WORLD.group_name), total, "sum")
+    # Headrace takes the same memory.
+    comm = headrace.distributed.comm_of(device=r.device)
+    memory.barrier()
+    torch.cuda.synchronize()
+    comm.tensor_register(tensor)
+    dist.all_reduce(tensor)
+    r.same(tensor, total, "the sum of a registered symmetric tensor")
+    torch.cuda.synchronize()
+    comm.tensor_deregister(tensor)
+    window = comm.new_window(tensor)
+    window.put(source[:100], after, 7)
+    window.signal(after)
+    window.wait_signal(before)
+    r.same(tensor[7:107], torch.full((100,), before + 1.0), "a window of a symmetric tensor")
+    comm.barrier()
+    torch.cuda.synchronize()
+    window.tensor_deregister()
+
+
 def program_of(name, rank, size):
     ops = torch.ops.headrace
 
@@ -358,6 +393,7 @@ CHECKS = [
     check_registered,
     check_training,
 ]
+SYMMETRIC = [check_symmetric]
 OPERATORS = [
     check_operators,
     check_operators_of_messages,
@@ -374,8 +410,9 @@ def main(gpu, rank, size, file, messages, only=None):
     dist.init_process_group(
         "headrace", store=store, rank=int(rank), world_size=int(size), timeout=timedelta(seconds=60)
     )
-    by_name = {check.__name__: [check] for check in [*CHECKS, *OPERATORS]}
-    for check in {None: CHECKS, "operators": OPERATORS, **by_name}[only]:
+    by_name = {check.__name__: [check] for check in [*CHECKS, *OPERATORS, *SYMMETRIC]}
+    parts = {None: CHECKS, "operators": OPERATORS, "symmetric": SYMMETRIC}
+    for check in {**parts, **by_name}[only]:
         check(Rank(device, int(messages)))
         torch.cuda.synchronize()
         print(f"{check.__name__}: right", flush=True)

@@ -113,6 +113,23 @@ def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
 
 
 @pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
+def test_torchs_symmetric_tensors_meet_in_a_group(gpus, messages, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")  # for ranks of one GPU
+    run_ranks(
+        [
+            TORCH_PROGRAM,
+            str(gpu),
+            str(rank),
+            str(len(gpus)),
+            str(tmp_path / "store"),
+            str(messages),
+            "symmetric",
+        ]
+        for rank, gpu in enumerate(gpus)
+    )
+
+
+@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
 def test_operators_of_torch_take_tensors_of_gpus(gpus, messages, tmp_path):
     run_ranks(
         [
