@@ -33,7 +33,7 @@ struct CoreSetup {
   std::shared_ptr<const Clock> clock = std::make_shared<SteadyClock>();
   rail::LinkOptions links = {};
   FabricSpin spin = FabricSpin::brief;
-  rail::cuda_ipc::CopyGpus::Driver driver = cuda::load_driver;  ///< of flags and other words of GPUs
+  FlagMaker::Driver driver = cuda::load_driver;  ///< of flags and other words of GPUs
 };
 
 /// Thread-safe.

@@ -44,8 +44,13 @@ Result<void> Flag::raise_to(std::uint64_t value) {
 // ------------------------------------------------------------------ making them
 
 Result<std::shared_ptr<const gpu::Device>> FlagMaker::open_gpu(int ordinal) {
-  HEADRACE_TRY(gpu, gpus_.open(ordinal));
-  return gpu->device;
+  const std::lock_guard lock(mutex_);
+  if (!driver_) driver_ = load_();
+  if (!*driver_) return driver_->error();
+  auto& gpu = gpus_[ordinal];
+  if (gpu != nullptr) return gpu;
+  HEADRACE_TRY(opened, gpu::Device::open(**driver_, ordinal));
+  return gpu = std::move(opened);
 }
 
 Result<std::unique_ptr<Flag>> FlagMaker::make(const FabricFlagPlace& place) {

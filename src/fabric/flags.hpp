@@ -6,11 +6,12 @@
 
 #include "fabric/host_block.hpp"
 #include "gpu/gpu_word.hpp"
-#include "rail/cuda_ipc/copy_gpus.hpp"
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,8 +84,8 @@ class Flag {
 ///   threads  any
 class FlagMaker {
  public:
-  explicit FlagMaker(rail::cuda_ipc::CopyGpus::Driver driver = cuda::load_driver)
-      : gpus_(std::move(driver)) {}
+  using Driver = std::function<Result<cuda::DriverTable>()>;
+  explicit FlagMaker(Driver driver = cuda::load_driver) : load_(std::move(driver)) {}
 
   ///   errors  as FabricExpectation::flag
   Result<std::unique_ptr<Flag>> make(const FabricFlagPlace& place);
@@ -94,8 +95,10 @@ class FlagMaker {
  private:
   Result<std::unique_ptr<Flag>> make_in_gpu_memory(int ordinal, std::uint64_t address);
 
-  rail::cuda_ipc::CopyGpus gpus_;
+  const Driver load_;
   std::mutex mutex_;
+  std::optional<Result<cuda::DriverTable>> driver_;
+  std::map<int, std::shared_ptr<const gpu::Device>> gpus_;
   const std::shared_ptr<LinePool> plain_ = std::make_shared<LinePool>(nullptr);
   std::shared_ptr<LinePool> pinned_;  // all GPUs of the process see it
 };

@@ -251,7 +251,7 @@ TEST(FabricCommands, a_queue_of_a_gpu_has_its_handle_there_and_frees_it) {
     auto plan =
         value_of(fabric::plan_groups({.groups = {{.nics = {"127.0.0.1"}}}}, fabric::this_machine(false)));
     std::vector<fabric::OpenGroup> groups;
-    groups.push_back(value_of(fabric::open_nics(plan.front())));
+    groups.push_back(value_of(fabric::open_nics(plan.front(), {})));
     auto fabric = value_of(fabric::Core::open(std::move(groups), setup));
     Block source(fabric, {1, 2, 3, 4}, FabricAccess::local);
     Block target(fabric, {0, 0, 0, 0}, FabricAccess::writable);

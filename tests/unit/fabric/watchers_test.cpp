@@ -150,7 +150,7 @@ TEST(FabricWatchers, words_for_a_gpu_lie_in_one_block_of_pinned_memory) {
     auto plan =
         value_of(fabric::plan_groups({.groups = {{.nics = {"127.0.0.1"}}}}, fabric::this_machine(false)));
     std::vector<fabric::OpenGroup> groups;
-    groups.push_back(value_of(fabric::open_nics(plan.front())));
+    groups.push_back(value_of(fabric::open_nics(plan.front(), {})));
     auto fabric = value_of(fabric::Core::open(std::move(groups), setup));
     std::promise<std::uint64_t> told;
     const auto declines = [&told](std::uint64_t, std::uint64_t now) {
