@@ -780,6 +780,12 @@ def torch_operators(sitting: Sitting) -> bool:
     return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_torch_operators")
 
 
+def fabric(sitting: Sitting) -> bool:
+    """Fabrics with kernels of one GPU, in 1 to 8 processes; pplx-garden's cumem on a GPU."""
+    right = pytest(sitting, ANY_LABEL, "-s", *sitting.options.pytest, file="test_gpu_fabric.py")
+    return pytest(sitting, "gpu1", file="test_compat_pplx_cumem.py") and right
+
+
 def courier(sitting: Sitting) -> bool:
     """Small pages, moved by the courier."""
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_courier.py")
@@ -1413,6 +1419,7 @@ STEPS: dict[str, Step] = {
     "device_windows": Step(device_windows, 120, 60),
     "torch_operators": Step(torch_operators, 120, 60),
     "courier": Step(courier, 150, 90),
+    "fabric": Step(fabric, 420, 150),
     "runner": Step(runner, 340, 210),
     "assumptions": Step(assumptions, 90, 30),
     "nixl_others": Step(nixl_others, 500, 465),

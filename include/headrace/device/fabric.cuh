@@ -34,7 +34,12 @@ enum class Waited { reached, late, closed };
 
 namespace detail {
 
-constexpr unsigned looks_between = 256;  // at the clock: a look at host memory costs a read over PCIe
+// Looks at a word between two at the clock and at the close, which lies in host memory: a read over PCIe.
+#ifdef __CUDACC__
+constexpr unsigned looks_between = 256;
+#else
+constexpr unsigned looks_between = 1;
+#endif
 
 /// Whether its time is over. Negative: it never is.
 HEADRACE_DEVICE bool is_late(uint64_t began, int64_t timeout_ns) {

@@ -94,7 +94,7 @@ TEST(FabricCommands, a_command_moves_the_units_that_it_names_and_they_are_counte
 }
 
 TEST(FabricCommands, what_was_written_before_a_command_is_sent_and_memory_is_used_again_after_its_end) {
-  constexpr unsigned threads = 3, rounds = 200;
+  constexpr unsigned threads = 3, rounds = 60;
   FabricQueueOptions options;
   options.capacity = 2;  // fewer than threads: they wait for places
   QueueSides sides(threads, options);

@@ -169,7 +169,7 @@ TEST(FabricFlags, a_machine_without_a_driver_says_so) {
 
 /// CPU threads in the place of kernels: the thread sanitizer sees what orders bytes and flag.
 TEST(FabricFlags, who_has_waited_for_a_flag_reads_the_bytes_of_its_rounds) {
-  constexpr std::uint64_t rounds = 200, bytes = 777;
+  constexpr std::uint64_t rounds = 60, bytes = 777;
   TwoFabrics two(bytes);
   const auto expectation = value_of(two.there.expect({3, 0}, 1));
   const auto flag = value_of(expectation.flag());

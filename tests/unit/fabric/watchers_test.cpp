@@ -88,7 +88,7 @@ TEST(FabricWatchers, what_a_thread_has_written_before_a_bump_is_read_and_may_be_
     EXPECT_TRUE(two.here.write(source, 0, two.target(), 0, rows.size(), post));
     return true;
   }));
-  for (int layer = 1; layer <= 100; ++layer) {
+  for (int layer = 1; layer <= 40; ++layer) {
     std::thread kernel([&] {
       std::ranges::fill(rows, static_cast<std::uint8_t>(layer));
       device::bump<device::Scope::thread>(word_of(watcher));
