@@ -119,10 +119,7 @@ PyMoERows* new_rows(const MoEConfig& config, bool column_scales) {
 /// A rank, with its agent. Its end may wait for other ranks, so it is without the GIL.
 class PyMoE {
  public:
-  PyMoE(const PyAgent& agent, const MoEConfig& config)
-      : agent_(agent.shared()),
-        moe_(std::make_shared<headrace::MoE>(
-            take(without_gil([&] { return headrace::MoE::open(*agent_, config); })))) {}
+  PyMoE(const PyAgent& agent, const MoEConfig& config) : moe_(open(agent.shared(), config)) {}
   ~PyMoE() {
     const nb::error_scope keep_error;
     close();
@@ -131,37 +128,52 @@ class PyMoE {
   PyMoE& operator=(const PyMoE&) = delete;
 
   void close() {
-    without_gil(
-        [moe = std::exchange(moe_, nullptr), agent = std::exchange(agent_, nullptr), home = home_]() mutable {
-          home.release(moe);
-          home.release(agent);
-          return true;
-        });
+    without_gil([moe = std::exchange(moe_, nullptr), home = home_]() mutable {
+      home.release(moe);
+      return true;
+    });
   }
-  [[nodiscard]] headrace::MoE& moe() const {
+  /// With its agent. Held while it is used: another thread may close it, and so may an argument, which can
+  /// run code of its own when its memory is asked for.
+  [[nodiscard]] std::shared_ptr<headrace::MoE> moe() const {
     if (!moe_) raise(Error{Code::invalid_argument, "the MoE is closed: open another one"});
-    return *moe_;
+    return moe_;
   }
-  /// Returns call(MoE&), called without the GIL. Raises its error.
+  /// Returns call(MoE&), called without the GIL: it may wait for the call of another thread, and that for
+  /// ranks of this process.
+  template <class Call>
+  auto ask_plain(const Call& call) const {
+    return without_gil([&, of = moe()]() mutable {
+      auto answer = call(*of);
+      of.reset();
+      return answer;
+    });
+  }
+  /// The same. Raises its error.
   template <class Call>
   auto ask(const Call& call) const {
-    headrace::MoE& of = moe();
-    const std::shared_ptr<headrace::MoE> keep = moe_;  // another thread may close it
-    return take(without_gil([&] { return call(of); }));
+    return take(ask_plain(call));
   }
   /// A tensor in a window of this MoE, which it keeps.
   [[nodiscard]] Tensor window_tensor(const TensorView& view) const {
-    struct Keep {
-      std::shared_ptr<headrace::Agent> agent;  // it ends after the MoE
-      std::shared_ptr<headrace::MoE> moe;
-    };
-    return {view, new Keep{agent_, moe_}, [](void* keep) { delete static_cast<Keep*>(keep); }};
+    using Keep = std::shared_ptr<headrace::MoE>;
+    return {view, new Keep(moe()), [](void* keep) { delete static_cast<Keep*>(keep); }};
   }
   ExchangeCache exchange;
 
  private:
+  struct Opened {
+    std::shared_ptr<headrace::Agent> agent;
+    headrace::MoE moe;  // goes first
+  };
+  static std::shared_ptr<headrace::MoE> open(std::shared_ptr<headrace::Agent> agent,
+                                             const MoEConfig& config) {
+    auto moe = take(without_gil([&] { return headrace::MoE::open(*agent, config); }));
+    const auto opened = std::make_shared<Opened>(Opened{std::move(agent), std::move(moe)});
+    return {opened, &opened->moe};
+  }
+
   HomeProcess home_;
-  std::shared_ptr<headrace::Agent> agent_;
   std::shared_ptr<headrace::MoE> moe_;
 };
 
@@ -261,7 +273,7 @@ void dispatch_send(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle 
                    nb::handle scales, const Tensors& payloads, nb::handle cast, nb::handle count) {
   MoETensors tensors(self.exchange);
   const MoETokens tokens =
-      tokens_of(tensors, self.moe().config(), {rows, experts, weights, scales, payloads, cast, count});
+      tokens_of(tensors, self.moe()->config(), {rows, experts, weights, scales, payloads, cast, count});
   self.ask([&](headrace::MoE& moe) { return moe.dispatch_send(tokens, routing); });
 }
 
@@ -269,17 +281,18 @@ void dispatch(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weigh
               const PyMoERows& out, nb::handle scales, const Tensors& payloads, nb::handle cast,
               nb::handle count) {
   MoETensors tensors(self.exchange);
-  const MoERows& to = memory_of(out, self.moe().config());
+  const MoERows& to = memory_of(out, self.moe()->config());
   const MoETokens tokens =
-      tokens_of(tensors, self.moe().config(), {rows, experts, weights, scales, payloads, cast, count});
+      tokens_of(tensors, self.moe()->config(), {rows, experts, weights, scales, payloads, cast, count});
   self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, to, routing); });
 }
 
 /// Memory in windows, as tensors that keep the MoE, and None for ranks that are left out.
 nb::list combine_memory(PyMoE& self, MoERouting& routing) {
-  const MoEConfig& config = self.moe().config();
+  const auto moe = self.moe();
+  const MoEConfig& config = moe->config();
   std::vector<MoEWindowRows> of_ranks(static_cast<std::size_t>(config.ranks));
-  self.ask([&](headrace::MoE& moe) { return moe.combine_memory(routing, of_ranks); });
+  self.ask([&](headrace::MoE& of) { return of.combine_memory(routing, of_ranks); });
   nb::list tensors;
   for (const MoEWindowRows& of : of_ranks) {
     if (of.rows == nullptr) {
@@ -295,22 +308,22 @@ nb::list combine_memory(PyMoE& self, MoERouting& routing) {
 
 void combine_send(PyMoE& self, nb::handle results, MoERouting& routing, bool weighted) {
   MoETensors tensors(self.exchange);
-  const MoEResults from = results_of(tensors, self.moe().config(), results, weighted);
+  const MoEResults from = results_of(tensors, self.moe()->config(), results, weighted);
   self.ask([&](headrace::MoE& moe) { return moe.combine_send(from, routing); });
 }
 
 void combine_receive(PyMoE& self, MoERouting& routing, nb::handle out, const Tensors& biases,
                      bool accumulate) {
   MoETensors tensors(self.exchange);
-  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.given());
+  const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate, routing.given());
   self.ask([&](headrace::MoE& moe) { return moe.combine_receive(to, routing); });
 }
 
 void combine(PyMoE& self, nb::handle results, MoERouting& routing, nb::handle out, const Tensors& biases,
              bool weighted, bool accumulate) {
   MoETensors tensors(self.exchange);
-  const MoEResults from = results_of(tensors, self.moe().config(), results, weighted);
-  const MoESums to = sums_of(tensors, self.moe().config(), out, biases, accumulate, routing.given());
+  const MoEResults from = results_of(tensors, self.moe()->config(), results, weighted);
+  const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate, routing.given());
   self.ask([&](headrace::MoE& moe) { return moe.combine(from, to, routing); });
 }
 
@@ -481,14 +494,14 @@ void bind_moe(nb::module_& module) {
           "Errors: InvalidArgument (another configuration: the field, both values; another list or order\n"
           "of agents), NotFound, NotSupported (a rank is on another host), TimedOut, PeerLost.")
       .def_prop_ro(
-          "config", [](const PyMoE& self) { return self.moe().config(); }, "The configuration.")
+          "config", [](const PyMoE& self) { return self.moe()->config(); }, "The configuration.")
       .def(
           "new_routing",
           [](const PyMoE& self) { return self.ask([](headrace::MoE& moe) { return moe.new_routing(); }); },
           "Memory for what dispatches learn, once it has joined.")
       .def(
           "new_rows",
-          [](const PyMoE& self, bool column_scales) { return new_rows(self.moe().config(), column_scales); },
+          [](const PyMoE& self, bool column_scales) { return new_rows(self.moe()->config(), column_scales); },
           nb::kw_only(), nb::arg("column_scales") = false, nb::rv_policy::take_ownership,
           "Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.\n\n"
           "column_scales: words of 4 bytes of a column lie side by side.")
@@ -522,7 +535,7 @@ void bind_moe(nb::module_& module) {
       .def(
           "dispatch_receive",
           [](const PyMoE& self, MoERouting& routing, const PyMoERows& out) {
-            const MoERows& to = memory_of(out, self.moe().config());
+            const MoERows& to = memory_of(out, self.moe()->config());
             self.ask([&](headrace::MoE& moe) { return moe.dispatch_receive(to, routing); });
           },
           nb::arg("routing"), nb::arg("out"), "The second half of dispatch.")
@@ -549,7 +562,8 @@ void bind_moe(nb::module_& module) {
       .def("combine_receive", &combine_receive, nb::arg("routing"), nb::arg("out"), nb::kw_only(),
            nb::arg("biases") = nb::tuple(), nb::arg("accumulate") = false, "The second half of combine.")
       .def_prop_rw(
-          "active", [](const PyMoE& self) { return self.moe().active(); },
+          "active",
+          [](const PyMoE& self) { return self.ask_plain([](headrace::MoE& moe) { return moe.active(); }); },
           [](const PyMoE& self, std::uint64_t ranks) {
             self.ask([&](headrace::MoE& moe) { return moe.set_active(ranks); });
           },
@@ -557,7 +571,8 @@ void bind_moe(nb::module_& module) {
           "Errors: InvalidArgument (this rank's bit, bits of no rank), NotSupported (a rank that was left "
           "out).")
       .def_prop_ro(
-          "failure", [](const PyMoE& self) { return self.moe().failure(); },
+          "failure",
+          [](const PyMoE& self) { return self.ask_plain([](headrace::MoE& moe) { return moe.failure(); }); },
           "Why a rank was left out last; None: none was.")
       .def("close", &PyMoE::close, "Withdraws the window. Other ranks that still use it are not disturbed.")
       .def(

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
@@ -350,3 +352,45 @@ def test_a_rank_that_stood_still_is_left_out_and_hears_it(tmp_path):
     assert canceled == sorted(canceled)
     for process in processes:
         process.join(60)
+
+
+def test_an_argument_that_closes_the_moe_ends_the_call_with_a_sentence(open_ranks):
+    moe = open_ranks(1).moes[0]
+    routing, got = moe.new_routing(), moe.new_rows()
+    rows, experts, weights = tokens_of(0)
+
+    class Closes:
+        """Rows that run code when they are asked for their memory."""
+
+        def __dlpack__(self, **wanted):
+            moe.close()
+            self.others = [bytes(size) for size in range(1, 4000)]  # in the memory that it had
+            return rows.__dlpack__()
+
+        def __dlpack_device__(self):
+            return rows.__dlpack_device__()
+
+    with pytest.raises(headrace.InvalidArgument, match="the MoE is closed"):
+        moe.dispatch(Closes(), experts, weights, routing=routing, out=got)
+
+
+def test_reading_active_while_a_rank_waits_lets_the_other_ranks_of_the_process_run(open_ranks):
+    moes = open_ranks(2, wait_limit=10).moes
+
+    def body(moe):
+        routing, got = moe.new_routing(), moe.new_rows()
+        moe.dispatch(*tokens_of(moe.config.rank), routing=routing, out=got)
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(body, moes[0])
+
+        def look():
+            while not first.done():
+                assert moes[0].active == 3
+                assert moes[0].failure is None
+
+        looks = threads.submit(look)
+        time.sleep(0.2)  # they are inside now: only then could they keep this rank from running
+        body(moes[1])
+        first.result(100)
+        looks.result(100)
