@@ -770,8 +770,14 @@ def comm(sitting: Sitting) -> bool:
 
 def device_windows(sitting: Sitting) -> bool:
     """Windows in kernels of CUDA and of Triton, a part of the step `comm`."""
-    more = ["-k", "kernels_use_windows", *sitting.options.pytest]
+    more = ["-k", "kernels_use_windows and not fused", *sitting.options.pytest]
     return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_device_windows")
+
+
+def fused(sitting: Sitting) -> bool:
+    """headrace.fused, a part of the step `comm`."""
+    more = ["-k", "kernels_use_windows and fused", *sitting.options.pytest]
+    return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_fused")
 
 
 def torch_operators(sitting: Sitting) -> bool:
@@ -1417,6 +1423,7 @@ STEPS: dict[str, Step] = {
     "collectives_long": Step(collectives_long, 420, 200),
     "comm": Step(comm, 400, 190),
     "device_windows": Step(device_windows, 120, 60),
+    "fused": Step(fused, 120, 60),
     "torch_operators": Step(torch_operators, 120, 60),
     "courier": Step(courier, 150, 90),
     "fabric": Step(fabric, 420, 150),

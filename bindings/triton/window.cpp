@@ -126,6 +126,9 @@ HEADRACE_FUNCTION int32_t headrace_window_wait_counter(uint64_t handle, uint32_t
 HEADRACE_FUNCTION int32_t headrace_window_barrier(uint64_t handle, uint32_t number) {
   return window_at(handle).barrier<Scope::block>(number);
 }
+HEADRACE_FUNCTION int32_t headrace_window_barrier_at(uint64_t handle, uint64_t at_byte) {
+  return window_at(handle).barrier_at<Scope::block>(at_byte);
+}
 
 // One thread must read a word for all, because it may change: Triton's own atomic operations do so.
 

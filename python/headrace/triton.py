@@ -33,6 +33,7 @@ import headrace
 __all__ = [
     "add_counter",
     "barrier",
+    "barrier_at",
     "extern_libs",
     "fence",
     "flush",
@@ -232,3 +233,11 @@ def barrier(window: Any, number: Any, _semantic: Any = None) -> Any:
     What they have put or stored before is seen then. False: a rank is late, or the communicator has ended;
     then the barrier of this number can be used no more."""
     return _holds(_call("barrier", "li", [window, number], _semantic), _semantic)
+
+
+@_extern
+def barrier_at(window: Any, at_byte: Any, _semantic: Any = None) -> Any:
+    """The same with words among the elements, for as many barriers as are needed: size(window) words of 8
+    bytes from that byte on, at the same place on all ranks, 0 at first. That of this rank counts its calls.
+    """
+    return _holds(_call("barrier_at", "ll", [window, at_byte], _semantic), _semantic)

@@ -5,7 +5,7 @@ give with torch's own on the CPU. Prints a line for each check, and ends with co
     gpu_comm_rank.py BACKEND GPU RANK SIZE FOLDER [CHECK]
 
 CHECK: one of them; none: all but check_billions, which needs 25 GB of GPU memory for each rank, and
-check_device_window and check_triton, which need cupy with nvcc, and Triton.
+check_device_window, check_triton and check_fused, which need cupy with nvcc, and Triton.
 """
 
 import os
@@ -398,6 +398,56 @@ def check_triton(r):
     window.tensor_deregister()
 
 
+def check_fused(r):
+    """headrace.fused beside what it is to compute, with more rows than programs, and in a graph."""
+    from headrace.fused import FusedAllReduce, reference
+
+    for dtype, columns, programs in (
+        (torch.bfloat16, 1000, 8),
+        (torch.float16, 7168, 32),
+        (torch.float32, 64, 3),
+    ):
+        fused = FusedAllReduce(r.comm, columns, dtype, programs=programs)
+        weight, scale = torch.linspace(0.5, 2, columns, device=r.device), torch.tensor(0.125, device=r.device)
+
+        def same(got, residual, rows, inputs, before, with_scale, fused=fused, weight=weight, scale=scale):
+            fused.check()
+            total = torch.stack(inputs).sum(0).reshape(rows, -1).to(got.device)
+            if before is not None:
+                before = before.clone()
+            expected = reference(total, weight, 1e-5, before, scale if with_scale else None)
+            if before is not None:
+                r.same(residual, before.cpu(), f"residual of {rows} rows of {weight.numel()} {total.dtype}")
+            # A step of the type apart: the sum of squares is added up in another order.
+            step = 0.13 if with_scale else {torch.float32: 1e-5}.get(total.dtype, 1e-2)
+            torch.testing.assert_close(got.float(), expected.float(), rtol=step, atol=step / 10)
+
+        for rows in (1, 5, programs, 3 * programs + 1):
+            for with_residual, with_scale in ((False, False), (True, False), (True, True)):
+                inputs = r.inputs(rows * columns, dtype)
+                mine = r.on_gpu(inputs[r.rank]).reshape(rows, columns)
+                before = torch.full_like(mine, 3) if with_residual else None
+                residual = before.clone() if with_residual else None
+                more = {"residual": residual, "scale": scale if with_scale else None}
+                same(fused.rms_norm(mine, weight, 1e-5, **more), residual, rows, inputs, before, with_scale)
+        source = torch.empty(5, columns, dtype=dtype, device=r.device)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            first = fused.rms_norm(source, weight, 1e-5)
+            second = fused.rms_norm(source * 2, weight, 1e-5)
+        for _ in range(5):
+            inputs = r.inputs(5 * columns, dtype)
+            source.copy_(inputs[r.rank].reshape(5, columns))
+            graph.replay()
+            same(first, None, 5, inputs, None, False)
+            same(second, None, 5, [values * 2 for values in inputs], None, False)
+        r.comm.barrier()
+        torch.cuda.synchronize()
+        del graph
+        fused.close()
+
+
 def check_errors(r):
     """What does not fit is refused on this rank, and the communicator goes on."""
     for tensor, what in (
@@ -426,7 +476,7 @@ CHECKS = [
     check_windows,
     check_errors,
 ]
-BY_NAME = [check_billions, check_device_window, check_triton]
+BY_NAME = [check_billions, check_device_window, check_triton, check_fused]
 
 
 def main(backend, gpu, rank, size, folder, only=None):

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communicators on GPUs, each rank a process with torch: p2p, nccl and auto, and torch's groups on them."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
+import time
 
 import pytest
 
@@ -16,7 +19,7 @@ pytestmark = torch_on_gpus(GPUS)
 HERE = os.path.dirname(__file__)
 PROGRAM, TORCH_PROGRAM = os.path.join(HERE, "gpu_comm_rank.py"), os.path.join(HERE, "gpu_torch_rank.py")
 TORCHCOMMS_PROGRAM = os.path.join(HERE, "gpu_torchcomms_rank.py")
-SECONDS = 200
+SECONDS = 90
 
 
 def needs(gpus):
@@ -44,21 +47,35 @@ TORCH_PLACES = [
 ]
 
 
-def run_ranks(commands):
-    """Each must end with code 0."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for command in commands
-    ]
+def run_ranks(commands, seconds=SECONDS):
+    """Each must end with code 0. What all of them said is shown if one does not, or is late."""
+    with contextlib.ExitStack() as files:
+        commands = list(commands)
+        said = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
+        ranks = [
+            subprocess.Popen([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT)
+            for command, file in zip(commands, said, strict=True)
+        ]
+        codes = codes_by(time.monotonic() + seconds, ranks)
+        texts = []
+        for rank, (code, file) in enumerate(zip(codes, said, strict=True)):
+            file.seek(0)
+            texts.append(f"rank {rank} of {len(ranks)}, code {code}:\n{file.read()}")
+    assert codes == [0] * len(ranks), "\n".join(texts)
+
+
+def codes_by(deadline, processes):
+    """Of those that have ended until then; None: it was killed."""
     try:
-        said = [process.communicate(timeout=SECONDS)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    for rank, (process, text) in enumerate(zip(ranks, said, strict=True)):
-        assert process.returncode == 0, f"rank {rank} of {len(ranks)}:\n{text}"
+        for process in processes:
+            process.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass
+    codes = [process.poll() for process in processes]
+    for process in processes:
+        process.kill()
+        process.wait()
+    return codes
 
 
 @pytest.mark.parametrize(("backend", "gpus"), PLACES)
@@ -79,6 +96,7 @@ def without(package):
     [
         pytest.param("check_device_window", marks=without("cupy"), id="cuda"),
         pytest.param("check_triton", marks=without("triton"), id="triton"),
+        pytest.param("check_fused", marks=without("triton"), id="fused"),
     ],
 )
 @pytest.mark.parametrize(
@@ -99,8 +117,11 @@ def test_kernels_use_windows(gpus, check, tmp_path):
 @pytest.mark.parametrize(("backend", "gpus"), PLACES)
 def test_billions_of_elements(backend, gpus, tmp_path):
     run_ranks(
-        [PROGRAM, backend, str(gpu), str(rank), str(len(gpus)), str(tmp_path), "check_billions"]
-        for rank, gpu in enumerate(gpus)
+        (
+            [PROGRAM, backend, str(gpu), str(rank), str(len(gpus)), str(tmp_path), "check_billions"]
+            for rank, gpu in enumerate(gpus)
+        ),
+        seconds=200,
     )
 
 

@@ -152,20 +152,16 @@ class Window {
   /// the barrier of this number can be used no more.
   template <Scope scope>
   [[nodiscard]] HEADRACE_DEVICE bool barrier(unsigned number) const {
-    flush<scope>();
-    uint64_t* const came = own().barriers[number];
-    // Its own word counts the calls of this rank, which alone changes it.
-    const uint64_t turn = detail::acquire(came + handle_.rank) + 1;
-    detail::meet<scope>();
-    bool good = true;
-    for (unsigned rank = detail::lane<scope>(); rank < handle_.size; rank += detail::lanes<scope>())
-      if (rank != handle_.rank) detail::release(&words(rank).barriers[number][handle_.rank], turn);
-    for (unsigned rank = detail::lane<scope>(); rank < handle_.size; rank += detail::lanes<scope>())
-      if (rank != handle_.rank) good = wait<Scope::thread>(came + rank, Comparison::ge, turn) && good;
-    good = detail::all_of<scope>(good);
-    if (detail::lane<scope>() == 0) detail::release(came + handle_.rank, turn);
-    detail::meet<scope>();
-    return good;
+    return meet_all<scope>([this, number](unsigned rank) { return words(rank).barriers[number]; });
+  }
+  /// The same with words among the elements, so that there are as many barriers as are needed: size() words
+  /// of 8 bytes from a byte on that is a multiple of 8, at the same place on all ranks, 0 at first. That of
+  /// this rank counts its calls.
+  template <Scope scope>
+  [[nodiscard]] HEADRACE_DEVICE bool barrier_at(uint64_t at_byte) const {
+    return meet_all<scope>([this, at_byte](unsigned rank) {
+      return reinterpret_cast<uint64_t*>(handle_.elements[rank] + at_byte);
+    });
   }
 
  private:
@@ -173,6 +169,25 @@ class Window {
     return *reinterpret_cast<headrace_device_words_v1*>(handle_.words[rank]);
   }
   [[nodiscard]] HEADRACE_DEVICE headrace_device_words_v1& own() const { return words(handle_.rank); }
+
+  /// came_at(rank): the words of a barrier at a rank, one for each rank that comes there.
+  template <Scope scope, class CameAt>
+  [[nodiscard]] HEADRACE_DEVICE bool meet_all(const CameAt& came_at) const {
+    flush<scope>();
+    uint64_t* const came = came_at(handle_.rank);
+    // Its own word counts the calls of this rank, which alone changes it.
+    const uint64_t turn = detail::acquire(came + handle_.rank) + 1;
+    detail::meet<scope>();
+    bool good = true;
+    for (unsigned rank = detail::lane<scope>(); rank < handle_.size; rank += detail::lanes<scope>())
+      if (rank != handle_.rank) detail::release(came_at(rank) + handle_.rank, turn);
+    for (unsigned rank = detail::lane<scope>(); rank < handle_.size; rank += detail::lanes<scope>())
+      if (rank != handle_.rank) good = wait<Scope::thread>(came + rank, Comparison::ge, turn) && good;
+    good = detail::all_of<scope>(good);
+    if (detail::lane<scope>() == 0) detail::release(came + handle_.rank, turn);
+    detail::meet<scope>();
+    return good;
+  }
 
   /// One thread looks, and all are told.
   template <Scope scope>

@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -79,6 +80,27 @@ TEST(DeviceWindow, no_rank_leaves_a_barrier_before_all_have_come) {
   });
 }
 
+// As headrace.fused has it: a second barrier would cost as much as the first.
+TEST(DeviceWindow, one_barrier_a_turn_is_enough_for_two_slots_that_take_turns) {
+  constexpr unsigned count = 3;
+  constexpr std::uint64_t data = count * sizeof(std::uint64_t);  // behind the words of the barrier
+  const DeviceRanks ranks(count, data + 2 * count * sizeof(std::uint64_t));
+  on_threads(count, [&](int thread) {
+    const auto rank = static_cast<unsigned>(thread);
+    const device::Window window = ranks.window(rank);
+    for (std::uint64_t turn = 1; turn <= 200; ++turn) {
+      const std::uint64_t slots = data + turn % 2 * count * sizeof(std::uint64_t), sent = turn * (rank + 1);
+      for (unsigned to = 0; to < count; ++to)
+        EXPECT_TRUE(window.put<Scope::thread>(to, slots + rank * sizeof sent, &sent, sizeof sent));
+      EXPECT_TRUE(window.barrier_at<Scope::thread>(0));
+      std::array<std::uint64_t, count> got{};
+      std::memcpy(got.data(), static_cast<const unsigned char*>(window.peer_address(rank)) + slots,
+                  sizeof got);
+      EXPECT_THAT(got, testing::ElementsAre(turn, 2 * turn, 3 * turn));
+    }
+  });
+}
+
 TEST(DeviceWindow, signals_are_set_and_added_and_each_number_is_apart) {
   const DeviceRanks ranks(2, 8, 0);  // a wait looks once
   const device::Window from = ranks.window(0), to = ranks.window(1);
@@ -123,9 +145,10 @@ TEST(DeviceWindow, a_put_that_does_not_fit_writes_nothing) {
 }
 
 TEST(DeviceWindow, waits_end_when_they_are_late_and_when_the_communicator_has_ended) {
-  const DeviceRanks late(2, 8, 1'000'000);
+  const DeviceRanks late(2, 16, 1'000'000);
   EXPECT_FALSE(late.window(0).wait_signal<Scope::thread>(1, 0, Comparison::ge, 1));
   EXPECT_FALSE(late.window(0).barrier<Scope::thread>(0));
+  EXPECT_FALSE(late.window(0).barrier_at<Scope::thread>(0));
   DeviceRanks aborted(2, 8);
   aborted.abort = 1;
   EXPECT_FALSE(aborted.window(0).wait_signal<Scope::thread>(1, 0, Comparison::ge, 1));
