@@ -284,7 +284,7 @@ function(headrace_add_window_bitcode)
     OUTPUT ${bitcode}
     COMMAND ${compile} -I${PROJECT_SOURCE_DIR}/include -o ${bitcode} ${source}
     DEPENDS ${source} ${PROJECT_SOURCE_DIR}/include/headrace/device/window.cuh
-            ${PROJECT_SOURCE_DIR}/include/headrace/device/window_v1.h
+            ${PROJECT_SOURCE_DIR}/include/headrace/device/window_v1.h ${PROJECT_SOURCE_DIR}/include/headrace/device/words.cuh
     COMMENT "Compiling windows for Triton"
     VERBATIM)
   add_custom_target(headrace_window_bitcode ALL DEPENDS ${bitcode})

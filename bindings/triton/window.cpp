@@ -30,6 +30,10 @@ __forceinline__ int __all_sync(unsigned lanes, int mine) { return __nvvm_vote_al
 
 }  // namespace
 
+// Windows share a header with what uses these two, and do not use them.
+#define __shared__ static
+unsigned long long __shfl_sync(unsigned lanes, unsigned long long mine, int lane);
+
 #define threadIdx thread_index()
 #define blockDim block_size()
 #include <headrace/device/window.cuh>
