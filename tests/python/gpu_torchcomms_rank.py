@@ -59,6 +59,15 @@ def main(backend, gpu, rank, size, file):
     same(tensor, of(rank // 2 * 2) + of(rank // 2 * 2 + 1), "all_reduce of a pair")
     part.finalize()
 
+    if backend != "nccl":
+        window = comm.new_window()
+        window.tensor_register(torch.zeros(8, device=device))
+        assert window.get_device_window(4, 4, 2) != 0
+        buffer = torch.ones(8, device=device)
+        assert window.register_local_buffer(buffer) == buffer.data_ptr()
+        window.deregister_local_buffer(buffer.data_ptr())
+        window.tensor_deregister()
+
     pool = torch.cuda.MemPool(comm.mem_allocator)
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.empty(1 << 20, device=device)

@@ -470,9 +470,17 @@ def test_what_is_for_kernels_says_so(fake):
 
     def body(comm):
         window = comm.new_window()
+        window.allocate((4,), torch.float32)
         for call in (window.get_device_window, lambda: window.register_local_buffer(of(0))):
-            with pytest.raises(RuntimeError, match="kernels"):
+            with pytest.raises(
+                RuntimeError, match="the window has host memory: kernels use windows of backend p2p"
+            ):
                 call()
+        with pytest.raises(RuntimeError, match="17 counters: a window has 16 of them for kernels"):
+            window.get_device_window(counter_count=17)
+        with pytest.raises(RuntimeError, match="no buffer at 0x7 is registered"):
+            window.deregister_local_buffer(7)
+        window.tensor_deregister()
 
     on_ranks(2, body)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from headrace._torch.errors import as_torch_error
 from ._work import DONE, TorchWork, on_thread
 
 Hints = dict[str, str] | None
+_MOST_OF_KERNELS = 16  # HEADRACE_DEVICE_WINDOW_SIGNALS, _COUNTERS, _BARRIERS
 
 
 class TorchCommWinAccessType(Enum):
@@ -39,6 +40,7 @@ class TorchCommWindow:
         self._comm = comm
         self._window: headrace.Window = _checked(comm.new_window)
         self._tensor: Tensor | None = None
+        self._buffers: dict[int, Tensor] = {}  # from which kernels put
 
     def __copy__(self) -> TorchCommWindow:
         return self
@@ -157,20 +159,29 @@ class TorchCommWindow:
 
     def get_device_window(
         self, signal_count: int = -1, counter_count: int = -1, barrier_count: int = 1
-    ) -> NoReturn:
-        _no_kernels("get_device_window")
+    ) -> int:
+        """The address of the window for kernels on a GPU, whose functions are those of headrace.triton and of
+        headrace/device/window.cuh. It has 16 of each count."""
+        counts = {"signals": signal_count, "counters": counter_count, "barriers": barrier_count}
+        for name, count in counts.items():
+            if count > _MOST_OF_KERNELS:
+                raise RuntimeError(f"{count} {name}: a window has {_MOST_OF_KERNELS} of them for kernels")
+        return int(_checked(self._window.get_device_window))
 
-    def register_local_buffer(self, tensor: Tensor) -> NoReturn:
-        _no_kernels("register_local_buffer")
+    def register_local_buffer(self, tensor: Tensor) -> int:
+        """The address of a tensor, from which kernels put: any memory of the GPU. Keeps the tensor."""
+        self.get_device_window()
+        if tensor.device != self._registered().device:
+            raise RuntimeError(f"the tensor is on {tensor.device}, the window on {self._registered().device}")
+        self._buffers[tensor.data_ptr()] = tensor
+        return tensor.data_ptr()
 
-    def deregister_local_buffer(self, handle: int) -> NoReturn:
-        _no_kernels("deregister_local_buffer")
-
-
-def _no_kernels(name: str) -> NoReturn:
-    raise RuntimeError(
-        f"{name} is for kernels, and the window is in host memory: use put, signal and wait_signal"
-    )
+    def deregister_local_buffer(self, handle: int) -> None:
+        """Lets go of the tensor."""
+        if self._buffers.pop(handle, None) is None:
+            raise RuntimeError(
+                f"no buffer at {handle:#x} is registered: give what register_local_buffer returned"
+            )
 
 
 def _checked(call: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
