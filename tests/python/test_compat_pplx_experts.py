@@ -182,9 +182,10 @@ def test_the_configurations_of_pplx_garden(name):
 
     def body(group):
         kernel, tokens = open_kernel(config, group), Tokens.of(config, group)
+        rows = expected_rows(config, group.rank)
         for _ in range(2):
             tokens.dispatch(kernel)
-            assert rows_of_experts(config, tokens.counts, tokens.out_x) == expected_rows(config, group.rank)
+            assert rows_of_experts(config, tokens.counts, tokens.out_x) == rows
             tokens.combine(kernel, doubled(tokens.out_x, tokens.out_scales))
             expected = doubled(tokens.x, tokens.scales).to(config.dtypes[1])
             torch.testing.assert_close(tokens.out, expected)

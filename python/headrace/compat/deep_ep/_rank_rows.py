@@ -4,6 +4,7 @@ whose experts are the ranks. Scales, experts, weights and the number of the toke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,14 @@ import headrace
 
 from .._moe_ranks import MoERanks, MoEWindow, as_bytes, check_host, dtype_name
 from ._config import MOST_RANKS_OF_A_TOKEN
+
+
+def experts_of_a_rank(num_experts: int, ranks: int) -> int:
+    if num_experts % ranks:
+        raise headrace.InvalidArgument(
+            f"{num_experts} experts cannot be divided among {ranks} ranks: give a multiple"
+        )
+    return num_experts // ranks
 
 
 class Route:
@@ -36,17 +45,16 @@ class Route:
     def top_k(self) -> int:
         return self.experts.shape[1]
 
-    def dispatch(self, window: MoEWindow, rows: Tensor, payload: Tensor | None) -> None:
+    def send(self, window: MoEWindow, rows: Tensor, payload: Tensor | None) -> None:
         is_new = window not in self._known
         if is_new:
             self._known[window] = window.lend_routing()
-        window.moe.dispatch(
-            rows,
-            self._table() if is_new else None,
-            routing=self._known[window],
-            out=window.got,
-            scales=payload,
+        window.moe.dispatch_send(
+            rows, self._table() if is_new else None, routing=self._known[window], scales=payload
         )
+
+    def receive(self, window: MoEWindow) -> None:
+        window.moe.dispatch_receive(self._known[window], window.got)
 
     def _table(self) -> Tensor:
         """The ranks of each token as the experts of a MoE: [tokens, most ranks of a token], -1: no more."""
@@ -57,12 +65,29 @@ class Route:
             raise headrace.NotSupported(f"a token goes to more than {most} ranks: give it fewer experts")
         return torch.where(numbers < size, numbers, -1)
 
-    def combine(self, window: MoEWindow, results: Tensor, biases: tuple[Tensor, ...] = ()) -> Tensor:
-        out = results.new_empty(self.tokens, results.shape[1])
-        window.moe.combine(
-            window.as_results(results), routing=self._known[window], out=out, biases=biases, weighted=False
-        )
-        return out
+    def combine(
+        self, window: MoEWindow, results: Tensor, biases: tuple[Tensor, ...] = ()
+    ) -> Callable[[], Tensor]:
+        """Sends the results. Returns what receives the sums."""
+        routing = self._known[window]
+        window.moe.combine_send(window.as_results(results), routing=routing, weighted=False)
+
+        def receive() -> Tensor:
+            out = results.new_empty(self.tokens, results.shape[1])
+            window.moe.combine_receive(routing, out, biases=biases)
+            return out
+
+        return receive
+
+    @staticmethod
+    def to_experts(
+        experts: Tensor, num_experts: int, ranks: int, max_tokens: int, combine_dtype: str = "bfloat16"
+    ) -> Route:
+        """Of tokens whose experts are known: [tokens, top_k], -1: none."""
+        numbers = torch.where(experts >= 0, experts.long() // experts_of_a_rank(num_experts, ranks), ranks)
+        is_in_rank = torch.zeros(experts.shape[0], ranks + 1, dtype=torch.bool)
+        is_in_rank = is_in_rank.scatter_(1, numbers, True)[:, :-1].contiguous()
+        return Route(is_in_rank, experts, num_experts, max_tokens, combine_dtype)
 
     def __del__(self) -> None:
         for window, routing in getattr(self, "_known", {}).items():
@@ -93,6 +118,12 @@ class RankRows:
         self._ranks = ranks
 
     def dispatch(self, route: Route, rows: Tensor, scales: Tensor | None, weights: Tensor | None) -> Received:
+        return self.send(route, rows, scales, weights)()
+
+    def send(
+        self, route: Route, rows: Tensor, scales: Tensor | None, weights: Tensor | None
+    ) -> Callable[[], Received]:
+        """The first half of dispatch. Returns the second one."""
         for name, tensor in (("x", rows), ("x_scales", scales), ("topk_weights", weights)):
             if tensor is not None:
                 check_host(name, tensor)
@@ -102,7 +133,11 @@ class RankRows:
             )
         beside = _Payload(scales, route.top_k)
         window = self._window(route, rows.shape[1], rows.dtype, beside.bytes)
-        route.dispatch(window, as_bytes(rows), beside.of(scales, route.experts, weights, route.tokens))
+        route.send(window, as_bytes(rows), beside.of(scales, route.experts, weights, route.tokens))
+        return lambda: self._receive(route, window, beside, rows.dtype)
+
+    def _receive(self, route: Route, window: MoEWindow, beside: _Payload, dtype: torch.dtype) -> Received:
+        route.receive(window)
         count = int(window.first_rows[-1])
         route.last, route.rows = window, count
         assert window.scales is not None
@@ -110,7 +145,7 @@ class RankRows:
         experts = self._local(got.experts, route.num_experts)
         first = window.first_rows.clone()
         return Received(
-            rows=window.rows[:count].view(rows.dtype).clone(),
+            rows=window.rows[:count].view(dtype).clone(),
             scales=got.scales,
             experts=experts,
             weights=got.weights.masked_fill(experts < 0, 0),
@@ -136,7 +171,13 @@ class RankRows:
         local = experts.long() - self._ranks.rank * each
         return torch.where((experts >= 0) & (local >= 0) & (local < each), local, -1)
 
-    def combine(self, route: Route, results: Tensor, biases: tuple[Tensor, ...]) -> Tensor:
+    def combine(self, route: Route, results: Tensor, biases: tuple[Tensor, ...] = ()) -> Tensor:
+        return self.combine_send(route, results, biases)()
+
+    def combine_send(
+        self, route: Route, results: Tensor, biases: tuple[Tensor, ...] = ()
+    ) -> Callable[[], Tensor]:
+        """The first half of combine. Returns the second one."""
         if route.last is None or results.dim() != 2 or results.shape[0] < route.rows:
             raise headrace.InvalidArgument(
                 f"x has shape {list(results.shape)}, expected [{route.rows}, hidden]: a row for each that "
@@ -145,7 +186,8 @@ class RankRows:
         check_host("x", results)
         dtype = getattr(torch, route.combine_dtype)
         sent = results[: route.rows].to(dtype)
-        return route.combine(route.last, sent, tuple(bias.to(dtype) for bias in biases)).to(results.dtype)
+        receive = route.combine(route.last, sent, tuple(bias.to(dtype) for bias in biases))
+        return lambda: receive().to(results.dtype)
 
     def combine_weights(self, route: Route, weights: Tensor) -> Tensor:
         """The sum over ranks of [rows, top_k], for the tokens of this rank. A dispatch of nothing tells where
@@ -160,9 +202,10 @@ class RankRows:
             combine_dtype="float32",
             layout="by_rank",
         )
-        route.dispatch(window, torch.zeros(route.tokens, width), None)
+        route.send(window, torch.zeros(route.tokens, width), None)
+        route.receive(window)
         wide = torch.nn.functional.pad(weights[: route.rows].float(), (0, width - route.top_k))
-        return route.combine(window, wide)[:, : route.top_k].contiguous()
+        return route.combine(window, wide)()[:, : route.top_k].contiguous()
 
     def sum_counts(self, counts: Tensor) -> Tensor:
         """Of [num_experts] on each rank: the sums for the experts of this rank."""

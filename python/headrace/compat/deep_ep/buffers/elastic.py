@@ -238,23 +238,15 @@ class ElasticBuffer:
     ) -> Route:
         if topk_idx is None or num_experts is None:
             raise headrace.InvalidArgument("topk_idx and num_experts are needed without a handle")
-        if num_experts % self.num_ranks:
-            raise headrace.InvalidArgument(
-                f"{num_experts} experts cannot be divided among {self.num_ranks} ranks: give a multiple"
-            )
         tokens = num_max_tokens_per_rank or self.num_max_tokens_per_rank
         if tokens < 1:
             raise headrace.InvalidArgument(
                 "num_max_tokens_per_rank is not given: give it to dispatch or to the buffer"
             )
-        each = num_experts // self.num_ranks
-        ranks = torch.where(topk_idx >= 0, topk_idx.long() // each, self.num_ranks)
-        is_in_rank = torch.zeros(topk_idx.shape[0], self.num_ranks + 1, dtype=torch.bool)
-        is_in_rank = is_in_rank.scatter_(1, ranks, True)[:, :-1]
-        return Route(
-            is_in_rank,
+        return Route.to_experts(
             topk_idx.clone() if do_handle_copy else topk_idx,
             num_experts,
+            self.num_ranks,
             tokens,
             "bfloat16" if self.allow_multiple_reduction else "float32",
         )

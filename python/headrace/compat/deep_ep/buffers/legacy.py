@@ -16,7 +16,7 @@ from ..._moe_ranks import MoERanks
 from .._config import Config, rank_config, tokens_that_fit
 from .._groups import group_of
 from .._low_latency import Call, Cast, LowLatency
-from .._rank_rows import RankRows, Received, Route
+from .._rank_rows import RankRows, Received, Route, experts_of_a_rank
 from ..utils.event import EventHandle, EventOverlap
 from ..utils.math import align
 
@@ -152,20 +152,10 @@ class Buffer:
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Tensor, None, Tensor, Tensor, EventOverlap]:
         """Tokens for each rank, None, tokens for each expert, and which token goes to which rank."""
-        each = self._experts_of_a_rank(num_experts)
         named = topk_idx[topk_idx >= 0]
         per_expert = torch.bincount(named.long(), minlength=num_experts).to(torch.int32)
-        is_in_rank = torch.zeros(topk_idx.shape[0], self.group_size + 1, dtype=torch.bool)
-        ranks = torch.where(topk_idx >= 0, topk_idx.long() // each, self.group_size)
-        is_in_rank = is_in_rank.scatter_(1, ranks, True)[:, :-1].contiguous()
+        is_in_rank = Route.to_experts(topk_idx, num_experts, self.group_size, 0).ranks_of_tokens
         return is_in_rank.sum(0, dtype=torch.int32), None, per_expert, is_in_rank, self.capture()
-
-    def _experts_of_a_rank(self, num_experts: int) -> int:
-        if num_experts % self.group_size:
-            raise headrace.InvalidArgument(
-                f"{num_experts} experts cannot be divided among {self.group_size} ranks: give a multiple"
-            )
-        return num_experts // self.group_size
 
     def dispatch(
         self,
@@ -203,7 +193,7 @@ class Buffer:
                 "handle: get_dispatch_layout gives them"
             )
         num_experts = num_tokens_per_expert.numel()
-        each = self._experts_of_a_rank(num_experts)
+        each = experts_of_a_rank(num_experts, self.group_size)
         experts = rows.new_empty(rows.shape[0], 0, dtype=torch.int64) if topk_idx is None else topk_idx
         route = Route(
             is_token_in_rank.clone(),
