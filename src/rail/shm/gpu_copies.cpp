@@ -89,10 +89,8 @@ class LaunchedCopy final : public stream::RunningCopy {
     std::vector<std::uint64_t> targets;
     for (const Step& step : steps) targets.push_back(reinterpret_cast<cuda::Address>(step.to));
     void* const anywhere = nullptr;  // the offsets are addresses
-    const headrace_side_v1 local{
-        sizeof local, &anywhere, 1, {.offsets = targets.data(), .lengths = lengths.data()}};
-    const headrace_side_v1 remote{
-        sizeof remote, &anywhere, 1, {.offsets = sources.data(), .lengths = lengths.data()}};
+    const headrace_side_v1 local = side(targets, lengths, &anywhere),
+                           remote = side(sources, lengths, &anywhere);
     headrace_prepare_v1 args{};
     args.struct_size = sizeof args;
     args.op = HEADRACE_READ;
@@ -119,6 +117,16 @@ class LaunchedCopy final : public stream::RunningCopy {
   }
 
  private:
+  static headrace_side_v1 side(const std::vector<std::uint64_t>& addresses,
+                               const std::vector<std::uint64_t>& lengths, void* const* regions) {
+    headrace_side_v1 made{};
+    made.struct_size = sizeof made;
+    made.regions = regions;
+    made.region_count = 1;
+    made.columns.offsets = addresses.data();
+    made.columns.lengths = lengths.data();
+    return made;
+  }
   static std::vector<std::uint64_t> column(std::span<const Step> steps, std::uint64_t Step::*field) {
     std::vector<std::uint64_t> values;
     for (const Step& step : steps) values.push_back(step.*field);
