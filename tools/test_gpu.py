@@ -115,7 +115,7 @@ def collect(folder: Path, build: Path) -> None:
     ]
     wanted += [
         f"bench/bench_{name}"
-        for name in ("gpu_probe", "gpu_ceilings", "gpu_collectives", "shm_raw", "raw_tcp")
+        for name in ("gpu_probe", "gpu_ceilings", "gpu_collectives", "gpu_moe", "shm_raw", "raw_tcp")
     ]
     wanted += [str(path.relative_to(build)) for path in (build / "lib" / "backends").glob("*.so")]
     for name in wanted:
@@ -1380,6 +1380,16 @@ def collectives_long(sitting: Sitting) -> bool:
     return sanitized(sitting, [*sanitizer_command("racecheck"), program, "quick"], {}) and right
 
 
+def moe(sitting: Sitting) -> bool:
+    """The kernels of MoE, of ranks that share a GPU: random shapes beside the CPU reference, replays whose
+    routing changes, compute-sanitizer, and times in turn with bare kernels. Each part has an end of its own."""
+    program = str(sitting.carried / "bench" / "bench_gpu_moe")
+    right = sitting.run([program, "check", "--seconds", "50"], tail=12)
+    right = sitting.run([program, "soak", "--seconds", "100"], tail=4) and right
+    right = sanitized(sitting, [*sanitizer_command("memcheck"), program, "quick"], {}) and right
+    return sitting.run([program, "time", "--seconds", "100"], rows=True) and right
+
+
 def probe(sitting: Sitting) -> bool:
     """bench/gpu/gpu_probe.cpp: the speed of the links without an agent. Runs only if --steps names it."""
     return sitting.run([str(sitting.carried / "bench" / "bench_gpu_probe"), "--correct", "--quick"], tail=40)
@@ -1422,9 +1432,13 @@ STEPS: dict[str, Step] = {
     "exchange": Step(exchange, 240, 26),
     "collectives_long": Step(collectives_long, 420, 200),
     "comm": Step(comm, 400, 190),
+<<<<<<< HEAD
     "device_windows": Step(device_windows, 120, 60),
     "fused": Step(fused, 120, 60),
     "torch_operators": Step(torch_operators, 120, 60),
+=======
+    "moe": Step(moe, 440, 290),
+>>>>>>> 7aee763e (Kernels of MoE: dispatch and combine between ranks that share windows)
     "courier": Step(courier, 150, 90),
     "fabric": Step(fabric, 420, 150),
     "runner": Step(runner, 340, 210),

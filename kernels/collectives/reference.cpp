@@ -3,7 +3,7 @@
 
 #include "kernels/collectives/element.cuh"
 #include "kernels/collectives/splits.cuh"
-#include "kernels/collectives/story.hpp"
+#include "kernels/common/story.hpp"
 
 #include <algorithm>
 #include <chrono>

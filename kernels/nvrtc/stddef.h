@@ -3,3 +3,4 @@
 #pragma once
 
 using size_t = decltype(sizeof 0);
+#define offsetof(type, member) (reinterpret_cast<size_t>(&static_cast<type*>(nullptr)->member))

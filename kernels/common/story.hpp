@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-namespace headrace::kernels::collectives {
+namespace headrace::kernels {
 
 struct Waits {};
 
@@ -38,4 +38,4 @@ class Story {
   std::coroutine_handle<promise_type> handle_;
 };
 
-}  // namespace headrace::kernels::collectives
+}  // namespace headrace::kernels

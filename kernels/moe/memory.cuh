@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads, stores and numbers of the kernels: all that is written in PTX. Tests that run the kernels on a CPU
+// bring their own (tests/support/moe_on_cpu.hpp).
+//
+// Words of windows are written with release and read with acquire at system scope. Bytes are loaded and
+// stored plainly: a rank that sees a word sees the bytes that were written before it.
+#pragma once
+
+#include <stdint.h>
+
+namespace headrace::kernels::moe {
+
+/// 16 bytes, which a thread moves at once.
+struct alignas(16) Vector {
+  uint32_t words[4];
+};
+
+template <class T>
+__device__ __forceinline__ T* at(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ uint64_t acquire(uint64_t address) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void release(uint64_t address, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+/// The current value, which orders nothing.
+__device__ __forceinline__ uint64_t look_at(uint64_t address) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ uint32_t look_at_narrow(uint64_t address) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+/// What this thread has seen and written comes before what it writes from now on, for all GPUs.
+__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+/// The same for the blocks of this GPU.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+__device__ __forceinline__ uint32_t add(uint64_t address, uint32_t value) {
+  return atomicAdd(at<unsigned>(address), value);
+}
+__device__ __forceinline__ uint64_t add_wide(uint64_t address, uint64_t value) {
+  return atomicAdd(at<unsigned long long>(address), static_cast<unsigned long long>(value));
+}
+__device__ __forceinline__ uint64_t set_bits(uint64_t address, uint64_t bits) {
+  return atomicOr(at<unsigned long long>(address), static_cast<unsigned long long>(bits));
+}
+/// Returns what was there: `expected` if `value` is there now.
+__device__ __forceinline__ uint64_t swap_if(uint64_t address, uint64_t expected, uint64_t value) {
+  return atomicCAS(at<unsigned long long>(address), static_cast<unsigned long long>(expected),
+                   static_cast<unsigned long long>(value));
+}
+
+__device__ __forceinline__ Vector load(uint64_t address) {
+  Vector v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+               : "l"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void store(uint64_t address, Vector v) {
+  asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(address), "r"(v.words[0]),
+               "r"(v.words[1]), "r"(v.words[2]), "r"(v.words[3])
+               : "memory");
+}
+
+__device__ __forceinline__ uint64_t clock_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+__device__ __forceinline__ float float_of(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ uint32_t bits_of(float value) { return __float_as_uint(value); }
+/// Rounded, never one step with an addition.
+__device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ float sum(float a, float b) { return __fadd_rn(a, b); }
+__device__ __forceinline__ float from_half(uint32_t bits) {
+  float value;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.f32.f16 %0, low;\n}" : "=f"(value) : "r"(bits));
+  return value;
+}
+__device__ __forceinline__ uint32_t two_halves(float low, float high) {
+  uint32_t both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+__device__ __forceinline__ uint32_t two_bfloats(float low, float high) {
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+#endif
+
+}  // namespace headrace::kernels::moe

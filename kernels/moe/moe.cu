@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of dispatch and combine. A launch sends, receives, or does both.
+#include "kernels/moe/combine.cuh"
+#include "kernels/moe/dispatch.cuh"
+
+namespace headrace::kernels::moe {
+
+// One block a multiprocessor: all blocks of a launch are on the GPU at once, and wait for one another.
+extern "C" __global__ void __launch_bounds__(block_threads, 1)
+    headrace_moe_dispatch(const __grid_constant__ DispatchLaunch args) {
+  dispatch(args);
+}
+extern "C" __global__ void __launch_bounds__(block_threads, 1)
+    headrace_moe_combine(const __grid_constant__ CombineLaunch args) {
+  combine(args);
+}
+
+}  // namespace headrace::kernels::moe

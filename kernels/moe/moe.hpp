@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's half of the family moe.
+#pragma once
+
+#include "kernels/common/family.hpp"
+#include "kernels/moe/launch.cuh"
+
+#include <cstdint>
+#include <optional>
+
+namespace headrace::kernels::moe {
+
+extern constinit const Family family;
+
+/// Nothing: the shape is not possible.
+[[nodiscard]] std::optional<Common> common_of(const headrace_moe_rank_v1& rank);
+
+/// The launches of `blocks` blocks. Nothing: an argument is not possible.
+[[nodiscard]] std::optional<DispatchLaunch> dispatch_of(const headrace_moe_dispatch_v1& args,
+                                                        std::uint32_t blocks);
+[[nodiscard]] std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args,
+                                                      std::uint32_t blocks);
+
+}  // namespace headrace::kernels::moe

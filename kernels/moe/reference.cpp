@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/moe/reference.hpp"
+
+#include "kernels/common/story.hpp"
+#include "kernels/moe/launch.cuh"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace headrace::kernels::moe {
+namespace {
+
+using reference::at;
+using reference::Memory;
+using reference::Progress;
+
+std::uint64_t acquire(std::uint64_t address) {
+  return __atomic_load_n(at<std::uint64_t>(address), __ATOMIC_ACQUIRE);
+}
+void release(std::uint64_t address, std::uint64_t value) {
+  __atomic_store_n(at<std::uint64_t>(address), value, __ATOMIC_RELEASE);
+}
+std::uint64_t bit_of(unsigned rank) { return std::uint64_t{1} << rank; }
+
+struct Awaited {
+  unsigned peer;
+  std::uint32_t what;
+  std::uint64_t address;
+  std::uint64_t expected;
+};
+
+/// One launch: its numbers, its waits, the ranks that it leaves out, its end.
+class Turn {
+ public:
+  Turn(const Common& args, Operation operation, const Memory& memory)
+      : args_(args), operation_(operation), memory_(memory) {}
+  virtual ~Turn() = default;
+
+  Progress poll() {
+    if (!story_) {
+      if (!is_reachable()) return Progress::fault;
+      begin();
+      story_.emplace(run());
+    }
+    if (state().over == 0 || is_running_) {
+      is_running_ = true;
+      if (story_->go_on()) return Progress::stays;
+    }
+    end();
+    return Progress::ended;
+  }
+
+ protected:
+  enum class Seen : std::uint8_t { waits, came, lost };
+  /// A wait for one word.
+  class Wait {
+   public:
+    Wait(Turn& turn, const Awaited& awaited) : turn_(turn), awaited_(awaited) {}
+    [[nodiscard]] bool goes_on() {
+      if (seen_ == Seen::waits) seen_ = turn_.look(awaited_, began_);
+      return seen_ == Seen::waits;
+    }
+    [[nodiscard]] bool came() const { return seen_ == Seen::came; }
+
+   private:
+    Turn& turn_;
+    const Awaited awaited_;
+    const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+    Seen seen_ = Seen::waits;
+  };
+
+  virtual Story run() = 0;
+  [[nodiscard]] virtual bool is_reachable() const {
+    bool good = memory_.reachable(args_.state, args_.state_bytes()) &&
+                memory_.reachable(args_.routing, args_.routing_bytes()) &&
+                memory_.reachable(args_.status, sizeof(headrace_moe_status_v1)) &&
+                (args_.abort == 0 || memory_.reachable(args_.abort, sizeof(std::uint64_t))) &&
+                (args_.active == 0 || memory_.reachable(args_.active, sizeof(std::uint64_t)));
+    for (unsigned rank = 0; rank < ranks(); ++rank)
+      good = good && memory_.reachable(args_.windows[rank], args_.window.bytes());
+    return good;
+  }
+
+  [[nodiscard]] unsigned ranks() const { return args_.window.ranks; }
+  [[nodiscard]] bool sends() const { return (args_.halves & HEADRACE_MOE_SEND) != 0; }
+  [[nodiscard]] bool receives() const { return (args_.halves & HEADRACE_MOE_RECEIVE) != 0; }
+  [[nodiscard]] bool is_active(unsigned rank) const { return (active_ & bit_of(rank)) != 0; }
+  [[nodiscard]] State& state() const { return *at<State>(args_.state); }
+  [[nodiscard]] RoutingHead& routing() const { return *at<RoutingHead>(args_.routing); }
+  [[nodiscard]] std::uint64_t own(std::uint64_t offset) const { return args_.own_window() + offset; }
+  [[nodiscard]] std::uint64_t of(unsigned rank, std::uint64_t offset) const {
+    return args_.windows[rank] + offset;
+  }
+  [[nodiscard]] Awaited room_of(unsigned rank) const {
+    const std::size_t taken =
+        operation_ == op_dispatch ? offsetof(PeerWords, dispatch_taken) : offsetof(PeerWords, combine_taken);
+    return {rank, HEADRACE_MOE_ROOM, own(args_.window.words_at(rank)) + taken, send_number_};
+  }
+
+  void leave_out(const Awaited& awaited, std::uint64_t reason, std::uint64_t seen) {
+    if ((state().gone_now & bit_of(awaited.peer)) != 0) return;
+    state().gone_now |= bit_of(awaited.peer);
+    report(awaited, reason, seen);
+    if (awaited.peer != args_.rank)
+      release(of(awaited.peer, args_.window.words_at(args_.rank)) + offsetof(PeerWords, left_out), 1);
+  }
+  void report(const Awaited& awaited, std::uint64_t reason, std::uint64_t seen) {
+    if (std::exchange(state().reported, 1) != 0 || acquire(args_.status) != 0) return;
+    auto& status = *at<headrace_moe_status_v1>(args_.status);
+    const bool is_room = awaited.what == HEADRACE_MOE_ROOM;
+    status.waiter = args_.rank;
+    status.peer = awaited.peer;
+    status.operation = operation_;
+    status.awaited = awaited.what;
+    status.number = is_room || reason == HEADRACE_MOE_WRONG_EXPERT ? send_number_ : receive_number_;
+    status.expected = is_room ? send_number_ - headrace::moe::halves : awaited.expected;
+    status.seen = seen;
+    release(args_.status, reason);
+  }
+
+  const Common& args_;
+  const Operation operation_;
+  const Memory& memory_;
+  std::uint64_t active_ = 0, send_number_ = 0, receive_number_ = 0;
+
+ private:
+  void begin() {
+    const std::uint64_t all = ranks() == most_ranks ? ~std::uint64_t{0} : bit_of(ranks()) - 1;
+    const std::uint64_t given = args_.active == 0 ? all : acquire(args_.active) & all;
+    active_ = (given & ~state().gone) | bit_of(args_.rank);
+    send_number_ = state().sent[operation_] + 1;
+    receive_number_ = state().received[operation_] + 1;
+  }
+  void end() {
+    const std::size_t taken =
+        operation_ == op_dispatch ? offsetof(PeerWords, dispatch_taken) : offsetof(PeerWords, combine_taken);
+    for (unsigned rank = 0; rank < ranks(); ++rank)
+      if (receives() && state().over == 0 && is_active(rank) && (state().gone_now & bit_of(rank)) == 0)
+        release(of(rank, args_.window.words_at(args_.rank)) + taken, receive_number_);
+    state().gone |= state().gone_now;
+    state().gone_now = 0;
+    state().reported = 0;
+    if (sends()) state().sent[operation_] = send_number_;
+    if (receives()) state().received[operation_] = receive_number_;
+  }
+  [[nodiscard]] static bool is_there(const Awaited& awaited, std::uint64_t seen) {
+    if (awaited.what == HEADRACE_MOE_ROOM) return headrace::moe::may_write(seen, awaited.expected);
+    return headrace::moe::has_come(seen, awaited.expected) ||
+           (awaited.what == HEADRACE_MOE_SUMS && headrace::moe::is_missing(seen, awaited.expected));
+  }
+  Seen look(const Awaited& awaited, std::chrono::steady_clock::time_point began) {
+    const std::uint64_t seen = acquire(awaited.address);
+    if (is_there(awaited, seen)) return Seen::came;
+    if (state().over != 0 || (state().gone_now & bit_of(awaited.peer)) != 0) return Seen::lost;
+    std::uint64_t reason = 0;
+    const auto waited = std::chrono::steady_clock::now() - began;
+    if (args_.timeout_ns != 0 && waited >= std::chrono::nanoseconds(args_.timeout_ns))
+      reason = HEADRACE_MOE_TIMED_OUT;
+    if (acquire(own(args_.window.words_at(awaited.peer)) + offsetof(PeerWords, left_out)) != 0)
+      reason = HEADRACE_MOE_LEFT_OUT;
+    if (args_.abort != 0 && acquire(args_.abort) != 0) reason = HEADRACE_MOE_ABORTED;
+    if (reason == 0) return Seen::waits;
+    if (reason != HEADRACE_MOE_TIMED_OUT) state().over = 1;
+    leave_out(awaited, reason, seen);
+    return Seen::lost;
+  }
+
+  std::optional<Story> story_;
+  bool is_running_ = false;
+};
+
+class DispatchTurn final : public Turn {
+ public:
+  DispatchTurn(const DispatchLaunch& args, const Memory& memory)
+      : Turn(args.common, op_dispatch, memory), launch_(args) {}
+
+ private:
+  Story run() override {
+    if (sends()) {
+      rooms_ = 0;
+      for (unsigned rank = 0; rank < ranks(); ++rank) {
+        if (!is_active(rank)) continue;
+        Wait room(*this, room_of(rank));
+        while (room.goes_on()) co_yield Waits{};
+        if (room.came()) rooms_ |= bit_of(rank);
+      }
+      route();
+      send_cards();
+      send_records();
+    }
+    if (!receives()) co_return;
+    for (unsigned source = 0; source < ranks(); ++source) {
+      if (!is_active(source)) continue;
+      Wait card(*this, {source, HEADRACE_MOE_COUNTS, card_at(source), receive_number_});
+      while (card.goes_on()) co_yield Waits{};
+      if (card.came()) take_card(source);
+    }
+    lay_out();
+    for (unsigned source = 0; source < ranks(); ++source)
+      for (std::uint32_t slot = 0; slot < routing().records[source]; ++slot) {
+        Wait chunk(*this, {source, HEADRACE_MOE_ROWS,
+                           own(args_.window.chunk_flag_at(receive_number_, source, chunk_of(slot))),
+                           receive_number_});
+        while (chunk.goes_on()) co_yield Waits{};
+        *at<std::uint32_t>(args_.placed_count_at(source, slot)) = 0;
+        if (chunk.came()) take_record(source, slot);
+      }
+    zero_padding();
+  }
+
+  [[nodiscard]] bool is_reachable() const override {
+    const auto reaches = [&](std::uint64_t address, std::uint64_t bytes) {
+      return address == 0 || bytes == 0 || memory_.reachable(address, bytes);
+    };
+    const auto& record = args_.window.record;
+    const std::uint64_t entries = launch_.tokens * args_.top_k(), rows = args_.all_rows();
+    return Turn::is_reachable() && (launch_.tokens_at == 0 || memory_.reachable(launch_.tokens_at, 4)) &&
+           reaches(launch_.rows, span(launch_.tokens, launch_.row_stride, record.row_bytes)) &&
+           reaches(launch_.scales, span(launch_.tokens, launch_.scale_stride, record.scale_bytes)) &&
+           reaches(launch_.experts, entries * launch_.experts_bytes) &&
+           reaches(launch_.weights, entries * 4) && reaches(launch_.out_rows, rows * record.row_bytes) &&
+           reaches(launch_.out_scales, rows * record.scale_bytes);
+  }
+  static std::uint64_t span(std::uint64_t rows, std::uint64_t stride, std::uint64_t bytes) {
+    return rows == 0 ? 0 : (rows - 1) * stride + bytes;
+  }
+
+  // --- source
+  [[nodiscard]] std::int64_t given_expert(std::uint64_t entry) const {
+    if (launch_.experts == 0) return *at<const std::int32_t>(args_.experts_at() + entry * 4);
+    return launch_.experts_bytes == 8 ? *at<const std::int64_t>(launch_.experts + entry * 8)
+                                      : *at<const std::int32_t>(launch_.experts + entry * 4);
+  }
+  void read_experts() {
+    std::uint64_t tokens = launch_.tokens;
+    if (launch_.tokens_at != 0)
+      tokens = std::min<std::uint64_t>(
+          tokens, static_cast<std::uint64_t>(std::max(0, *at<const std::int32_t>(launch_.tokens_at))));
+    if (launch_.experts == 0) tokens = std::min(tokens, routing().tokens);
+    routing().tokens = tokens;
+    for (std::uint64_t entry = 0; entry < tokens * args_.top_k(); ++entry) {
+      const std::int64_t given = given_expert(entry);
+      const bool is_expert = given >= 0 && given < args_.experts;
+      if (!is_expert && given != -1)
+        report({args_.rank, 0, 0, entry}, HEADRACE_MOE_WRONG_EXPERT, static_cast<std::uint64_t>(given));
+      *at<std::int32_t>(args_.experts_at() + entry * 4) = is_expert ? static_cast<std::int32_t>(given) : -1;
+      if (launch_.experts == 0) continue;
+      *at<float>(args_.weights_at() + entry * 4) =
+          launch_.weights == 0 ? 1 : at<const float>(launch_.weights)[entry];
+    }
+  }
+  /// -1: it goes nowhere.
+  [[nodiscard]] std::int32_t expert_of(std::uint64_t entry) const {
+    const std::int32_t expert = *at<const std::int32_t>(args_.experts_at() + entry * 4);
+    return expert >= 0 && is_active(args_.rank_of(static_cast<std::uint32_t>(expert))) ? expert : -1;
+  }
+  void route() {
+    read_experts();
+    counts_.assign(args_.experts, 0);
+    records_.assign(ranks(), 0);
+    const RouteLists lists = args_.lists();
+    for (std::uint64_t token = 0; token < routing().tokens; ++token) {
+      std::uint64_t its_ranks = 0;
+      for (std::uint64_t entry = token * args_.top_k(); entry < (token + 1) * args_.top_k(); ++entry) {
+        const std::int32_t expert = expert_of(entry);
+        if (expert < 0) continue;
+        its_ranks |= bit_of(args_.rank_of(static_cast<std::uint32_t>(expert)));
+        *at<std::uint32_t>(lists.orders + entry * 4) = counts_[static_cast<std::size_t>(expert)]++;
+      }
+      *at<std::uint64_t>(lists.ranks + token * 8) = its_ranks;
+      std::uint64_t slot_at = lists.slots + token * args_.visits * 4;
+      for (std::uint64_t rest = its_ranks; rest != 0; rest &= rest - 1, slot_at += 4)
+        *at<std::uint32_t>(slot_at) = records_[static_cast<std::size_t>(std::countr_zero(rest))]++;
+    }
+  }
+  void send_cards() const {
+    const std::uint64_t card = args_.window.card_at(send_number_, args_.rank);
+    for (unsigned rank = 0; rank < ranks(); ++rank) {
+      if ((rooms_ & bit_of(rank)) == 0) continue;
+      *at<std::uint64_t>(of(rank, card + offsetof(CardHead, records))) = records_[rank];
+      std::copy_n(counts_.begin() + args_.first_expert[rank], args_.experts_of(rank),
+                  at<std::uint32_t>(of(rank, args_.window.counts_at(send_number_, args_.rank))));
+      release(of(rank, card + offsetof(CardHead, epoch)), send_number_);
+    }
+  }
+  void send_records() const {
+    const RouteLists lists = args_.lists();
+    for (std::uint64_t token = 0; token < routing().tokens; ++token) {
+      std::uint64_t slot_at = lists.slots + token * args_.visits * 4;
+      for (std::uint64_t rest = *at<std::uint64_t>(lists.ranks + token * 8); rest != 0;
+           rest &= rest - 1, slot_at += 4) {
+        const auto rank = static_cast<unsigned>(std::countr_zero(rest));
+        if ((rooms_ & bit_of(rank)) != 0) send_record(token, rank, *at<std::uint32_t>(slot_at));
+      }
+    }
+  }
+  void send_record(std::uint64_t token, unsigned rank, std::uint32_t slot) const {
+    const auto& layout = args_.window.record;
+    const std::uint64_t record = of(rank, args_.window.slot_at(send_number_, args_.rank, slot));
+    RecordHead head{static_cast<std::uint32_t>(token), 0, {}};
+    for (std::uint64_t entry = token * args_.top_k(); entry < (token + 1) * args_.top_k(); ++entry) {
+      const std::int32_t expert = expert_of(entry);
+      if (expert < 0 || args_.rank_of(static_cast<std::uint32_t>(expert)) != rank) continue;
+      at<Entry>(record + layout.entries_at())[head.entries++] = {
+          static_cast<std::uint32_t>(expert) - args_.first_expert[rank],
+          *at<std::uint32_t>(args_.lists().orders + entry * 4), *at<float>(args_.weights_at() + entry * 4)};
+    }
+    *at<RecordHead>(record) = head;
+    copy(record + layout.row_at(), launch_.rows + token * launch_.row_stride, layout.row_bytes);
+    copy(record + layout.scales_at(), launch_.scales + token * launch_.scale_stride, layout.scale_bytes);
+    if (slot + 1 == records_[rank] || (slot + 1) % chunk_slots == 0)
+      release(of(rank, args_.window.chunk_flag_at(send_number_, args_.rank, chunk_of(slot))), send_number_);
+  }
+  void copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
+    if (bytes != 0) memory_.copy(at<void>(to), at<const void>(from), bytes);
+  }
+
+  // --- target
+  [[nodiscard]] std::uint64_t card_at(unsigned source) const {
+    return own(args_.window.card_at(receive_number_, source));
+  }
+  [[nodiscard]] std::uint32_t count(unsigned source, std::uint32_t expert) const {
+    return taken_[source] != 0
+               ? at<const std::uint32_t>(own(args_.window.counts_at(receive_number_, source)))[expert]
+               : 0;
+  }
+  void take_card(unsigned source) {
+    taken_.resize(ranks());
+    const std::uint64_t records = *at<std::uint64_t>(card_at(source) + offsetof(CardHead, records));
+    const Awaited counts{source, HEADRACE_MOE_COUNTS, 0, args_.window.slots + std::uint64_t{1}};
+    if (records > args_.window.slots) return leave_out(counts, HEADRACE_MOE_CORRUPT, records);
+    taken_[source] = static_cast<std::uint32_t>(records);
+    std::uint64_t sum = 0;
+    for (std::uint32_t expert = 0; expert < args_.own_experts; ++expert) sum += count(source, expert);
+    const std::uint64_t most = records * args_.top_k();
+    if (sum <= most) return;
+    taken_[source] = 0;
+    leave_out({source, HEADRACE_MOE_COUNTS, 0, most + 1}, HEADRACE_MOE_CORRUPT, sum);
+  }
+  /// Where the rows of each source and expert begin, and what the caller is told of it.
+  void lay_out() {
+    taken_.resize(ranks());
+    std::copy(taken_.begin(), taken_.end(), routing().records);
+    const bool by_rank = args_.layout == HEADRACE_MOE_BY_RANK;
+    std::uint64_t first = 0, most = 0;
+    for (unsigned source = 0; source < ranks() && by_rank; ++source) {
+      first_of_source_.push_back(first);
+      tell_first(source, first);
+      first += taken_[source];
+    }
+    places_.assign(std::size_t{ranks()} * args_.own_experts, 0);
+    ends_.assign(args_.own_experts, 0);
+    for (std::uint32_t expert = 0; expert < args_.own_experts; ++expert) {
+      if (!by_rank) tell_first(expert, first);
+      std::uint64_t row = first;
+      for (unsigned source = 0; source < ranks(); ++source) {
+        places_[source * std::size_t{args_.own_experts} + expert] = row;
+        row += count(source, expert);
+      }
+      ends_[expert] = row;
+      most = std::max(most, row - first);
+      if (launch_.out_counts != 0)
+        at<std::int32_t>(launch_.out_counts)[expert] = static_cast<std::int32_t>(row - first);
+      if (args_.layout == HEADRACE_MOE_BATCHED) first += args_.output_rows;
+      if (args_.layout == HEADRACE_MOE_BY_EXPERT)
+        first = headrace::moe::next_expert_at(first, row - first, args_.row_alignment);
+    }
+    end_ = first;
+    tell_first(by_rank ? ranks() : args_.own_experts, first);
+    const std::uint64_t needed = args_.layout == HEADRACE_MOE_BATCHED ? most : first;
+    if (needed > args_.output_rows)
+      report({args_.rank, 0, 0, args_.output_rows}, HEADRACE_MOE_EXHAUSTED, needed);
+  }
+  void tell_first(std::uint64_t of, std::uint64_t row) const {
+    if (launch_.out_first_rows != 0)
+      at<std::int64_t>(launch_.out_first_rows)[of] = static_cast<std::int64_t>(row);
+  }
+  void take_record(unsigned source, std::uint32_t slot) {
+    const std::uint64_t record = own(args_.window.slot_at(receive_number_, source, slot));
+    const std::uint32_t entries = at<const RecordHead>(record)->entries;
+    const auto* const entry = at<const Entry>(record + args_.window.record.entries_at());
+    const std::uint64_t most_order = std::uint64_t{args_.window.slots} * args_.top_k();
+    const bool is_sound =
+        entries != 0 && entries <= args_.top_k() && std::all_of(entry, entry + entries, [&](const Entry& it) {
+          return it.expert < args_.own_experts && it.order < most_order;
+        });
+    if (!is_sound)
+      return leave_out({source, HEADRACE_MOE_ROWS, 0, std::uint64_t{args_.top_k()} + 1}, HEADRACE_MOE_CORRUPT,
+                       entries);
+    if (args_.layout == HEADRACE_MOE_BY_RANK) return place_record(source, slot, record, entries, entry);
+    for (std::uint32_t i = 0; i < entries; ++i) {
+      const std::uint64_t row =
+          places_[source * std::size_t{args_.own_experts} + entry[i].expert] + entry[i].order;
+      place(source, slot, record, row < args_.end_of_expert(entry[i].expert) ? row : no_row, entry[i].weight);
+    }
+  }
+  void place_record(unsigned source, std::uint32_t slot, std::uint64_t record, std::uint32_t entries,
+                    const Entry* entry) const {
+    const std::uint64_t row = first_of_source_[source] + slot;
+    place(source, slot, record, row < args_.output_rows ? row : no_row, 1);
+    for (std::uint32_t k = 0; k < args_.top_k() && row < args_.output_rows; ++k) {
+      const std::uint64_t at_entry = (row * args_.top_k() + k) * 4;
+      if (launch_.out_experts != 0)
+        *at<std::int32_t>(launch_.out_experts + at_entry) =
+            k < entries ? static_cast<std::int32_t>(entry[k].expert) : -1;
+      if (launch_.out_weights != 0)
+        *at<float>(launch_.out_weights + at_entry) = k < entries ? entry[k].weight : 0;
+    }
+  }
+  void place(unsigned source, std::uint32_t slot, std::uint64_t record, std::uint64_t row,
+             float weight) const {
+    auto& count = *at<std::uint32_t>(args_.placed_count_at(source, slot));
+    at<Placed>(args_.placed_at(source, slot))[count++] = {static_cast<std::uint32_t>(row), weight};
+    if (row == no_row) return;
+    const auto& layout = args_.window.record;
+    copy(launch_.out_rows + row * layout.row_bytes, record + layout.row_at(), layout.row_bytes);
+    copy(launch_.out_scales + row * layout.scale_bytes, record + layout.scales_at(), layout.scale_bytes);
+  }
+  void zero_padding() const {
+    if (args_.zero_padding == 0 || args_.layout != HEADRACE_MOE_BY_EXPERT) return;
+    const auto& layout = args_.window.record;
+    for (std::uint32_t expert = 0; expert < args_.own_experts; ++expert) {
+      const std::uint64_t next = expert + 1 < args_.own_experts ? places_[expert + 1] : end_;
+      for (std::uint64_t row = ends_[expert]; row < std::min(next, args_.output_rows); ++row) {
+        std::memset(at<void>(launch_.out_rows + row * layout.row_bytes), 0, layout.row_bytes);
+        if (layout.scale_bytes != 0)
+          std::memset(at<void>(launch_.out_scales + row * layout.scale_bytes), 0, layout.scale_bytes);
+      }
+    }
+  }
+
+  const DispatchLaunch& launch_;
+  std::uint64_t rooms_ = 0;
+  std::vector<std::uint32_t> counts_, records_;  ///< of this source, for each expert, and for each rank
+  std::vector<std::uint32_t> taken_;             ///< records of each source for this rank
+  std::vector<std::uint64_t> first_of_source_, places_, ends_;
+  std::uint64_t end_ = 0;
+};
+
+// ------------------------------------------------------------------ sums
+
+/// A float of 16 bits, of so many bits of mantissa.
+template <int Mantissa>
+float wide(std::uint16_t stored) {
+  constexpr int bias = (1 << (14 - Mantissa)) - 1;
+  const std::uint32_t sign = std::uint32_t{stored} >> 15 << 31, magnitude = stored & 0x7fffu;
+  const std::uint32_t shifted = magnitude << (23 - Mantissa);
+  const float scale = std::bit_cast<float>(static_cast<std::uint32_t>(254 - bias) << 23);
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(shifted) * scale);
+  if (magnitude >> Mantissa == (1u << (15 - Mantissa)) - 1) bits = shifted | 0x7f800000u;
+  return std::bit_cast<float>(bits | sign);
+}
+/// Rounds to nearest, ties to even.
+std::uint16_t bfloat_of(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (value != value) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+std::uint16_t half_of(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7e00);
+  if (magnitude >= 0x47800000) return static_cast<std::uint16_t>(sign | 0x7c00);
+  if (magnitude < 0x38800000) {  // not normal: the addition rounds
+    const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3f000000));
+  }
+  return static_cast<std::uint16_t>(sign | ((magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13));
+}
+
+float element_of(std::int32_t dtype, std::uint64_t row, std::uint64_t i) {
+  if (dtype == HEADRACE_FLOAT32) return at<const float>(row)[i];
+  const std::uint16_t stored = at<const std::uint16_t>(row)[i];
+  return dtype == HEADRACE_FLOAT16 ? wide<10>(stored) : std::bit_cast<float>(std::uint32_t{stored} << 16);
+}
+void store_element(std::int32_t dtype, std::uint64_t row, std::uint64_t i, float value) {
+  if (dtype == HEADRACE_FLOAT32)
+    at<float>(row)[i] = value;
+  else
+    at<std::uint16_t>(row)[i] = dtype == HEADRACE_FLOAT16 ? half_of(value) : bfloat_of(value);
+}
+
+struct Term {
+  std::uint64_t row;
+  float weight;
+};
+
+class CombineTurn final : public Turn {
+ public:
+  CombineTurn(const CombineLaunch& args, const Memory& memory)
+      : Turn(args.common, op_combine, memory), launch_(args) {}
+
+ private:
+  Story run() override {
+    for (unsigned source = 0; sends() && source < ranks(); ++source) {
+      if (!is_active(source)) continue;
+      Wait room(*this, room_of(source));
+      while (room.goes_on()) co_yield Waits{};
+      if (room.came()) send_partials(source);
+    }
+    const RouteLists lists = args_.lists();
+    for (std::uint64_t token = 0; receives() && token < routing().tokens; ++token) {
+      std::vector<Term> terms;
+      std::uint64_t slot_at = lists.slots + token * args_.visits * 4;
+      for (std::uint64_t rest = *at<std::uint64_t>(lists.ranks + token * 8); rest != 0;
+           rest &= rest - 1, slot_at += 4) {
+        const auto rank = static_cast<unsigned>(std::countr_zero(rest));
+        if (!is_active(rank)) continue;
+        const std::uint32_t slot = *at<std::uint32_t>(slot_at);
+        const std::uint64_t flag = own(args_.window.partial_flag_at(receive_number_, rank, chunk_of(slot)));
+        Wait partial(*this, {rank, HEADRACE_MOE_SUMS, flag, receive_number_});
+        while (partial.goes_on()) co_yield Waits{};
+        if (partial.came() && headrace::moe::has_come(acquire(flag), receive_number_))
+          terms.push_back({own(args_.window.partial_at(receive_number_, rank, slot)), 1});
+      }
+      sum_token(token, terms);
+    }
+  }
+  [[nodiscard]] bool is_reachable() const override {
+    return Turn::is_reachable() &&
+           (launch_.results == 0 || args_.all_rows() == 0 ||
+            memory_.reachable(launch_.results,
+                              (args_.all_rows() - 1) * launch_.result_stride + args_.window.partial_bytes));
+  }
+  void send_partials(unsigned source) const {
+    const std::uint32_t records = routing().records[source];
+    for (std::uint32_t slot = 0; slot < records; ++slot) {
+      std::vector<Term> terms;
+      const auto* const placed = at<const Placed>(args_.placed_at(source, slot));
+      for (std::uint32_t i = 0; i < *at<std::uint32_t>(args_.placed_count_at(source, slot)); ++i)
+        if (placed[i].row != no_row)
+          terms.push_back({launch_.results + placed[i].row * launch_.result_stride,
+                           launch_.weighted != 0 ? placed[i].weight : 1});
+      sum(terms, of(source, args_.window.partial_at(send_number_, args_.rank, slot)));
+      if (slot + 1 == records || (slot + 1) % chunk_slots == 0)
+        release(of(source, args_.window.partial_flag_at(send_number_, args_.rank, chunk_of(slot))),
+                send_number_);
+    }
+  }
+  void sum_token(std::uint64_t token, std::vector<Term>& terms) const {
+    const std::uint64_t to = launch_.sums + token * launch_.sum_stride;
+    for (const std::uint64_t bias : launch_.biases)
+      if (bias != 0) terms.push_back({bias + token * args_.window.partial_bytes, 1});
+    if (launch_.accumulate != 0) terms.push_back({to, 1});
+    sum(terms, to);
+  }
+  /// It begins with its first term; each product is rounded, and each sum.
+  void sum(const std::vector<Term>& terms, std::uint64_t to) const {
+    const std::uint64_t elements = args_.window.partial_bytes / (launch_.dtype == HEADRACE_FLOAT32 ? 4 : 2);
+    for (std::uint64_t i = 0; i < elements; ++i) {
+      float all = 0;
+      for (std::size_t t = 0; t < terms.size(); ++t) {
+        const volatile float product = terms[t].weight * element_of(launch_.dtype, terms[t].row, i);
+        all = t == 0 ? product : all + product;
+      }
+      store_element(launch_.dtype, to, i, all);
+    }
+  }
+
+  const CombineLaunch& launch_;
+};
+
+/// A captured launch begins anew at each replay.
+template <class Kind, class Args>
+reference::Launch launch(const void* argument, const Memory& memory) {
+  struct Running {
+    const Memory memory;
+    std::unique_ptr<Turn> turn;
+  };
+  return
+      [args = static_cast<const Args*>(argument), running = std::make_shared<Running>(Running{memory, {}})] {
+        if (running->turn == nullptr) running->turn = std::make_unique<Kind>(*args, running->memory);
+        const Progress progress = running->turn->poll();
+        if (progress != Progress::stays) running->turn.reset();
+        return progress;
+      };
+}
+
+constexpr reference::Kernel references[] = {
+    {"headrace_moe_dispatch", sizeof(DispatchLaunch), launch<DispatchTurn, DispatchLaunch>},
+    {"headrace_moe_combine", sizeof(CombineLaunch), launch<CombineTurn, CombineLaunch>},
+};
+
+}  // namespace
+
+constinit const reference::Family reference_family{HEADRACE_MOE_FAMILY, references};
+
+}  // namespace headrace::kernels::moe

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// A source's route: the order of each entry among those of its expert, and the slots of each token. Both are
+// numbers of tokens before, so they are counted in three steps: within a warp's share, over the warps of a
+// block, and over blocks. Up to small_entries each block counts all tokens and waits for no other block.
+#pragma once
+
+#include "kernels/moe/turn.cuh"
+
+namespace headrace::kernels::moe {
+
+/// Shared memory of a block: first it counts, then it knows places.
+struct Shared {
+  uint32_t pool[pool_words];
+  uint32_t rank_counts[block_warps][most_ranks];
+  uint32_t records[most_ranks];  ///< of this source for each rank, then of each source for this rank
+  uint64_t rooms;                ///< ranks that may be written to
+  uint64_t left_out;             ///< ranks that this block has left out
+};
+
+class Route {
+ public:
+  __device__ Route(const DispatchLaunch& args, Turn& turn, Shared& shared)
+      : args_(args), common_(args.common), turn_(turn), shared_(shared) {
+    tokens_ = args.tokens;
+    if (args.tokens_at != 0) {
+      const int32_t given = *at<const int32_t>(args.tokens_at);
+      const uint64_t wanted = given < 0 ? 0 : static_cast<uint64_t>(given);
+      tokens_ = wanted < tokens_ ? wanted : tokens_;
+    }
+    // A routing that is used again has the experts of so many tokens.
+    if (args.experts == 0) {
+      const uint64_t known = at<const RoutingHead>(common_.routing)->tokens;
+      tokens_ = known < tokens_ ? known : tokens_;
+    }
+    is_small_ = is_small(tokens_, common_.top_k());
+    own_ = is_small_ ? Share{0, tokens_} : Share::of(tokens_, blockIdx.x, common_.senders);
+    lists_ = is_small_ && blockIdx.x != 0 ? common_.lists_of_block(blockIdx.x) : common_.lists();
+    const uint32_t fitting = pool_words / common_.experts;
+    counters_ = fitting < block_warps ? fitting : block_warps;
+  }
+
+  [[nodiscard]] __device__ uint64_t tokens() const { return tokens_; }
+  [[nodiscard]] __device__ bool is_small_route() const { return is_small_; }
+  /// The tokens whose route this block knows.
+  [[nodiscard]] __device__ Share own() const { return own_; }
+  [[nodiscard]] __device__ const RouteLists& lists() const { return lists_; }
+
+  /// By all threads of a sending block. `meanwhile()` is done by the last warp while others begin.
+  template <class Meanwhile>
+  __device__ void make(const Meanwhile& meanwhile) {
+    for (unsigned i = threadIdx.x; i < counters_ * common_.experts; i += block_threads) shared_.pool[i] = 0;
+    if (warp() == block_warps - 1) meanwhile();
+    __syncthreads();
+    count_entries();
+    count_tokens();
+    __syncthreads();
+    add_up_warps();
+    if (!is_small_) add_up_blocks();
+    __syncthreads();
+    finish_orders();
+    finish_slots();
+    if (blockIdx.x == 0 && threadIdx.x == 0) at<RoutingHead>(common_.routing)->tokens = tokens_;
+    __syncthreads();
+  }
+  /// Entries for an expert, of all tokens. Of block 0, by any thread, between add_up and the end of `make`.
+  template <class Each>
+  __device__ void each_total(const Each& each) const {
+    for (unsigned expert = threadIdx.x; expert < common_.experts; expert += block_threads)
+      each(expert, total_of(expert));
+  }
+
+  /// -1: none.
+  [[nodiscard]] __device__ int32_t expert_of(uint64_t entry) const {
+    if (args_.experts == 0) return *at<const int32_t>(common_.experts_at() + entry * 4);
+    const int64_t given = args_.experts_bytes == 8 ? *at<const int64_t>(args_.experts + entry * 8)
+                                                   : int64_t{*at<const int32_t>(args_.experts + entry * 4)};
+    return given >= 0 && given < static_cast<int64_t>(common_.experts) ? static_cast<int32_t>(given) : -1;
+  }
+  /// The expert, if its rank takes part; else -1.
+  [[nodiscard]] __device__ int32_t active_expert_of(uint64_t entry) const {
+    const int32_t expert = expert_of(entry);
+    return expert >= 0 && turn_.is_active(common_.rank_of(static_cast<uint32_t>(expert))) ? expert : -1;
+  }
+  [[nodiscard]] __device__ float weight_of(uint64_t entry) const {
+    if (args_.experts == 0) return *at<const float>(common_.weights_at() + entry * 4);
+    return args_.weights == 0 ? 1.0f : *at<const float>(args_.weights + entry * 4);
+  }
+
+ private:
+  [[nodiscard]] __device__ uint32_t& counter(unsigned of_warp, unsigned expert) const {
+    return shared_.pool[of_warp * common_.experts + expert];
+  }
+  /// Entries of a counting warp; tokens of a warp.
+  [[nodiscard]] __device__ Share entries_of_warp() const {
+    const Share share = Share::of(own_.end - own_.begin, warp(), counters_);
+    return {(own_.begin + share.begin) * common_.top_k(), (own_.begin + share.end) * common_.top_k()};
+  }
+  [[nodiscard]] __device__ Share tokens_of_warp() const {
+    const Share share = Share::of(own_.end - own_.begin, warp(), block_warps);
+    return {own_.begin + share.begin, own_.begin + share.end};
+  }
+
+  __device__ void count_entries() const {
+    if (warp() >= counters_) return;
+    const Share share = entries_of_warp();
+    const bool keeps = args_.experts != 0 && (!is_small_ || blockIdx.x == 0);
+    for (uint64_t first = share.begin; first < share.end; first += warp_lanes) {
+      const uint64_t entry = first + lane();
+      const bool is_entry = entry < share.end;
+      const int32_t expert = is_entry ? active_expert_of(entry) : -1;
+      if (is_entry && keeps) keep(entry);
+      const unsigned same = __match_any_sync(all_lanes, expert);
+      const uint32_t before = expert >= 0 ? counter(warp(), static_cast<unsigned>(expert)) : 0;
+      __syncwarp();
+      const unsigned place = static_cast<unsigned>(__popc(same & lanes_below()));
+      if (expert >= 0 && place == 0)
+        counter(warp(), static_cast<unsigned>(expert)) = before + static_cast<uint32_t>(__popc(same));
+      __syncwarp();
+      if (is_entry) *at<uint32_t>(lists_.orders + entry * 4) = before + place;
+    }
+  }
+  /// For combine, and for dispatches that use the routing again.
+  __device__ void keep(uint64_t entry) const {
+    const int32_t expert = expert_of(entry);
+    *at<int32_t>(common_.experts_at() + entry * 4) = expert;
+    *at<float>(common_.weights_at() + entry * 4) = weight_of(entry);
+    if (expert >= 0) return;
+    const int64_t given = args_.experts_bytes == 8 ? *at<const int64_t>(args_.experts + entry * 8)
+                                                   : int64_t{*at<const int32_t>(args_.experts + entry * 4)};
+    if (given != -1)
+      turn_.report({common_.rank, 0, 0, entry}, HEADRACE_MOE_WRONG_EXPERT, static_cast<uint64_t>(given));
+  }
+
+  __device__ void count_tokens() const {
+    const Share share = tokens_of_warp();
+    uint32_t low = 0, high = 0;  // tokens for rank lane(), and for rank 32 + lane()
+    for (uint64_t first = share.begin; first < share.end; first += warp_lanes) {
+      const uint64_t token = first + lane();
+      const bool is_token = token < share.end;
+      uint64_t ranks = 0;
+      for (uint32_t k = 0; is_token && k < common_.top_k(); ++k) {
+        const int32_t expert = active_expert_of(token * common_.top_k() + k);
+        if (expert >= 0) ranks |= bit_of(common_.rank_of(static_cast<uint32_t>(expert)));
+      }
+      if (is_token) *at<uint64_t>(lists_.ranks + token * 8) = ranks;
+      uint64_t slot_at = lists_.slots + token * common_.visits * 4;
+      for (unsigned rank = 0; rank < common_.window.ranks; ++rank) {
+        const bool goes = (ranks >> rank & 1) != 0;
+        const unsigned going = __ballot_sync(all_lanes, goes);
+        const uint32_t before = __shfl_sync(all_lanes, rank < warp_lanes ? low : high, rank % warp_lanes);
+        if (goes) {
+          *at<uint32_t>(slot_at) = before + static_cast<uint32_t>(__popc(going & lanes_below()));
+          slot_at += 4;
+        }
+        if (lane() == rank % warp_lanes)
+          (rank < warp_lanes ? low : high) += static_cast<uint32_t>(__popc(going));
+      }
+    }
+    shared_.rank_counts[warp()][lane()] = low;
+    shared_.rank_counts[warp()][warp_lanes + lane()] = high;
+  }
+
+  /// Each counter then has what the warps before counted. Totals of the block go to its place in the state,
+  /// and, of a small route, are those of all.
+  __device__ void add_up_warps() const {
+    const uint64_t totals = common_.totals_at(blockIdx.x);
+    for (unsigned expert = threadIdx.x; expert < common_.experts; expert += block_threads) {
+      uint32_t total = 0;
+      for (unsigned of = 0; of < counters_; ++of) {
+        const uint32_t count = counter(of, expert);
+        counter(of, expert) = total;
+        total += count;
+      }
+      *at<uint32_t>(totals + expert * 4) = total;
+    }
+    if (threadIdx.x >= common_.window.ranks) return;
+    uint32_t total = 0;
+    for (unsigned of = 0; of < block_warps; ++of) {
+      const uint32_t count = shared_.rank_counts[of][threadIdx.x];
+      shared_.rank_counts[of][threadIdx.x] = total;
+      total += count;
+    }
+    *at<uint32_t>(totals + (common_.experts + threadIdx.x) * 4) = total;
+    shared_.records[threadIdx.x] = total;
+  }
+  __device__ void add_up_blocks() const {
+    turn_.meet();
+    for (unsigned i = threadIdx.x; i < common_.experts + common_.window.ranks; i += block_threads) {
+      uint32_t before = 0, all = 0;
+      for (unsigned block = 0; block < common_.senders; ++block) {
+        const uint32_t count = *at<const uint32_t>(common_.totals_at(block) + i * 4);
+        if (block < blockIdx.x) before += count;
+        all += count;
+      }
+      if (i < common_.experts) {
+        for (unsigned of = 0; of < counters_; ++of) counter(of, i) += before;
+      } else {
+        const unsigned rank = i - common_.experts;
+        for (unsigned of = 0; of < block_warps; ++of) shared_.rank_counts[of][rank] += before;
+        shared_.records[rank] = all;
+      }
+    }
+  }
+  [[nodiscard]] __device__ uint32_t total_of(unsigned expert) const {
+    if (is_small_) return *at<const uint32_t>(common_.totals_at(blockIdx.x) + expert * 4);
+    uint32_t all = 0;
+    for (unsigned block = 0; block < common_.senders; ++block)
+      all += *at<const uint32_t>(common_.totals_at(block) + expert * 4);
+    return all;
+  }
+
+  __device__ void finish_orders() const {
+    if (warp() >= counters_) return;
+    const Share share = entries_of_warp();
+    for (uint64_t entry = share.begin + lane(); entry < share.end; entry += warp_lanes) {
+      const int32_t expert = active_expert_of(entry);
+      if (expert >= 0)
+        *at<uint32_t>(lists_.orders + entry * 4) += counter(warp(), static_cast<unsigned>(expert));
+    }
+  }
+  __device__ void finish_slots() const {
+    const Share share = tokens_of_warp();
+    for (uint64_t token = share.begin + lane(); token < share.end; token += warp_lanes) {
+      uint64_t slot_at = lists_.slots + token * common_.visits * 4;
+      for (uint64_t rest = *at<const uint64_t>(lists_.ranks + token * 8); rest != 0; rest &= rest - 1) {
+        const auto rank = static_cast<unsigned>(__ffsll(static_cast<long long>(rest)) - 1);
+        *at<uint32_t>(slot_at) += shared_.rank_counts[warp()][rank];
+        slot_at += 4;
+      }
+    }
+  }
+
+  const DispatchLaunch& args_;
+  const Common& common_;
+  Turn& turn_;
+  Shared& shared_;
+  uint64_t tokens_;
+  Share own_;
+  RouteLists lists_;
+  uint32_t counters_;
+  bool is_small_;
+};
+
+}  // namespace headrace::kernels::moe

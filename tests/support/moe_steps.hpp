@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks whose dispatches and combines are launches of the kernel family moe, on any machine that runs them;
+// and random steps, whose answers are compared with the reference. No test framework: bench/gpu uses it, too.
+#pragma once
+
+#include "support/moe_reference.hpp"
+
+#include <headrace/plugin/kernels/moe_v1.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace headrace::moe_steps {
+
+using moe_reference::Bytes;
+using moe_reference::Dispatched;
+using moe_reference::Mask;
+using moe_reference::Tokens;
+using Random = std::mt19937_64;
+
+inline std::int64_t below(Random& random, std::int64_t end) {
+  return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
+}
+
+/// What runs launches. An address is the same for the host and for kernels.
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  /// Zeros, at a multiple of 128, until the machine ends. `is_read`: the host reads and writes it.
+  virtual std::byte* memory(std::size_t bytes, bool is_read) = 0;
+  virtual const headrace_moe_v1& table() = 0;
+  /// Returns when it has been queued. Launches of a rank are in order, those of several at the same time.
+  virtual void dispatch(int rank, const headrace_moe_dispatch_v1& args) = 0;
+  virtual void combine(int rank, const headrace_moe_combine_v1& args) = 0;
+  virtual void wait(int rank) = 0;
+};
+
+/// How tokens choose their experts.
+enum class Choice : std::uint8_t { uniform, zipf, one, some_none, twice };
+inline constexpr int choices = 5;
+
+inline std::int64_t choose(Random& random, Choice choice, int experts) {
+  if (choice == Choice::one) return experts / 2;
+  if (choice == Choice::zipf) {  // the n-th expert with a chance of about 1 / n
+    const double u = std::uniform_real_distribution<>(0, 1)(random);
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::pow(static_cast<double>(experts), u)) - 1,
+                                    0, experts - 1);
+  }
+  if (choice == Choice::some_none && below(random, experts + 3) < 3) return -1;
+  return below(random, experts);
+}
+
+inline Bytes random_bytes(Random& random, std::int64_t count) {
+  Bytes bytes(static_cast<std::size_t>(count));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+/// Numbers of about 1.
+inline Bytes random_rows(Random& random, DType dtype, std::int64_t elements) {
+  Bytes rows(static_cast<std::size_t>(elements) * element_bytes(dtype));
+  std::uniform_real_distribution<float> number(-1, 1);
+  for (std::size_t at = 0; at < rows.size(); at += element_bytes(dtype))
+    moe_reference::store(dtype, rows.data() + at, number(random));
+  return rows;
+}
+inline void choose_experts(Random& random, const MoEConfig& config, Choice choice, Tokens& tokens) {
+  tokens.experts.clear(), tokens.weights.clear();
+  for (std::int64_t token = 0; token < tokens.count; ++token)
+    for (int k = 0; k < config.top_k; ++k) {
+      std::int64_t expert = choose(random, choice, config.experts);
+      const auto begin = tokens.experts.end() - k;
+      if (choice != Choice::twice && choice != Choice::one)  // a token names no expert twice
+        while (expert >= 0 && std::find(begin, tokens.experts.end(), expert) != tokens.experts.end())
+          expert = (expert + 1) % config.experts;
+      tokens.experts.push_back(expert);
+      tokens.weights.push_back(std::uniform_real_distribution<float>(0, 1)(random));
+    }
+}
+inline Tokens random_tokens(Random& random, const MoEConfig& config, std::int64_t count, Choice choice) {
+  Tokens tokens;
+  tokens.count = count;
+  tokens.rows = random_bytes(random, count * config.row_bytes());
+  tokens.scales = random_bytes(random, count * config.scale_bytes);
+  choose_experts(random, config, choice, tokens);
+  return tokens;
+}
+
+/// `most_hidden`: in units of 16 elements.
+inline MoEConfig random_config(Random& random, int most_ranks, std::int64_t most_tokens,
+                               std::int64_t most_hidden = 8) {
+  MoEConfig config;
+  config.ranks = 1 + static_cast<int>(below(random, most_ranks));
+  config.experts = 1 + static_cast<int>(below(random, 40));
+  config.top_k = 1 + static_cast<int>(below(random, std::min(config.experts, 9)));
+  constexpr DType types[] = {DType::bfloat16, DType::float16, DType::float32, DType::float8_e4m3fn};
+  config.dtype = types[below(random, 4)];
+  config.combine_dtype = types[below(random, 3)];
+  config.hidden = 16 * (1 + below(random, below(random, 2) == 0 ? 4 : most_hidden));
+  if (config.dtype == DType::float8_e4m3fn) config.scale_bytes = 4 * (1 + below(random, 50));
+  config.max_tokens = 1 + below(random, most_tokens);
+  config.layout = static_cast<MoELayout>(below(random, 3));
+  if (config.layout == MoELayout::by_expert) {
+    config.row_alignment = std::int64_t{1} << below(random, 6);
+    config.zero_padding = below(random, 2) == 0;
+  }
+  if (below(random, 5) == 0) config.row_budget = 1 + below(random, 100);
+  if (below(random, 2) == 0) {  // unevenly: some ranks have none
+    config.experts_of_ranks.assign(static_cast<std::size_t>(config.ranks), 0);
+    for (int i = 0; i < config.experts; ++i)
+      ++config.experts_of_ranks[static_cast<std::size_t>(below(random, config.ranks))];
+  }
+  return config;
+}
+
+/// What all ranks give, and what they must get.
+struct Step {
+  Step(Random& random, const MoEConfig& config, Choice choice, Mask active = moe_reference::all_ranks) {
+    for (int rank = 0; rank < config.ranks; ++rank) {
+      const bool is_empty = below(random, 6) == 0;
+      inputs.push_back(
+          random_tokens(random, config, is_empty ? 0 : below(random, config.max_tokens + 1), choice));
+      const MoEConfig its = moe_reference::of_rank(config, rank);
+      results.push_back(random_rows(random, config.combine_dtype, its.output_rows() * config.hidden));
+    }
+    options.weighted = below(random, 4) != 0;
+    const auto rows = [&](const Tokens& tokens) {
+      return random_rows(random, config.combine_dtype, tokens.count * config.hidden);
+    };
+    if (below(random, 3) == 0)
+      for (const Tokens& tokens : inputs) options.biases.push_back({rows(tokens), rows(tokens)});
+    if (below(random, 3) == 0)
+      for (const Tokens& tokens : inputs) options.old.push_back(rows(tokens));
+    are_numbers_small = below(random, 2) == 0;
+    expect(config, active);
+  }
+  void expect(const MoEConfig& config, Mask active) {
+    expected = moe_reference::dispatch(config, inputs, active);
+    sums = moe_reference::combine(config, inputs, expected, results, options, active);
+  }
+
+  std::vector<Tokens> inputs;
+  std::vector<Bytes> results;
+  moe_reference::CombineOptions options;
+  bool are_numbers_small = false;  ///< experts are given as int32
+  std::vector<Dispatched> expected;
+  std::vector<Bytes> sums;
+};
+
+/// All ranks of a configuration on a machine. A rank has memory for one step, which stays where it is.
+class Ranks {
+ public:
+  Ranks(Machine& machine, const MoEConfig& config, std::uint32_t blocks, std::int64_t timeout_ns)
+      : machine_(machine), config_(config) {
+    for (int rank = 0; rank < config.ranks; ++rank) ranks_.push_back(rank_of(rank, blocks, timeout_ns));
+    for (int rank = 0; rank < config.ranks; ++rank) {
+      const headrace_moe_rank_v1& it = ranks_[at(rank)];
+      windows_.push_back(machine.memory(machine.table().window_bytes(&it), false));
+    }
+    for (int rank = 0; rank < config.ranks; ++rank) open(rank);
+  }
+
+  [[nodiscard]] const MoEConfig& config() const { return config_; }
+  [[nodiscard]] headrace_moe_rank_v1& operator[](int rank) { return ranks_[at(rank)]; }
+  [[nodiscard]] headrace_moe_status_v1& status(int rank) {
+    return *reinterpret_cast<headrace_moe_status_v1*>(memory_[at(rank)].words + 64);
+  }
+  void abort(int rank) {
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(memory_[at(rank)].words), 1, __ATOMIC_RELEASE);
+  }
+  void set_active(int rank, Mask mask) {
+    const Mask all = config_.ranks == 64 ? ~Mask{0} : (Mask{1} << config_.ranks) - 1;
+    *reinterpret_cast<Mask*>(memory_[at(rank)].words + 128) = mask & all;
+  }
+
+  /// Puts what a rank gives into its memory, and other bytes into what it gets.
+  void give(const Step& step, int rank) {
+    const Memory& to = memory_[at(rank)];
+    const Tokens& tokens = step.inputs[at(rank)];
+    copy(tokens.rows, to.rows), copy(tokens.scales, to.scales);
+    for (std::size_t i = 0; i < tokens.experts.size(); ++i) {
+      reinterpret_cast<std::int64_t*>(to.experts)[i] = tokens.experts[i];
+      reinterpret_cast<std::int32_t*>(to.small_experts)[i] = static_cast<std::int32_t>(tokens.experts[i]);
+    }
+    std::ranges::copy(tokens.weights, reinterpret_cast<float*>(to.weights));
+    *reinterpret_cast<std::int32_t*>(to.words + 192) = static_cast<std::int32_t>(tokens.count);
+    const MoEConfig its = moe_reference::of_rank(config_, rank);
+    std::fill_n(to.out_rows, its.output_rows() * its.row_bytes(), Dispatched::untouched);
+    std::fill_n(to.out_scales, its.output_rows() * its.scale_bytes, Dispatched::untouched);
+    std::fill_n(reinterpret_cast<std::int32_t*>(to.out_experts), its.output_rows() * its.top_k, -1);
+    std::fill_n(to.out_weights, its.output_rows() * its.top_k * 4, std::byte{0});
+    copy(step.results[at(rank)], to.results);
+    if (!step.options.old.empty()) copy(step.options.old[at(rank)], to.sums);
+    if (step.options.biases.empty()) return;
+    for (std::size_t i = 0; i < 2; ++i) copy(step.options.biases[at(rank)][i], to.biases[i]);
+  }
+
+  /// `tokens`: what the host says; the GPU reads the right number from memory.
+  void dispatch(const Step& step, int rank, std::uint32_t halves, int routing = 0) {
+    const Memory& its = memory_[at(rank)];
+    headrace_moe_dispatch_v1 args{};
+    args.struct_size = sizeof args;
+    args.rank = &ranks_[at(rank)];
+    args.halves = halves;
+    args.experts_bytes = step.are_numbers_small ? 4 : 8;
+    args.routing = address(its.routings[routing]);
+    args.tokens = static_cast<std::uint64_t>(config_.max_tokens);
+    args.tokens_at = address(its.words + 192);
+    args.rows = address(its.rows), args.row_stride = static_cast<std::uint64_t>(config_.row_bytes());
+    args.scales = config_.scale_bytes == 0 ? 0 : address(its.scales);
+    args.scale_stride = static_cast<std::uint64_t>(config_.scale_bytes);
+    args.experts = address(step.are_numbers_small ? its.small_experts : its.experts);
+    args.weights = address(its.weights);
+    args.out_rows = address(its.out_rows), args.out_scales = address(its.out_scales);
+    args.out_counts = address(its.out_counts), args.out_first_rows = address(its.out_first_rows);
+    args.out_experts = address(its.out_experts), args.out_weights = address(its.out_weights);
+    machine_.dispatch(rank, args);
+  }
+  void combine(const Step& step, int rank, std::uint32_t halves, int routing = 0) {
+    const Memory& its = memory_[at(rank)];
+    headrace_moe_combine_v1 args{};
+    args.struct_size = sizeof args;
+    args.rank = &ranks_[at(rank)];
+    args.halves = halves;
+    args.weighted = step.options.weighted ? 1 : 0;
+    args.routing = address(its.routings[routing]);
+    const auto row_bytes = static_cast<std::uint64_t>(config_.combine_row_bytes());
+    args.results = address(its.results), args.result_stride = row_bytes;
+    args.sums = address(its.sums), args.sum_stride = row_bytes;
+    for (int i = 0; i < 2; ++i) args.biases[i] = step.options.biases.empty() ? 0 : address(its.biases[i]);
+    args.accumulate = step.options.old.empty() ? 0 : 1;
+    machine_.combine(rank, args);
+  }
+
+  /// What differs from what the rank must have got; empty: nothing.
+  [[nodiscard]] std::string compare_rows(const Step& step, int rank) {
+    const Memory& its = memory_[at(rank)];
+    const Dispatched& expected = step.expected[at(rank)];
+    std::string text;
+    const auto differ = [&](const char* what, const void* got, const auto& wanted) {
+      const std::size_t bytes = wanted.size() * sizeof wanted[0];
+      const auto* const a = static_cast<const std::byte*>(got);
+      const auto* const b = reinterpret_cast<const std::byte*>(wanted.data());
+      const auto place = std::mismatch(b, b + bytes, a).first - b;
+      if (static_cast<std::size_t>(place) != bytes)
+        text += fmt::format("rank {}: {} differ at byte {} of {}; ", rank, what, place, bytes);
+    };
+    differ("counts", its.out_counts, expected.counts);
+    differ("first_rows", its.out_first_rows, expected.first_rows);
+    differ("rows", its.out_rows, expected.rows);
+    differ("scales", its.out_scales, expected.scales);
+    differ("experts", its.out_experts, expected.experts);
+    differ("weights", its.out_weights, expected.weights);
+    return text + compare_status(expected, rank);
+  }
+  [[nodiscard]] std::string compare_sums(const Step& step, int rank) const {
+    const Bytes& expected = step.sums[at(rank)];
+    const auto place = std::mismatch(expected.begin(), expected.end(), memory_[at(rank)].sums).first;
+    if (place == expected.end()) return {};
+    return fmt::format("rank {}: sums differ at byte {} of {}; ", rank, place - expected.begin(),
+                       expected.size());
+  }
+
+ private:
+  struct Memory {
+    std::byte *words, *routings[2];
+    std::byte *rows, *scales, *experts, *small_experts, *weights;
+    std::byte *out_rows, *out_scales, *out_counts, *out_first_rows, *out_experts, *out_weights;
+    std::byte *results, *sums, *biases[2];
+  };
+
+  static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+  static std::uint64_t address(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
+  static void copy(const Bytes& from, std::byte* to) { std::ranges::copy(from, to); }
+
+  [[nodiscard]] headrace_moe_rank_v1 rank_of(int rank, std::uint32_t blocks, std::int64_t timeout_ns) const {
+    const MoEConfig its = moe_reference::of_rank(config_, rank);
+    headrace_moe_rank_v1 made{};
+    made.ranks = static_cast<std::uint32_t>(its.ranks), made.rank = static_cast<std::uint32_t>(rank);
+    made.top_k = static_cast<std::uint32_t>(its.top_k);
+    made.max_tokens = static_cast<std::uint32_t>(its.max_tokens);
+    made.row_bytes = static_cast<std::uint64_t>(its.row_bytes());
+    made.scale_bytes = static_cast<std::uint64_t>(its.scale_bytes);
+    made.hidden = static_cast<std::uint64_t>(its.hidden);
+    made.combine_dtype = static_cast<std::int32_t>(its.combine_dtype);
+    made.layout = static_cast<std::uint32_t>(its.layout);
+    made.row_alignment = static_cast<std::uint32_t>(its.row_alignment);
+    made.zero_padding = its.zero_padding ? 1 : 0;
+    made.output_rows = static_cast<std::uint64_t>(its.layout == MoELayout::batched ? its.rows_of_expert()
+                                                                                   : its.output_rows());
+    for (int i = 0; i <= its.ranks; ++i)
+      made.first_expert[i] = static_cast<std::uint32_t>(its.first_expert(i));
+    made.sharing = made.ranks;
+    made.blocks = blocks;
+    made.timeout_ns = timeout_ns;
+    return made;
+  }
+
+  void open(int rank) {
+    headrace_moe_rank_v1& it = ranks_[at(rank)];
+    for (int other = 0; other < config_.ranks; ++other) it.windows[other] = address(windows_[at(other)]);
+    it.state = address(machine_.memory(machine_.table().state_bytes(&it), false));
+    const MoEConfig its = moe_reference::of_rank(config_, rank);
+    const auto bytes = [&](std::int64_t count, std::int64_t each) {
+      return machine_.memory(static_cast<std::size_t>(count * each) + 128, true);
+    };
+    const std::int64_t tokens = its.max_tokens, entries = tokens * its.top_k, rows = its.output_rows();
+    Memory made{};
+    made.words = bytes(256, 1);
+    for (std::byte*& routing : made.routings)
+      routing = machine_.memory(machine_.table().routing_bytes(&it), false);
+    made.rows = bytes(tokens, its.row_bytes()), made.scales = bytes(tokens, its.scale_bytes);
+    made.experts = bytes(entries, 8), made.small_experts = bytes(entries, 4),
+    made.weights = bytes(entries, 4);
+    made.out_rows = bytes(rows, its.row_bytes()), made.out_scales = bytes(rows, its.scale_bytes);
+    made.out_counts = bytes(its.local_experts(), 4);
+    made.out_first_rows = bytes(std::max(its.local_experts(), its.ranks) + 1, 8);
+    made.out_experts = bytes(rows, its.top_k * 4), made.out_weights = bytes(rows, its.top_k * 4);
+    made.results = bytes(rows, its.combine_row_bytes()), made.sums = bytes(tokens, its.combine_row_bytes());
+    for (std::byte*& bias : made.biases) bias = bytes(tokens, its.combine_row_bytes());
+    it.abort = address(made.words), it.status = address(made.words + 64),
+    it.active = address(made.words + 128);
+    memory_.push_back(made);
+    set_active(rank, moe_reference::all_ranks);
+  }
+
+  /// Takes the status: a later launch may write another one.
+  [[nodiscard]] std::string compare_status(const Dispatched& expected, int rank) {
+    headrace_moe_status_v1& seen = status(rank);
+    const std::uint64_t reason = __atomic_load_n(&seen.reason, __ATOMIC_ACQUIRE);
+    const bool fits = expected.needed <= expected.available;
+    const bool is_right = fits ? reason == 0
+                               : reason == HEADRACE_MOE_EXHAUSTED &&
+                                     seen.seen == static_cast<std::uint64_t>(expected.needed) &&
+                                     seen.expected == static_cast<std::uint64_t>(expected.available);
+    const std::string text = fmt::format(
+        "rank {}: status {} (peer {}, operation {}, awaited {}, number {}, expected {}, seen {}) where {} "
+        "rows "
+        "of {} are needed; ",
+        rank, reason, seen.peer, seen.operation, seen.awaited, seen.number, seen.expected, seen.seen,
+        expected.needed, expected.available);
+    __atomic_store_n(&seen.reason, 0, __ATOMIC_RELEASE);
+    return is_right ? std::string() : text;
+  }
+
+  Machine& machine_;
+  const MoEConfig config_;
+  std::vector<headrace_moe_rank_v1> ranks_;
+  std::vector<std::byte*> windows_;
+  std::vector<Memory> memory_;
+};
+
+inline constexpr std::uint32_t both_halves = HEADRACE_MOE_SEND | HEADRACE_MOE_RECEIVE;
+
+/// A step of all ranks; `in_halves`: sends and receives are launches of their own. Returns what differs.
+inline std::string run_step(Machine& machine, Ranks& ranks, const Step& step, bool in_halves) {
+  std::string text;
+  const int count = ranks.config().ranks;
+  const auto each = [&](const auto& body) {
+    for (int rank = 0; rank < count; ++rank) body(rank);
+  };
+  const auto in_turn = [&](const auto& launch) {
+    if (!in_halves) return each([&](int rank) { launch(rank, both_halves); });
+    each([&](int rank) { launch(rank, HEADRACE_MOE_SEND); });
+    each([&](int rank) { launch(rank, HEADRACE_MOE_RECEIVE); });
+  };
+  each([&](int rank) { ranks.give(step, rank); });
+  in_turn([&](int rank, std::uint32_t halves) { ranks.dispatch(step, rank, halves); });
+  each([&](int rank) { machine.wait(rank); });
+  each([&](int rank) { text += ranks.compare_rows(step, rank); });
+  in_turn([&](int rank, std::uint32_t halves) { ranks.combine(step, rank, halves); });
+  each([&](int rank) { machine.wait(rank); });
+  each([&](int rank) { text += ranks.compare_sums(step, rank); });
+  return text;
+}
+
+}  // namespace headrace::moe_steps

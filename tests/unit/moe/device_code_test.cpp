@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device code of the kernel family moe itself, on the CPU: blocks are threads, and each of their threads
+// a context. So its lanes, shared memory, grids that meet and ranks that wait are those of the GPU.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)  // it does not see contexts
+#define HEADRACE_NO_CONTEXTS 1
+#endif
+#endif
+#ifndef HEADRACE_NO_CONTEXTS
+
+#include "support/moe_on_cpu.hpp"
+//
+#include "kernels/moe/moe.hpp"
+#include "support/moe_steps.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+namespace headrace::moe_steps {
+namespace {
+
+namespace device = kernels::moe;
+
+/// Each launch is a grid of its own; those of a rank run one after another.
+class GridMachine : public Machine {
+ public:
+  ///   senders  blocks that send in a launch that does both halves; the others receive from the start
+  GridMachine(unsigned blocks, unsigned senders) : blocks_(blocks), senders_(senders) {}
+
+  std::byte* memory(std::size_t bytes, bool) override {
+    const std::size_t whole = (bytes + 127) / 128 * 128 + 128;
+    auto* const made = static_cast<std::byte*>(std::aligned_alloc(128, whole));
+    std::memset(made, 0, whole);
+    memory_.emplace_back(made, &std::free);
+    return made;
+  }
+  const headrace_moe_v1& table() override {
+    return *reinterpret_cast<const headrace_moe_v1*>(device::family.table);
+  }
+  void dispatch(int rank, const headrace_moe_dispatch_v1& args) override {
+    queue(rank, device::dispatch_of(args, blocks_), [](const auto& launch) { device::dispatch(launch); });
+  }
+  void combine(int rank, const headrace_moe_combine_v1& args) override {
+    queue(rank, device::combine_of(args, blocks_), [](const auto& launch) { device::combine(launch); });
+  }
+  void wait(int rank) override { last_[rank] = std::jthread(); }
+
+ private:
+  template <class Launch, class Run>
+  void queue(int rank, std::optional<Launch> launch, const Run& run) {
+    ASSERT_TRUE(launch);
+    launch->common.senders = launch->common.halves == both_halves ? senders_ : blocks_;
+    last_[rank] = std::jthread([before = std::move(last_[rank]), launch = *launch, run, this]() mutable {
+      if (before.joinable()) before.join();
+      cpu_grid::run_grid(blocks_, device::block_threads, [&] { run(launch); });
+    });
+  }
+
+  const unsigned blocks_, senders_;
+  std::map<int, std::jthread> last_;
+  std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory_;
+};
+
+void run_case(std::uint64_t seed, int most_ranks, std::int64_t most_tokens) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Random random(seed);
+  const MoEConfig config = random_config(random, most_ranks, most_tokens);
+  const auto blocks = 1 + static_cast<unsigned>(below(random, 3));
+  GridMachine machine(blocks, 1 + static_cast<unsigned>(below(random, blocks)));
+  Ranks ranks(machine, config, blocks, 60'000'000'000);
+  for (int i = 0; i < 2; ++i) {
+    const Step step(random, config, static_cast<Choice>(below(random, choices)));
+    EXPECT_EQ(run_step(machine, ranks, step, below(random, 2) == 0), "");
+  }
+}
+
+std::uint64_t first_seed() {
+  const char* const given = std::getenv("HEADRACE_TEST_SEED");
+  if (given != nullptr) return std::strtoull(given, nullptr, 10);
+  return std::random_device()() % 1'000'000'000;
+}
+
+TEST(MoEDeviceCode, makes_of_random_tokens_what_all_ranks_make_in_one_function) {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + 4 && !testing::Test::HasFailure(); ++seed)
+    run_case(seed, 2, 30);
+}
+
+TEST(MoEDeviceCode_slow, makes_of_random_tokens_what_all_ranks_make_in_one_function) {
+  const std::uint64_t first = first_seed();
+  for (std::uint64_t seed = first; seed < first + 60 && !testing::Test::HasFailure(); ++seed)
+    run_case(seed, 4, seed % 3 == 0 ? 700 : 60);
+}
+
+}  // namespace
+}  // namespace headrace::moe_steps
+
+#endif
