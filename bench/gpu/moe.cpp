@@ -94,7 +94,7 @@ void check_steps(GpuMachine& machine, const Settings& settings) {
     const std::int64_t most_tokens = settings.quick ? 24 : seed % 4 == 0 ? 600 : 80;
     MoEConfig config = random_config(random, settings.quick ? 3 : 8, most_tokens, 100);
     const std::int64_t rows = config.ranks * config.max_tokens * config.top_k;
-    if (rows * config.hidden > std::int64_t{4} << 20) config.hidden = 64;  // the reference takes its time
+    if (rows * config.hidden > std::int64_t{1} << 20) config.hidden = 64;  // the reference takes its time
     Ranks ranks(machine, config, some_blocks(random, machine, config.ranks), patience_ns);
     for (int i = 0; i < 3; ++i) {
       const Step step(random, config, static_cast<Choice>(below(random, choices)));

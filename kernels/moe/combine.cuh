@@ -66,7 +66,7 @@ class Combine {
     if (lane() != 0) return;
     const uint64_t chunk = chunk_of(slot.slot);
     if (ends_chunk(common_, slot.source, chunk, slots_in_chunk(chunk, slot.records) * pieces))
-      release(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk), turn_.sends());
+      tell(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk), turn_.sends());
   }
 
   __device__ void receive_piece(uint64_t token, uint32_t piece, uint32_t pieces) const {

@@ -30,6 +30,10 @@ __device__ __forceinline__ uint64_t acquire(uint64_t address) {
 __device__ __forceinline__ void release(uint64_t address, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
+/// Behind a fence that this thread has passed: as release.
+__device__ __forceinline__ void tell(uint64_t address, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
 /// The current value, which orders nothing.
 __device__ __forceinline__ uint64_t look_at(uint64_t address) {
   uint64_t value;

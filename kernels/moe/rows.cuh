@@ -259,7 +259,8 @@ class Units {
   uint64_t skipped_, next_;
 };
 
-/// By one thread of a unit, behind all of its bytes: whether the chunk of a rank has all of its `units`.
+/// By one thread of a unit, behind all of its bytes: whether the chunk of a rank has all of its `units`. Then
+/// `tell` its flag: the units of other warps come before it, too.
 __device__ __forceinline__ bool ends_chunk(const Common& args, unsigned rank, uint64_t chunk,
                                            uint64_t units) {
   fence_system();  // pairs with the acquire of the chunk's flag, over the counter
