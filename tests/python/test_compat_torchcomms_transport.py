@@ -247,6 +247,7 @@ def test_a_peer_that_is_killed_ends_the_calls(peer, caplog):
 def test_a_peer_that_is_stopped_is_a_timeout_and_goes_on(peer):
     mine = RdmaMemory(far.pattern(1))
     os.kill(peer.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED)  # a signal takes a moment
     assert peer.transport.write(mine.to_view(), peer.remote, timeout=0.05) == CommResult.TIMEOUT
     os.kill(peer.process.pid, signal.SIGCONT)
     assert peer.transport.write(mine.to_view(), peer.remote, timeout=SECONDS) == 0

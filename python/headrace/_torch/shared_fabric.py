@@ -8,9 +8,13 @@ import itertools
 import os
 import secrets
 import threading
+import time
 import weakref
+from collections.abc import Callable
 
 import headrace
+
+RETRY_SECONDS = 0.0005
 
 _lock = threading.Lock()
 _open: weakref.ref[SharedFabric] | None = None
@@ -27,6 +31,7 @@ class SharedFabric:
 
         self._pid = os.getpid()
         self.fabric = headrace.Fabric(range(torch.cuda.device_count()))
+        self.nothing = self.fabric.register(bytearray(1))  # of messages that only watch a peer
         # Tells descriptors of this process from those of others. Nothing secret: it may be guessed.
         self.id = secrets.token_bytes(8)
 
@@ -84,6 +89,24 @@ def memory_of(tensor: object) -> headrace.MemoryRange:
         raise ValueError(f"no network card reaches memory of {tensor.device}: give a tensor on cpu or cuda")
     kind = "vram" if tensor.is_cuda else "dram"
     return headrace.MemoryRange(kind, tensor.data_ptr(), tensor.nbytes, max(tensor.get_device(), 0))
+
+
+def posted(post: Callable[[], headrace.FabricWork]) -> headrace.FabricWork:
+    """Posts. While too many other posts run, waits."""
+    while True:
+        try:
+            return post()
+        except headrace.WouldBlock:
+            time.sleep(RETRY_SECONDS)
+
+
+def deregister(shared: SharedFabric, memory: headrace.FabricMemory) -> None:
+    """Ends the posts that use the memory; then no peer reaches it. Does nothing after the fabric's end."""
+    if shared.is_usable:
+        try:
+            shared.fabric.deregister(memory)
+        except headrace.Error:
+            pass  # the fabric was closed meanwhile
 
 
 def _in_forked_child() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-import time
 from datetime import timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 URL_MAGIC = b"headrace-transport-1:"
 WRITTEN = 1  # the immediate of a write that notifies, in the scope of the transport that waits
-RETRY_SECONDS = 0.0005
 
 Seconds = float | timedelta | None
 
@@ -129,11 +127,8 @@ class RdmaMemory:
         self._tensor = tensor
 
     def __del__(self) -> None:
-        if hasattr(self, "_tensor") and self._shared.is_usable:
-            try:
-                self._shared.fabric.deregister(self._memory)
-            except headrace.Error:
-                pass  # the fabric was closed meanwhile
+        if hasattr(self, "_tensor"):
+            shared_fabric.deregister(self._shared, self._memory)
 
     def to_view(self, offset: int | None = None, length: int | None = None) -> RdmaMemoryView:
         """Errors: ValueError (outside of the memory)."""
@@ -299,9 +294,8 @@ class RdmaTransport:
         with self._lock:
             if self._peer:
                 raise RuntimeError("the transport is connected already: make another one for another peer")
-            fabric = self._shared.fabric
             try:
-                self._watch = _watch(fabric, peer)
+                self._watch = _watch(self._shared, peer)
             except headrace.Error as error:
                 raise RuntimeError(f"no network card reaches the peer: {error}") from error
             self._peer = peer
@@ -411,7 +405,7 @@ class _Failure:
 
     def result_of(self, post: Any) -> CommResult:
         try:
-            _posted(post).wait()
+            shared_fabric.posted(post).wait()
         except headrace.TimedOut as error:
             self.note(str(error))
             return CommResult.TIMEOUT
@@ -424,29 +418,9 @@ class _Failure:
         return CommResult.SUCCESS
 
 
-def _posted(post: Any) -> headrace.FabricWork:
-    """Posts. While too many other posts run, waits."""
-    while True:
-        try:
-            work: headrace.FabricWork = post()
-            return work
-        except headrace.WouldBlock:
-            time.sleep(RETRY_SECONDS)
-
-
-def _watch(fabric: headrace.Fabric, peer: _Peer) -> headrace.FabricWork:
+def _watch(shared: SharedFabric, peer: _Peer) -> headrace.FabricWork:
     """A message that the peer never takes: it ends with an error when the peer's process ends."""
-    nothing = fabric.register(bytearray(1))
-    work = fabric.send(fabric.connect(peer.address), nothing, 1)
-    work.add_done_callback(lambda _: _drop(fabric, nothing))
-    return work
-
-
-def _drop(fabric: headrace.Fabric, memory: headrace.FabricMemory) -> None:
-    try:
-        fabric.deregister(memory)
-    except headrace.Error:
-        pass  # the fabric was closed, which dropped it
+    return shared.fabric.send(shared.fabric.connect(peer.address), shared.nothing, 1)
 
 
 def _peer_ended(failure: _Failure, arrivals: _Arrivals, watch: headrace.FabricWork) -> None:
