@@ -84,8 +84,11 @@ Link& Engine::link_of(const RailHello& hello) {
 
 void Engine::joined(std::uint32_t nic, const Event& event, std::uint64_t now_ns) {
   const auto hello = read_rail_hello(event.text);
+  const std::size_t known = links_.size();
   const bool taken = hello && link_of(*hello).joined(*hello, nic, event.peer, now_ns);
   if (!taken) nics_[nic]->provider().drop_peer(event.peer);
+  // It may have started again, and its old links be silent. Its word ends none of them: each is asked.
+  for (std::size_t i = 0; i < known && links_.size() > known; ++i) links_[i]->ask(now_ns);
 }
 
 // ------------------------------------------------------------------ memory

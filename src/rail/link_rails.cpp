@@ -257,6 +257,15 @@ void Link::look_at_heartbeat(Rail& rail, std::uint64_t now_ns) {
     rail.flights.rbegin()->second.is_beat = true;
 }
 
+void Link::ask(std::uint64_t now_ns) {
+  const auto seldom = static_cast<std::uint64_t>(options_.heartbeat.count()) / 4;
+  for (Rail& rail : rails_) {
+    if (rail.life != Life::live || now_ns - rail.asked_ns < seldom) continue;
+    rail.asked_ns = now_ns;
+    if (post_message(rail, encode(Beat{}), now_ns)) rail.flights.rbegin()->second.is_beat = true;
+  }
+}
+
 void Link::was_away(std::uint64_t now_ns, std::uint64_t for_ns) {
   for (Rail& rail : rails_) {
     rail.progress_ns = std::min(now_ns, rail.progress_ns + for_ns);

@@ -61,6 +61,7 @@ struct Rail {
   std::uint64_t since_ns = 0;  ///< it has this life
   std::optional<transport::Heartbeat> heartbeat;  ///< while it is live
 
+  std::uint64_t asked_ns = 0;     ///< by `Link::ask`
   std::uint64_t progress_ns = 0;  ///< when a post ended that is no beat
 
   /// Since when nothing has ended, although there is a post that should; `otherwise`: there is none. Posts

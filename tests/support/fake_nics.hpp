@@ -25,6 +25,7 @@ enum class Told : std::uint8_t {
   early,  ///< at once: what was posted before may still be placed and marked, until the peer is dropped
   late,   ///< after `FakeFaults::late`; nothing is placed any more
   never,
+  by_health,  ///< when it asks: no event says so
 };
 
 struct FakeFaults {

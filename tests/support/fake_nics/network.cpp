@@ -148,7 +148,8 @@ void FakeNics::kill(const std::string& name, Told told) {
   nic.dead = true;
   fake_nics::lose_unread(nic);
   for (const auto& [number, connection] : nic.peers) connection->silent = true;
-  if (told == Told::never) return;
+  nic.down = told == Told::by_health;
+  if (told == Told::never || nic.down) return;
   const auto late = static_cast<std::uint64_t>(state_->faults.late.count());
   state_->at(state_->now_ns + late, [state = state_.get(), &nic] {
     if (nic.dead) state->tell_death(nic);

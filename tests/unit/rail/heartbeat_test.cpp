@@ -34,6 +34,32 @@ TEST(RailHeartbeat, an_idle_rail_that_died_silently_is_lost_in_time_on_both_side
   ASSERT_TRUE(engines.until([&] { return writes.all_ended() && writes.all_counted(); }, 2000));
 }
 
+TEST(RailHeartbeat, a_NIC_that_is_down_gives_its_rail_up_at_the_next_beat_and_the_last_one_waits) {
+  TwoEngines engines(2, 2, 1, beating);
+  engines.connect();
+  ASSERT_TRUE(engines.until([&] { return engines.sides[0].link->live_rails() == 2; }));
+  engines.net.kill("a1", Told::by_health);
+  const auto first_ns = engines.net.now_ns();
+  ASSERT_TRUE(engines.until([&] { return engines.sides[0].link->live_rails() == 1; }));
+  EXPECT_LE(engines.net.now_ns() - first_ns, 2'000'000'000U);
+  engines.net.kill("a0", Told::by_health);
+  const auto last_ns = engines.net.now_ns();
+  ASSERT_TRUE(engines.until([&] { return !engines.sides[0].why_lost.empty(); }));
+  EXPECT_GE(engines.net.now_ns() - last_ns, 2'500'000'000U) << "as long as silence is allowed to last";
+  EXPECT_NE(engines.sides[0].why_lost.find("a1 is dead"), std::string::npos) << engines.sides[0].why_lost;
+}
+
+TEST(RailHeartbeat, a_newcomer_ends_no_link_that_lives) {
+  TwoEngines engines(2, 2, 1, beating);
+  engines.connect();
+  Link* const first = engines.sides[1].link;
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(engines.sides[0].engine->connect(engines.sides[1].engine->address()));
+  for (int i = 0; i < 2000; ++i) engines.step();
+  EXPECT_EQ(first->live_rails(), 2U);
+  EXPECT_TRUE(engines.sides[1].why_lost.empty());
+}
+
 TEST(RailHeartbeat, an_idle_link_lives_and_says_little) {
   TwoEngines engines(2, 2, 1, beating);
   engines.connect();

@@ -99,17 +99,19 @@ class Namespaces {
 class CableEngines final : public EnginePair {
  public:
   CableEngines(const Namespaces& namespaces, const LinkOptions& options) : namespaces_(namespaces) {
-    for (int side = 0; side < 2; ++side) {
-      namespaces_.enter(side);
-      std::vector<std::unique_ptr<Provider>> providers;
-      for (int cable = 0; cable < cable_count; ++cable) {
-        auto opened = tcp::TcpProvider::open(Namespaces::address(side, cable));
-        EXPECT_TRUE(opened) << opened.error().message;
-        nics_.push_back(opened->get());
-        providers.push_back(std::move(*opened));
-      }
-      open(side, std::move(providers), clock_, options);
+    for (int side = 0; side < 2; ++side) start_again(side, options);
+  }
+  void start_again(int side, const LinkOptions& options) {
+    namespaces_.enter(side);
+    sides[side].engine.reset();
+    std::vector<std::unique_ptr<Provider>> providers;
+    for (int cable = 0; cable < cable_count; ++cable) {
+      auto opened = tcp::TcpProvider::open(Namespaces::address(side, cable));
+      EXPECT_TRUE(opened) << opened.error().message;
+      nics_[side * cable_count + cable] = opened->get();
+      providers.push_back(std::move(*opened));
     }
+    open(side, std::move(providers), clock_, options);
     namespaces_.enter(0);
   }
   ~CableEngines() override {
@@ -133,7 +135,7 @@ class CableEngines final : public EnginePair {
 
   const Namespaces& namespaces_;
   SteadyClock clock_;
-  std::vector<tcp::TcpProvider*> nics_;
+  std::vector<tcp::TcpProvider*> nics_ = std::vector<tcp::TcpProvider*>(2 * cable_count);
 };
 
 // NOLINTNEXTLINE(readability-identifier-naming): the end of the name is a label
@@ -239,6 +241,39 @@ TEST_F(RailTcpCables_slow, requests_end_with_peer_lost_when_both_cables_are_down
     const std::string reason = Namespaces::address(0, cable) + " to its NIC " + std::to_string(cable) + ": ";
     EXPECT_NE(engines.sides[0].why_lost.find(reason), std::string::npos) << engines.sides[0].why_lost;
   }
+}
+
+TEST_F(RailTcpCables_slow, a_NIC_says_whether_its_interface_is_up) {
+  namespaces_->enter(0);
+  const auto nic = tcp::TcpProvider::open(Namespaces::address(0, 0));
+  ASSERT_TRUE(nic) << nic.error().message;
+  EXPECT_TRUE((*nic)->health().up) << (*nic)->health().why;
+  namespaces_->enter(1);
+  ASSERT_TRUE(run_command("ip link set cable0 down"));
+  EXPECT_EQ((*nic)->health().why, "interface cable0 has no link");
+  namespaces_->enter(0);
+  ASSERT_TRUE(run_command("ip link set cable0 down"));
+  EXPECT_EQ((*nic)->health().why, "interface cable0 is down");
+  EXPECT_FALSE((*nic)->health().up);
+  ASSERT_TRUE(namespaces_->on_cable(0, "ip link set {} up"));
+  EXPECT_TRUE((*nic)->health().up) << (*nic)->health().why;
+}
+
+TEST_F(RailTcpCables_slow, the_old_link_of_a_host_that_starts_again_ends_at_its_first_hello) {
+  const LinkOptions silent{.retry_after = 24h, .heartbeat = 1h, .silent_after = 24h};
+  CableEngines engines(*namespaces_, silent);
+  engines.connect();
+  ASSERT_TRUE(engines.until([&] { return engines.both_cables_live(); }));
+  for (int cable = 0; cable < cable_count; ++cable)
+    ASSERT_TRUE(namespaces_->on_cable(cable, "ip link set {} down"));
+  engines.start_again(0, silent);  // as if its host had lost power: side 1 hears nothing of it
+  for (int cable = 0; cable < cable_count; ++cable)
+    ASSERT_TRUE(namespaces_->on_cable(cable, "ip link set {} up"));
+  for (int i = 0; i < 100; ++i) engines.step();
+  ASSERT_TRUE(engines.sides[1].why_lost.empty());
+  ASSERT_TRUE(engines.sides[0].engine->connect(engines.address_of_1()));
+  // Before keep-alive of the sockets asks.
+  EXPECT_TRUE(engines.until([&] { return !engines.sides[1].why_lost.empty(); }, 2000));
 }
 
 TEST_F(RailTcpCables_slow, a_cable_that_is_pulled_while_nothing_uses_it_is_missed) {
