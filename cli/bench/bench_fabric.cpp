@@ -157,9 +157,8 @@ Result<void> run_client(const FabricArguments& wanted, const Invocation& invocat
   return {};
 }
 
-Result<void> run_fabric(const FabricArguments& wanted, const Invocation& invocation) {
-  if (!invocation.options.empty())
-    return fail(Code::invalid_argument, "--option sets options of an agent, and a fabric takes none");
+Result<void> run_fabric(FabricArguments wanted, const Invocation& invocation) {
+  wanted.side.options = invocation.options;
   if (!wanted.server.empty() && !wanted.listen.empty())
     return fail(Code::invalid_argument, "--listen is for the server: leave it out, or the server's address");
   if (!wanted.server.empty()) return run_client(wanted, invocation);

@@ -40,6 +40,7 @@ Result<FabricOptions> fabric_options(const FabricSideOptions& wanted) {
   FabricOptions options;
   options.spin = wanted.spin ? FabricSpin::always : FabricSpin::brief;
   options.nics_per_group = wanted.nics_per_group;
+  options.options = wanted.options;
   HEADRACE_CLI_TRY(devices, devices_of(wanted.gpus));
   if (wanted.nics.empty()) {
     options.devices = std::move(devices);

@@ -8,6 +8,7 @@
 #include "cli/bench/page_pattern.hpp"
 #include "cli/bench/peer_process.hpp"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ struct FabricSideOptions {
   unsigned nics_per_group = 0;
   std::vector<std::string> nics;  ///< "eth0,eth1" for each group; empty: those near it
   bool spin = false;
+  std::map<std::string, std::string> options = {};  ///< of FabricOptions
 };
 
 /// Pages that move from one side to the other: from[i] to to[i] of choose_pages.

@@ -158,7 +158,7 @@ TEST(CliBenchFabric, WhatCannotBeMeasuredIsRefusedWithASentence) {
            {{"gpu"}, "GPUs are numbers"},
            {{"--nics", "127.0.0.1", "--nics", "127.0.0.2"}, "given 2 times for 1 group"},
            {{"--nics", "none0"}, "none0"},
-           {{"--option", "tcp.sockets=2"}, "a fabric takes none"}}) {
+           {{"--option", "tcp.sockets=2"}, "no option \"tcp.sockets\""}}) {
     const Outcome outcome = run_command(bench_fabric(arguments));
     EXPECT_EQ(outcome.code, 1) << testing::PrintToString(arguments) << outcome.out;
     EXPECT_THAT(outcome.err, HasSubstr(text)) << testing::PrintToString(arguments);
