@@ -12,6 +12,7 @@
 #include "fabric/receiver.hpp"
 #include "rail/nic_list.hpp"
 #include "rail/nic_pairs.hpp"
+#include "telemetry/nvtx.hpp"
 
 #include <algorithm>
 #include <future>
@@ -72,6 +73,7 @@ Core::Core(const CoreSetup& setup)
       telemetry_(*clock_) {}
 
 Result<void> Core::start(std::vector<OpenGroup> groups) {
+  nvtx::load();
   std::vector<NicList> addresses;
   for (OpenGroup& group : groups) {
     std::vector<std::unique_ptr<rail::Provider>> metered;

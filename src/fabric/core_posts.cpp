@@ -2,6 +2,7 @@
 // Posts: what is checked before a byte leaves.
 #include "fabric/core.hpp"
 #include "fabric/peer_group.hpp"
+#include "telemetry/nvtx.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -103,8 +104,10 @@ Result<FabricWork> Core::submit(const std::shared_ptr<Work>& work) {
 /// There is room for it.
 Result<FabricWork> Core::push(const std::shared_ptr<Work>& work) {
   Worker& worker = *work->setup.worker;
+  work->run.range = nvtx::start_range(work->setup.what);
   if (worker.push([work](Carrier& carrier) { carrier.post(work); })) return FabricWork(work);
   work->run.parts.clear();
+  nvtx::end_range(work->run.range);
   worker.give_back();
   return make_error(Code::canceled, "the fabric was closed meanwhile");
 }

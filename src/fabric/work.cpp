@@ -3,6 +3,7 @@
 
 #include "base/clock.hpp"
 #include "fabric/worker.hpp"
+#include "telemetry/nvtx.hpp"
 
 #include <utility>
 
@@ -81,6 +82,7 @@ void Work::end(Error error) {
     if (error_.code == Code::ok) state_ = RequestState::done;
     if (error_.code == Code::canceled) state_ = RequestState::canceled;
     now = status();
+    nvtx::end_range(run.range);
     done = std::exchange(done_, nullptr);
     if (bell_) bell_->signal();
     changed_.notify_all();

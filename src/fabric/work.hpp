@@ -63,6 +63,7 @@ class Work : public std::enable_shared_from_this<Work> {
     std::optional<Error> cause;                ///< it was canceled, or its time is over
     std::optional<Error> failed;               ///< the first error of a part
     std::function<void()> when_over;           ///< of a barrier: gives up what it waits for
+    std::uint64_t range = 0;                   ///< of a profiler
   } run;
 
  private:
