@@ -7,7 +7,12 @@
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/text.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
+
+#include <map>
+#include <optional>
+#include <string>
 
 namespace headrace::python {
 namespace {
@@ -41,8 +46,9 @@ constexpr const char* fabric_doc =
     "Writes to peers over all network cards at once, and counts what arrives.\n\n"
     "Register memory, give its descriptor (a few bytes) to a peer by any way, and the peer writes. No "
     "store,\n"
-    "no names, no agent. Peers over tcp are not authenticated, and bytes are not encrypted: give addresses\n"
-    "and descriptors to processes that you trust.\n"
+    "no names, no agent. Peers over tcp prove that they know the secret (option auth_token) if there is "
+    "one.\n"
+    "Bytes are not encrypted.\n"
     "Posts (write, read, write_pages, read_pages, scatter, post_immediate) are checked before a byte "
     "leaves,\n"
     "and return a FabricWork. They take:\n"
@@ -53,7 +59,7 @@ constexpr const char* fabric_doc =
     "scatter, one for each target.\n"
     "nic: the place in FabricGroup.nics of the card that carries it alone, once it is connected and as long\n"
     "as it lives.\n"
-    "timeout: seconds, then the post is canceled and ends with TimedOut; None: no limit.\n"
+    "timeout: seconds or a timedelta, then the post is canceled and ends with TimedOut; None: no limit.\n"
     "Errors of posts: InvalidArgument (outside of the memory: which range, page or index; lists that "
     "differ;\n"
     "memory that its owner did not make writable; memory of another fabric), NotFound (deregistered),\n"
@@ -65,12 +71,14 @@ constexpr const char* fabric_doc =
     "Fork: in a forked child every method raises InvalidArgument.";
 
 FabricOptions fabric_options_of(std::vector<int> devices, unsigned nics_per_group,
-                                std::vector<FabricGroupOptions> groups, const std::string& spin) {
+                                std::vector<FabricGroupOptions> groups, const std::string& spin,
+                                std::map<std::string, std::string> values) {
   FabricOptions options;
   options.devices = std::move(devices);
   options.nics_per_group = nics_per_group;
   options.groups = std::move(groups);
   options.spin = to_enum(spin, "spin", spin_names);
+  options.options = std::move(values);
   return options;
 }
 
@@ -86,15 +94,16 @@ void bind_fabric_life(nb::class_<PyFabric>& fabric) {
       .def(
           "__init__",
           [](PyFabric* self, std::vector<int> devices, unsigned nics_per_group,
-             std::vector<FabricGroupOptions> groups, const std::string& spin) {
-            new (self)
-                PyFabric(fabric_options_of(std::move(devices), nics_per_group, std::move(groups), spin));
+             std::vector<FabricGroupOptions> groups, const std::string& spin,
+             const std::optional<nb::dict>& options) {
+            new (self) PyFabric(fabric_options_of(std::move(devices), nics_per_group, std::move(groups), spin,
+                                                  to_options(options)));
           },
           nb::arg("devices") = nb::make_tuple(), nb::kw_only(), nb::arg("nics_per_group") = 0,
-          nb::arg("groups") = nb::make_tuple(), nb::arg("spin") = "brief",
+          nb::arg("groups") = nb::make_tuple(), nb::arg("spin") = "brief", nb::arg("options") = nb::none(),
           nb::sig("def __init__(self, devices: collections.abc.Sequence[int] = (), *, nics_per_group: int = "
-                  "0, groups: collections.abc.Sequence[FabricGroupOptions] = (), spin: str = 'brief') -> "
-                  "None"),
+                  "0, groups: collections.abc.Sequence[FabricGroupOptions] = (), spin: str = 'brief', "
+                  "options: collections.abc.Mapping[str, str | bool | int | float] | None = None) -> None"),
           "Opens the network cards and starts the workers.\n\n"
           "devices: a group for each of these GPUs, by ordinal, with the network cards near it. Empty: one\n"
           "group for host memory, that of the NUMA node of the calling thread. Each has \"this host\", too.\n"
@@ -102,8 +111,11 @@ void bind_fabric_life(nb::class_<PyFabric>& fabric) {
           "groups: groups by hand, instead of devices.\n"
           "spin: of a worker that has nothing to do: \"brief\": polls for some microseconds, then sleeps;\n"
           "\"always\": polls, on a core for each group, for the shortest latency.\n"
+          "options: values of options by name, of those that agents have:\n"
+          "{\"auth_token_file\": \"/run/secrets/headrace\"}; they override the environment.\n"
           "Errors: InvalidArgument (a card twice, one near another GPU, no card, no such GPU, CPU or\n"
-          "address), NotFound (no card or interface of that name), Exhausted.")
+          "address; an unknown option; a required secret that is missing), NotFound (no card or interface\n"
+          "of that name), Exhausted.")
       .def_prop_ro("closed", &PyFabric::closed, "Whether close() was called.")
       .def("close", &PyFabric::close,
            "Ends all posts (Canceled), expectations and links, and releases the memory. Immediates of posts\n"

@@ -4,6 +4,7 @@
 
 #include "bindings/python/bind_fabric.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/time_limit.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -45,14 +46,14 @@ struct MessageRange {
   std::uint64_t offset_bytes, bytes;
 };
 
-FabricPost message_post(const Seconds& timeout) {
+FabricPost message_post(const TimeLimit& timeout) {
   FabricPost post;
-  post.timeout = to_timeout(timeout);
+  post.timeout = timeout.or_else(std::nullopt);
   return post;
 }
 
 PyFabricWork send_message(const PyFabric& self, const FabricPeer& peer, const PyFabricMemory& source,
-                          nb::handle length, nb::handle offset, const Seconds& timeout) {
+                          nb::handle length, nb::handle offset, const TimeLimit& timeout) {
   const MessageRange range(source, offset, "the source's offset", length);
   const FabricPost post = message_post(timeout);
   return PyFabricWork(self.ask([&](headrace::Fabric& f) {
@@ -61,7 +62,7 @@ PyFabricWork send_message(const PyFabric& self, const FabricPeer& peer, const Py
 }
 
 PyFabricWork receive_message(const PyFabric& self, const PyFabricMemory& target, nb::handle length,
-                             nb::handle offset, const Seconds& timeout) {
+                             nb::handle offset, const TimeLimit& timeout) {
   const MessageRange range(target, offset, "the target's offset", length);
   const FabricPost post = message_post(timeout);
   return PyFabricWork(self.ask(
@@ -105,20 +106,23 @@ void bind_fabric_messages(nb::class_<PyFabric>& fabric) {
       .def(
           "send", &send_message, nb::arg("peer"), nb::arg("source"), nb::arg("length_bytes") = nb::none(),
           nb::kw_only(), nb::arg("source_offset") = 0, nb::arg("timeout") = nb::none(),
-          nb::sig("def send(self, peer: FabricPeer, source: FabricMemory, length_bytes: int | None = None, "
-                  "*, source_offset: int = 0, timeout: float | None = None) -> FabricWork"),
+          nb::sig(
+              "def send(self, peer: FabricPeer, source: FabricMemory, length_bytes: int | None = None, "
+              "*, source_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork"),
           "Sends a message into the next receive of the peer. It waits until there is one, and is done when\n"
           "it lies there. Messages to one peer arrive in the order of their sends.\n\n"
-          "length_bytes: None: the source from source_offset on. timeout: seconds; None: no limit.\n"
+          "length_bytes: None: the source from source_offset on. timeout: seconds or a timedelta; None: no "
+          "limit.\n"
           "Errors of its end: InvalidArgument (longer than the receive, which stays posted), TimedOut.")
       .def(
           "receive", &receive_message, nb::arg("target"), nb::arg("length_bytes") = nb::none(), nb::kw_only(),
           nb::arg("target_offset") = 0, nb::arg("timeout") = nb::none(),
           nb::sig("def receive(self, target: FabricMemory, length_bytes: int | None = None, *, "
-                  "target_offset: int = 0, timeout: float | None = None) -> FabricWork"),
+                  "target_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork"),
           "Gives room for one message of any peer; FabricWork.length_bytes is then its length. Receives are\n"
           "used in the order of their posts.\n\n"
-          "length_bytes: None: the target from target_offset on. timeout: seconds; None: no limit.")
+          "length_bytes: None: the target from target_offset on. timeout: seconds or a timedelta; None: no "
+          "limit.")
       .def("receive_all", &receive_all_messages, nb::arg("count"), nb::arg("length_bytes"),
            nb::arg("callback"),
            nb::sig("def receive_all(self, count: int, length_bytes: int, callback: "

@@ -4,6 +4,7 @@
 
 #include "bindings/python/bind_fabric.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/time_limit.hpp"
 
 #include <nanobind/stl/vector.h>
 
@@ -117,19 +118,20 @@ void bind_fabric_peer_calls(nb::class_<PyFabric>& fabric) {
           "scope: of the immediates of `barrier`, and of posts that take it from FabricPeers.scope.")
       .def(
           "barrier",
-          [](const PyFabric& self, const PyFabricPeers& peers, nb::handle value, const Seconds& timeout) {
+          [](const PyFabric& self, const PyFabricPeers& peers, nb::handle value, const TimeLimit& timeout) {
             const std::uint32_t told = to_u32(value, "the value of the barrier");
             const FabricPeers& group = peers.get();
             FabricPost post;
-            post.timeout = to_timeout(timeout);
+            post.timeout = timeout.or_else(std::nullopt);
             return PyFabricWork(self.ask([&](headrace::Fabric& f) { return f.barrier(group, told, post); }));
           },
           nb::arg("peers"), nb::arg("value"), nb::kw_only(), nb::arg("timeout") = nb::none(),
-          nb::sig("def barrier(self, peers: FabricPeers, value: int, *, timeout: float | None = None) -> "
+          nb::sig("def barrier(self, peers: FabricPeers, value: int, *, timeout: float | datetime.timedelta "
+                  "| None = None) -> "
                   "FabricWork"),
           "Tells every member, and ends when every member has told this fabric with the same value.\n\n"
           "Each member calls it, with the others in its group. Nobody expects (group's scope, value).\n"
-          "timeout: seconds, then it ends with TimedOut; None: no limit.");
+          "timeout: seconds or a timedelta, then it ends with TimedOut; None: no limit.");
 }
 
 }  // namespace headrace::python

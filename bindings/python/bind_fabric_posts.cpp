@@ -5,6 +5,7 @@
 #include "bindings/python/bind_fabric.hpp"
 #include "bindings/python/page_input.hpp"
 #include "bindings/python/text.hpp"
+#include "bindings/python/time_limit.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
@@ -28,7 +29,7 @@ struct PostArguments {
   const std::string& count_by;
   const std::string& spread;
   const std::optional<std::uint32_t>& nic;
-  const Seconds& timeout;
+  const TimeLimit& timeout;
 
   [[nodiscard]] FabricPost read() const {
     FabricPost post;
@@ -44,14 +45,14 @@ struct PostArguments {
     } else if (post.spread == FabricSpread::pinned) {
       raise_invalid("a pinned post needs `nic`: its place in FabricGroup.nics");
     }
-    post.timeout = to_timeout(timeout);
+    post.timeout = timeout.or_else(std::nullopt);
     return post;
   }
 };
 
 constexpr const char* post_signature =
     "immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int "
-    "| None = None, timeout: float | None = None";
+    "| None = None, timeout: float | datetime.timedelta | None = None";
 
 /// Adds a post: its own arguments, then those that all have. `call(fabric, own..., PostArguments)`.
 template <class... Own, class Call, class... Arguments>
@@ -63,7 +64,7 @@ void def_post(nb::class_<PyFabric>& fabric, const char* name, const char* own_si
       name,
       [call](const PyFabric& self, Own... own, nb::handle immediate, nb::handle scope,
              const std::string& count_by, const std::string& spread, const std::optional<std::uint32_t>& nic,
-             const Seconds& timeout) {
+             const TimeLimit& timeout) {
         return PyFabricWork(
             call(self, own..., PostArguments{immediate, scope, count_by, spread, nic, timeout}));
       },
@@ -257,7 +258,7 @@ void bind_fabric_posts(nb::class_<PyFabric>& fabric) {
       "post_immediate",
       [](const PyFabric& self, const FabricPeer& peer, nb::handle immediate, nb::handle scope,
          const std::string& count_by, const std::string& spread, const std::optional<std::uint32_t>& nic,
-         const Seconds& timeout) {
+         const TimeLimit& timeout) {
         const Immediate told{to_u32(immediate, "the immediate"), to_u32(scope, "the scope")};
         const FabricPost post = PostArguments{nb::none(), scope, count_by, spread, nic, timeout}.read();
         return PyFabricWork(
@@ -267,7 +268,8 @@ void bind_fabric_posts(nb::class_<PyFabric>& fabric) {
       nb::arg("count_by") = "request", nb::arg("spread") = "free", nb::arg("nic") = nb::none(),
       nb::arg("timeout") = nb::none(),
       nb::sig("def post_immediate(self, peer: FabricPeer, immediate: int, *, scope: int = 0, count_by: str = "
-              "'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> "
+              "'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta "
+              "| None = None) -> "
               "FabricWork"),
       "An immediate alone, without bytes.");
 }

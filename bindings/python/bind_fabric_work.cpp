@@ -7,6 +7,7 @@
 #include "bindings/python/bind_fabric.hpp"
 #include "bindings/python/fabric_expectation.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/time_limit.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -60,10 +61,13 @@ void bind_work_handle(nb::module_& module) {
           "Why it failed: operation, peer, network card where one is known, page. None if it did not\n"
           "fail, or has not ended.")
       .def(
-          "wait", [](const PyFabricWork& self, const Seconds& timeout) { self.wait(to_timeout(timeout)); },
+          "wait",
+          [](const PyFabricWork& self, const TimeLimit& timeout) {
+            self.wait(timeout.or_else(std::nullopt));
+          },
           nb::arg("timeout") = nb::none(),
           "Waits until it has ended.\n\n"
-          "timeout: seconds; None: no limit but that of the post.\n"
+          "timeout: seconds or a timedelta; None: no limit but that of the post.\n"
           "Errors: that of the post; TimedOut (still in flight: the post goes on).")
       .def(
           "cancel",
@@ -158,10 +162,12 @@ void bind_expectation(nb::module_& module) {
           "The number of full rounds.")
       .def(
           "wait",
-          [](const PyFabricExpectation& self, const Seconds& timeout) { self.wait(to_timeout(timeout)); },
+          [](const PyFabricExpectation& self, const TimeLimit& timeout) {
+            self.wait(timeout.or_else(std::nullopt));
+          },
           nb::arg("timeout") = nb::none(),
           "Takes the next full round that was not taken, and waits for it.\n\n"
-          "timeout: seconds; None: no limit.\n"
+          "timeout: seconds or a timedelta; None: no limit.\n"
           "Errors: TimedOut, Canceled (removed, or the fabric is closed).")
       .def("poll", &PyFabricExpectation::poll,
            "Takes the next full round that was not taken. False if there is none.\n\n"

@@ -2611,11 +2611,11 @@ class FabricWork:
         fail, or has not ended.
         """
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | datetime.timedelta | None = None) -> None:
         """
         Waits until it has ended.
 
-        timeout: seconds; None: no limit but that of the post.
+        timeout: seconds or a timedelta; None: no limit but that of the post.
         Errors: that of the post; TimedOut (still in flight: the post goes on).
         """
 
@@ -2694,11 +2694,11 @@ class FabricExpectation:
     def rounds(self) -> int:
         """The number of full rounds."""
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | datetime.timedelta | None = None) -> None:
         """
         Takes the next full round that was not taken, and waits for it.
 
-        timeout: seconds; None: no limit.
+        timeout: seconds or a timedelta; None: no limit.
         Errors: TimedOut, Canceled (removed, or the fabric is closed).
         """
 
@@ -2942,8 +2942,8 @@ class Fabric:
     Writes to peers over all network cards at once, and counts what arrives.
 
     Register memory, give its descriptor (a few bytes) to a peer by any way, and the peer writes. No store,
-    no names, no agent. Peers over tcp are not authenticated, and bytes are not encrypted: give addresses
-    and descriptors to processes that you trust.
+    no names, no agent. Peers over tcp prove that they know the secret (option auth_token) if there is one.
+    Bytes are not encrypted.
     Posts (write, read, write_pages, read_pages, scatter, post_immediate) are checked before a byte leaves,
     and return a FabricWork. They take:
     immediate, scope: the peer counts it after the bytes of the post: Fabric.expect there.
@@ -2952,7 +2952,7 @@ class Fabric:
     scatter, one for each target.
     nic: the place in FabricGroup.nics of the card that carries it alone, once it is connected and as long
     as it lives.
-    timeout: seconds, then the post is canceled and ends with TimedOut; None: no limit.
+    timeout: seconds or a timedelta, then the post is canceled and ends with TimedOut; None: no limit.
     Errors of posts: InvalidArgument (outside of the memory: which range, page or index; lists that differ;
     memory that its owner did not make writable; memory of another fabric), NotFound (deregistered),
     WouldBlock (too many posts run: wait for some), Canceled (closed meanwhile).
@@ -2963,7 +2963,7 @@ class Fabric:
     Fork: in a forked child every method raises InvalidArgument.
     """
 
-    def __init__(self, devices: Sequence[int] = (), *, nics_per_group: int = 0, groups: Sequence[FabricGroupOptions] = (), spin: str = 'brief') -> None:
+    def __init__(self, devices: Sequence[int] = (), *, nics_per_group: int = 0, groups: Sequence[FabricGroupOptions] = (), spin: str = 'brief', options: _Mapping[str, str | bool | int | float] | None = None) -> None:
         """
         Opens the network cards and starts the workers.
 
@@ -2973,8 +2973,11 @@ class Fabric:
         groups: groups by hand, instead of devices.
         spin: of a worker that has nothing to do: "brief": polls for some microseconds, then sleeps;
         "always": polls, on a core for each group, for the shortest latency.
+        options: values of options by name, of those that agents have:
+        {"auth_token_file": "/run/secrets/headrace"}; they override the environment.
         Errors: InvalidArgument (a card twice, one near another GPU, no card, no such GPU, CPU or
-        address), NotFound (no card or interface of that name), Exhausted.
+        address; an unknown option; a required secret that is missing), NotFound (no card or interface
+        of that name), Exhausted.
         """
 
     @property
@@ -3068,29 +3071,29 @@ class Fabric:
         scope: of the immediates of `barrier`, and of posts that take it from FabricPeers.scope.
         """
 
-    def barrier(self, peers: FabricPeers, value: int, *, timeout: float | None = None) -> FabricWork:
+    def barrier(self, peers: FabricPeers, value: int, *, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Tells every member, and ends when every member has told this fabric with the same value.
 
         Each member calls it, with the others in its group. Nobody expects (group's scope, value).
-        timeout: seconds, then it ends with TimedOut; None: no limit.
+        timeout: seconds or a timedelta, then it ends with TimedOut; None: no limit.
         """
 
-    def write(self, source: FabricMemory, target: FabricDescriptor, length_bytes: int | None = None, *, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+    def write(self, source: FabricMemory, target: FabricDescriptor, length_bytes: int | None = None, *, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Writes a range of memory here to memory of a peer. Returns once posted.
 
         length_bytes: None: the source from source_offset on.
         """
 
-    def read(self, target: FabricMemory, source: FabricDescriptor, length_bytes: int | None = None, *, target_offset: int = 0, source_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+    def read(self, target: FabricMemory, source: FabricDescriptor, length_bytes: int | None = None, *, target_offset: int = 0, source_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Reads a range of a peer's memory into memory here. Returns once posted.
 
         length_bytes: None: the target from target_offset on.
         """
 
-    def write_pages(self, source: FabricMemory, target: FabricDescriptor, page_bytes: int, *, source_indices: object = None, target_indices: object = None, count: int | None = None, source_stride: int = 0, target_stride: int = 0, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+    def write_pages(self, source: FabricMemory, target: FabricDescriptor, page_bytes: int, *, source_indices: object = None, target_indices: object = None, count: int | None = None, source_stride: int = 0, target_stride: int = 0, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Writes pages of page_bytes bytes each, page i of the source to page i of the target.
 
@@ -3100,38 +3103,38 @@ class Fabric:
         count: None: that of the indices. source_stride, target_stride: bytes; 0: page_bytes.
         """
 
-    def read_pages(self, target: FabricMemory, source: FabricDescriptor, page_bytes: int, *, target_indices: object = None, source_indices: object = None, count: int | None = None, target_stride: int = 0, source_stride: int = 0, target_offset: int = 0, source_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+    def read_pages(self, target: FabricMemory, source: FabricDescriptor, page_bytes: int, *, target_indices: object = None, source_indices: object = None, count: int | None = None, target_stride: int = 0, source_stride: int = 0, target_offset: int = 0, source_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Reads pages of page_bytes bytes each, page i of the source to page i of the target.
 
         The arguments are those of `write_pages`.
         """
 
-    def scatter(self, source: FabricMemory, targets: Sequence[FabricTarget], *, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+    def scatter(self, source: FabricMemory, targets: Sequence[FabricTarget], *, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Writes from one memory to many. Each target's peer counts the immediate after its own bytes.
 
         targets: one FabricTarget or more.
         """
 
-    def post_immediate(self, peer: FabricPeer, immediate: int, *, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> FabricWork:
+    def post_immediate(self, peer: FabricPeer, immediate: int, *, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """An immediate alone, without bytes."""
 
-    def send(self, peer: FabricPeer, source: FabricMemory, length_bytes: int | None = None, *, source_offset: int = 0, timeout: float | None = None) -> FabricWork:
+    def send(self, peer: FabricPeer, source: FabricMemory, length_bytes: int | None = None, *, source_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Sends a message into the next receive of the peer. It waits until there is one, and is done when
         it lies there. Messages to one peer arrive in the order of their sends.
 
-        length_bytes: None: the source from source_offset on. timeout: seconds; None: no limit.
+        length_bytes: None: the source from source_offset on. timeout: seconds or a timedelta; None: no limit.
         Errors of its end: InvalidArgument (longer than the receive, which stays posted), TimedOut.
         """
 
-    def receive(self, target: FabricMemory, length_bytes: int | None = None, *, target_offset: int = 0, timeout: float | None = None) -> FabricWork:
+    def receive(self, target: FabricMemory, length_bytes: int | None = None, *, target_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Gives room for one message of any peer; FabricWork.length_bytes is then its length. Receives are
         used in the order of their posts.
 
-        length_bytes: None: the target from target_offset on. timeout: seconds; None: no limit.
+        length_bytes: None: the target from target_offset on. timeout: seconds or a timedelta; None: no limit.
         """
 
     def receive_all(self, count: int, length_bytes: int, callback: Callable[[bytes], object]) -> FabricReceiver:

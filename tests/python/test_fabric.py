@@ -6,6 +6,7 @@ import array
 import asyncio
 import concurrent.futures
 import ctypes
+import datetime
 import gc
 import pickle
 import select
@@ -76,7 +77,7 @@ def test_a_descriptor_is_short_bytes_and_made_from_them_alone(moves):
     assert (descriptor.length_bytes, descriptor.access) == (64 * KIB, "writable")
     assert str(descriptor).startswith("65536 writable bytes at tcp:127.0.0.1:")
     assert repr(descriptor) == f"<FabricDescriptor: {descriptor}>"
-    with open_fabric(["127.0.0.1"]) as one_card:
+    with open_fabric(["127.0.0.1", "this host"]) as one_card:
         assert len(bytes(one_card.register(fresh(8), "readable").descriptor)) < 100
     moves.here.write(moves.memory, descriptor).wait(SECONDS)
     assert moves.target.tobytes() == moves.source.tobytes()
@@ -497,7 +498,7 @@ def test_a_message_fills_the_next_receive_and_tells_its_length(moves):
 def test_a_message_that_is_too_long_or_finds_no_receive_ends_with_a_sentence(moves):
     peer = moves.here.connect(moves.there.address)
     room = moves.there.register(bytearray(100))
-    late = moves.here.send(peer, moves.memory, 50, timeout=0.02)
+    late = moves.here.send(peer, moves.memory, 50, timeout=datetime.timedelta(milliseconds=20))
     with pytest.raises(headrace.TimedOut):
         late.wait(SECONDS)
     received = moves.there.receive(room)
@@ -628,7 +629,7 @@ def test_peers_meet_in_a_barrier_and_join_and_leave(pair):
         group.leave(member)
     here.barrier(group, 4).wait(SECONDS)
     group.join(member)
-    alone = here.barrier(group, 5, timeout=0.02)
+    alone = here.barrier(group, 5, timeout=datetime.timedelta(milliseconds=20))
     with pytest.raises(headrace.TimedOut, match="barrier 5 of 1 peers"):
         alone.wait(SECONDS)
     here.forget(member)
@@ -766,6 +767,23 @@ def test_groups_that_cannot_be_opened_are_refused():
         headrace.Fabric([0], groups=[hand("lo")])
     with pytest.raises(headrace.InvalidArgument, match='spin is "never": give one of "brief", "always"'):
         headrace.Fabric(groups=[hand("lo")], spin="never")
+
+
+def test_fabrics_with_the_same_secret_meet_and_others_hear_why_not(tmp_path):
+    file = tmp_path / "secret"
+    file.write_text("one\n")
+    group = [headrace.FabricGroupOptions(["127.0.0.1"])]
+    with (
+        headrace.Fabric(groups=group, options={"auth_token_file": str(file)}) as here,
+        headrace.Fabric(groups=group, options={"auth_token": "one"}) as there,
+        headrace.Fabric(groups=group, options={"auth_token": "two"}) as stranger,
+    ):
+        here.post_immediate(here.connect(there.address), 1).wait(datetime.timedelta(seconds=SECONDS))
+        there.expect(1, 1).wait(datetime.timedelta(seconds=SECONDS))
+        with pytest.raises(headrace.PeerLost, match="different shared tokens"):
+            stranger.post_immediate(stranger.connect(there.address), 1).wait(SECONDS)
+    with pytest.raises(headrace.InvalidArgument, match="auth_token"):
+        headrace.Fabric(groups=group, options={"auth_tokens": "one"})
 
 
 def test_what_belongs_to_its_process_refuses_to_be_pickled_with_advice(moves):
