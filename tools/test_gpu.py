@@ -781,8 +781,8 @@ def fused(sitting: Sitting) -> bool:
 
 
 def torch_operators(sitting: Sitting) -> bool:
-    """torch.ops.headrace on tensors of GPUs, and torch's symmetric tensors: a part of the step `comm`."""
-    more = ["-k", "operators_of_torch or symmetric", *sitting.options.pytest]
+    """torch.ops.headrace on tensors of GPUs, a part of the step `comm`."""
+    more = ["-k", "operators_of_torch", *sitting.options.pytest]
     return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_torch_operators")
 
 
@@ -790,6 +790,12 @@ def fabric(sitting: Sitting) -> bool:
     """Fabrics with kernels of one GPU, in 1 to 8 processes; pplx-garden's cumem on a GPU."""
     right = pytest(sitting, ANY_LABEL, "-s", *sitting.options.pytest, file="test_gpu_fabric.py")
     return pytest(sitting, "gpu1", file="test_compat_pplx_cumem.py") and right
+
+
+def torch_further(sitting: Sitting) -> bool:
+    """torch's symmetric tensors, and messages of a rank to itself: a part of the step `comm`."""
+    more = ["-k", "further_checks", *sitting.options.pytest]
+    return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_torch_further")
 
 
 def courier(sitting: Sitting) -> bool:
@@ -1382,7 +1388,7 @@ def collectives_long(sitting: Sitting) -> bool:
 
 def moe(sitting: Sitting) -> bool:
     """The kernels of MoE, of ranks that share a GPU: random shapes beside the CPU reference, replays whose
-    routing changes, compute-sanitizer, and times in turn with bare kernels. Each part has an end of its own."""
+    routing changes, compute-sanitizer, and times in turn with bare kernels. Each part has its own end."""
     program = str(sitting.carried / "bench" / "bench_gpu_moe")
     right = sitting.run([program, "check", "--seconds", "50"], tail=12)
     right = sitting.run([program, "soak", "--seconds", "100"], tail=4) and right
@@ -1432,13 +1438,11 @@ STEPS: dict[str, Step] = {
     "exchange": Step(exchange, 240, 26),
     "collectives_long": Step(collectives_long, 420, 200),
     "comm": Step(comm, 400, 190),
-<<<<<<< HEAD
     "device_windows": Step(device_windows, 120, 60),
     "fused": Step(fused, 120, 60),
     "torch_operators": Step(torch_operators, 120, 60),
-=======
+    "torch_further": Step(torch_further, 120, 60),
     "moe": Step(moe, 440, 290),
->>>>>>> 7aee763e (Kernels of MoE: dispatch and combine between ranks that share windows)
     "courier": Step(courier, 150, 90),
     "fabric": Step(fabric, 420, 150),
     "runner": Step(runner, 340, 210),

@@ -5,8 +5,8 @@ check, and ends with code 1 at the first difference.
 
     gpu_torch_rank.py GPU RANK SIZE FILE MESSAGES [CHECK]
 
-MESSAGES: 1, if ranks may send to one another. CHECK: one of them, "operators" (those of
-torch.ops.headrace) or "symmetric"; none: all but these.
+MESSAGES: 1, if ranks may send to one another. CHECK: one of them, or "operators": those of
+torch.ops.headrace; none: all but these, check_symmetric and check_to_itself.
 """
 
 import importlib.util
@@ -178,6 +178,29 @@ def check_messages(r):
     elif r.rank == 1:
         dist.recv(other, 0)
         r.same(other, torch.full((500_001,), 1.0), "a message")
+
+
+def check_to_itself(r):
+    """Beside messages to others, where there are such, and on two streams."""
+    mine, got = torch.full((1001,), r.rank + 1.0, device=r.device), torch.zeros(2, 1001, device=r.device)
+    pairs = [dist.P2POp(dist.irecv, got[0], r.rank), dist.P2POp(dist.isend, mine, r.rank)]
+    if r.messages:
+        after, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
+        pairs += [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, got[1], before)]
+    for work in dist.batch_isend_irecv(pairs):
+        work.wait()
+    mine *= 2
+    r.same(got[0], torch.full((1001,), r.rank + 1.0), "a message to itself")
+    if r.messages:
+        r.same(got[1], torch.full((1001,), before + 1.0), "a message beside it")
+    with torch.cuda.stream(torch.cuda.Stream(r.device)):
+        for _ in range(100):
+            mine += 1
+        sent = dist.isend(mine, r.rank)
+    with torch.cuda.stream(torch.cuda.Stream(r.device)):
+        dist.irecv(got[0], r.rank).wait()
+        r.same(got[0], torch.full((1001,), 2 * r.rank + 102.0), "a message from another stream")
+    sent.wait()
 
 
 def check_coalesced(r):
@@ -393,7 +416,7 @@ CHECKS = [
     check_registered,
     check_training,
 ]
-SYMMETRIC = [check_symmetric]
+BY_NAME = [check_symmetric, check_to_itself]
 OPERATORS = [
     check_operators,
     check_operators_of_messages,
@@ -410,8 +433,8 @@ def main(gpu, rank, size, file, messages, only=None):
     dist.init_process_group(
         "headrace", store=store, rank=int(rank), world_size=int(size), timeout=timedelta(seconds=60)
     )
-    by_name = {check.__name__: [check] for check in [*CHECKS, *OPERATORS, *SYMMETRIC]}
-    parts = {None: CHECKS, "operators": OPERATORS, "symmetric": SYMMETRIC}
+    by_name = {check.__name__: [check] for check in [*CHECKS, *OPERATORS, *BY_NAME]}
+    parts = {None: CHECKS, "operators": OPERATORS}
     for check in {**parts, **by_name}[only]:
         check(Rank(device, int(messages)))
         torch.cuda.synchronize()

@@ -133,19 +133,12 @@ def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
     )
 
 
+@pytest.mark.parametrize("check", ["check_to_itself", "check_symmetric"])
 @pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
-def test_torchs_symmetric_tensors_meet_in_a_group(gpus, messages, tmp_path, monkeypatch):
+def test_a_torch_group_passes_further_checks(gpus, messages, check, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")  # for ranks of one GPU
     run_ranks(
-        [
-            TORCH_PROGRAM,
-            str(gpu),
-            str(rank),
-            str(len(gpus)),
-            str(tmp_path / "store"),
-            str(messages),
-            "symmetric",
-        ]
+        [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store"), str(messages), check]
         for rank, gpu in enumerate(gpus)
     )
 

@@ -25,6 +25,7 @@ from .profiling import is_enabled as is_profiled
 from .reductions import reduction_of
 from .sparse import all_reduce_sparse
 from .tensors import Staged, as_input, as_output, as_outputs, only, split_elements
+from .to_itself import SelfWork, ToItself
 from .work import GroupWork
 
 # An operation of the communicator, and what it takes before async_op.
@@ -74,6 +75,7 @@ class Operations:
         self._number = 0  # of operations
         self._barriers = 0  # monitored ones
         self._coalesced: list[GroupWork] | None = None
+        self._to_itself = ToItself(comm.get_rank())
         self._done = GroupWork((), [])
 
     @property
@@ -337,6 +339,8 @@ class Operations:
 
     def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work:
         memory = as_input(only(tensors))
+        if memory.is_cuda and dst == self._comm.get_rank():
+            return self._work_of("send", [self._to_itself.send(memory)], tensors)
         work = self._call(lambda: self._on(memory).send(memory, dst, True, tag=tag))
         return self._work_of("send", [work], tensors)
 
@@ -352,6 +356,8 @@ class Operations:
     def _receive(self, name: str, tensors: list[Tensor], src: int, tag: int) -> Work:
         staged: list[Staged] = []
         memory = as_output(only(tensors), staged)
+        if memory.is_cuda and src == self._comm.get_rank():
+            return self._work_of(name, [self._to_itself.recv(memory)], tensors, staged)
         work = self._call(lambda: self._on(memory).recv(memory, src, True, tag=tag))
         return self._work_of(name, [work], tensors, staged)
 
@@ -399,7 +405,7 @@ class Operations:
     def _work_of(
         self,
         name: str,
-        works: Sequence[headrace.Work],
+        works: Sequence[headrace.Work | SelfWork],
         result: list[Any],
         staged: Sequence[Staged] = (),
     ) -> Work:

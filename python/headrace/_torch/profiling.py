@@ -16,6 +16,7 @@ from torch.autograd.profiler import record_function
 import headrace
 
 from .tensors import Staged
+from .to_itself import SelfWork
 from .work import NO_TIMEOUT, GroupWork
 
 __all__ = ["ProfiledWork", "is_enabled"]
@@ -29,7 +30,7 @@ class ProfiledWork(GroupWork):
     def __init__(
         self,
         name: str,
-        works: Sequence[headrace.Work],
+        works: Sequence[headrace.Work | SelfWork],
         result: list[Any],
         staged: Sequence[Staged],
         number: int,

@@ -17,6 +17,7 @@ import headrace
 
 from .errors import as_torch_error
 from .tensors import Staged
+from .to_itself import SelfWork
 
 NO_TIMEOUT = timedelta(0)
 
@@ -36,7 +37,7 @@ class GroupWork(Work):
 
     def __init__(
         self,
-        works: Sequence[headrace.Work],
+        works: Sequence[headrace.Work | SelfWork],
         result: list[Any],
         staged: Sequence[Staged] = (),
         number: int = 0,
