@@ -390,6 +390,7 @@ def check_triton(r):
         torch.cuda.synchronize()
         window.tensor_deregister()
     tile, found = torch.zeros(128, dtype=torch.int32, device=r.device), torch.zeros_like(found)
+    torch.cuda.synchronize()
     window = r.comm.new_window(tile)
     triton_kernels.store_to_peer[(1,)](window.get_device_window(), 100, found, 128, extern_libs=libraries)
     r.same(found, torch.zeros(32, dtype=torch.int32), "what was stored in the memory of the next rank")
