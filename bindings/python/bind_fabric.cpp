@@ -197,6 +197,7 @@ void bind_fabric(nb::module_& module) {
   bind_fabric_values(module);
   bind_fabric_peers(module);
   bind_fabric_receiver(module);
+  bind_fabric_words(module);
   nb::class_<PyFabric> fabric(module, "Fabric", nb::type_slots(fabric_slots), nb::is_weak_referenceable(),
                               fabric_doc);
   bind_fabric_life(fabric);
@@ -207,6 +208,7 @@ void bind_fabric(nb::module_& module) {
   bind_fabric_posts(fabric);
   bind_fabric_messages(fabric);
   bind_fabric_expect(fabric);
+  bind_fabric_kernels(fabric);
   bind_fabric_callbacks(fabric);
 }
 

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,16 @@ void bind_fabric_posts(nb::class_<PyFabric>& fabric);
 void bind_fabric_peer_calls(nb::class_<PyFabric>& fabric);
 void bind_fabric_messages(nb::class_<PyFabric>& fabric);
 void bind_fabric_expect(nb::class_<PyFabric>& fabric);
+void bind_fabric_words(nb::module_& module);  ///< flags, watched words, queues of commands
+void bind_fabric_kernels(nb::class_<PyFabric>& fabric);
+
+/// Memory that a call was given, and the object that keeps it in place.
+struct GivenFabricMemory {
+  MemoryRange range;
+  std::shared_ptr<const void> keeper;
+};
+/// Raises invalid_argument for what has no memory, or gaps.
+GivenFabricMemory given_fabric_memory(nb::handle object);
 
 /// The values of an enum by their names in Python.
 template <class Enum, std::size_t Count>

@@ -126,13 +126,9 @@ void bind_memory_handle(nb::module_& module) {
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
 }
 
-/// Memory that `register` was given, and the object that keeps it in place.
-struct Given {
-  MemoryRange range;
-  std::shared_ptr<const void> keeper;
-};
+}  // namespace
 
-Given given_memory(nb::handle object) {
+GivenFabricMemory given_fabric_memory(nb::handle object) {
   if (nb::isinstance<MemoryRange>(object)) return {nb::cast<MemoryRange>(object), nullptr};
   if (PyTuple_Check(object.ptr()) != 0 && PyTuple_Size(object.ptr()) == 2) {
     MemoryRange range;
@@ -162,11 +158,13 @@ Given given_memory(nb::handle object) {
   return {range, std::move(view)};
 }
 
+namespace {
+
 PyFabricMemory register_fabric_memory(PyFabric& self, nb::handle object, const std::string& access,
                                       const std::optional<std::size_t>& group) {
   const FabricAccess wanted = to_enum(access, "the access", access_names);
   static_cast<void>(self.fabric());  // a child is told so first
-  Given given = given_memory(object);
+  GivenFabricMemory given = given_fabric_memory(object);
   return self.register_memory(given.range, std::move(given.keeper), wanted, group);
 }
 

@@ -3,9 +3,9 @@
 #include <headrace/fabric.hpp>
 
 #include "bindings/python/bind_fabric.hpp"
+#include "bindings/python/fabric_post.hpp"
 #include "bindings/python/page_input.hpp"
 #include "bindings/python/text.hpp"
-#include "bindings/python/time_limit.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
@@ -16,68 +16,23 @@
 namespace headrace::python {
 namespace {
 
-constexpr EnumNames<FabricCountBy, 3> count_names{
-    {{"request", FabricCountBy::request}, {"page", FabricCountBy::page}, {"shard", FabricCountBy::shard}}};
-constexpr EnumNames<FabricSpread, 4> spread_names{{{"free", FabricSpread::free},
-                                                   {"in_turn", FabricSpread::in_turn},
-                                                   {"pinned", FabricSpread::pinned},
-                                                   {"by_peer", FabricSpread::by_peer}}};
-
-/// The arguments that all posts have.
-struct PostArguments {
-  nb::handle immediate, scope;
-  const std::string& count_by;
-  const std::string& spread;
-  const std::optional<std::uint32_t>& nic;
-  const TimeLimit& timeout;
-
-  [[nodiscard]] FabricPost read() const {
-    FabricPost post;
-    if (!immediate.is_none())
-      post.immediate = Immediate{to_u32(immediate, "the immediate"), to_u32(scope, "the scope")};
-    post.count_by = to_enum(count_by, "count_by", count_names);
-    post.spread = to_enum(spread, "spread", spread_names);
-    if (nic) {
-      if (post.spread != FabricSpread::free && post.spread != FabricSpread::pinned)
-        raise_invalid("a post with `nic` is pinned to it: leave `spread` out");
-      post.spread = FabricSpread::pinned;
-      post.nic = *nic;
-    } else if (post.spread == FabricSpread::pinned) {
-      raise_invalid("a pinned post needs `nic`: its place in FabricGroup.nics");
-    }
-    post.timeout = timeout.or_else(std::nullopt);
-    return post;
-  }
-};
-
-constexpr const char* post_signature =
-    "immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int "
-    "| None = None, timeout: float | datetime.timedelta | None = None";
-
-/// Adds a post: its own arguments, then those that all have. `call(fabric, own..., PostArguments)`.
+/// Adds a post: its own arguments, then those that all have. `call(fabric, own..., FabricPostInput)`.
 template <class... Own, class Call, class... Arguments>
 void def_post(nb::class_<PyFabric>& fabric, const char* name, const char* own_signature, const char* doc,
               Call call, const Arguments&... arguments) {
-  const std::string signature =
-      std::string("def ") + name + "(self, " + own_signature + ", " + post_signature + ") -> FabricWork";
+  const std::string signature = std::string("def ") + name + "(self, " + own_signature + ", " +
+                                fabric_post_signature + ") -> FabricWork";
   fabric.def(
       name,
       [call](const PyFabric& self, Own... own, nb::handle immediate, nb::handle scope,
              const std::string& count_by, const std::string& spread, const std::optional<std::uint32_t>& nic,
              const TimeLimit& timeout) {
         return PyFabricWork(
-            call(self, own..., PostArguments{immediate, scope, count_by, spread, nic, timeout}));
+            call(self, own..., FabricPostInput{immediate, scope, count_by, spread, nic, timeout}));
       },
       arguments..., nb::arg("immediate") = nb::none(), nb::arg("scope") = 0, nb::arg("count_by") = "request",
       nb::arg("spread") = "free", nb::arg("nic") = nb::none(), nb::arg("timeout") = nb::none(),
       nb::sig(signature.c_str()), doc);
-}
-
-const FabricDescriptor& given(const FabricDescriptor* descriptor) {
-  if (descriptor != nullptr) return *descriptor;
-  raise_invalid(
-      "the descriptor is None: local memory has none. Its owner has to register it as \"writable\" for peers "
-      "that write, or as \"readable\"");
 }
 
 // ------------------------------------------------------------------ one range
@@ -103,9 +58,9 @@ PostRange to_range(const PyFabricMemory& here, nb::handle here_offset, nb::handl
 
 FabricWork post_write(const PyFabric& self, const PyFabricMemory& source, const FabricDescriptor* target,
                       nb::handle length, nb::handle source_offset, nb::handle target_offset,
-                      const PostArguments& arguments) {
+                      const FabricPostInput& arguments) {
   const FabricPost post = arguments.read();
-  const FabricDescriptor& to = given(target);
+  const FabricDescriptor& to = given_descriptor(target);
   const PostRange range = to_range(source, source_offset, target_offset, length, true);
   return self.ask([&](headrace::Fabric& f) {
     return f.write(source.memory, range.here_offset, to, range.there_offset, range.bytes, post);
@@ -114,9 +69,9 @@ FabricWork post_write(const PyFabric& self, const PyFabricMemory& source, const 
 
 FabricWork post_read(const PyFabric& self, const PyFabricMemory& target, const FabricDescriptor* source,
                      nb::handle length, nb::handle target_offset, nb::handle source_offset,
-                     const PostArguments& arguments) {
+                     const FabricPostInput& arguments) {
   const FabricPost post = arguments.read();
-  const FabricDescriptor& from = given(source);
+  const FabricDescriptor& from = given_descriptor(source);
   const PostRange range = to_range(target, target_offset, source_offset, length, false);
   return self.ask([&](headrace::Fabric& f) {
     return f.read(target.memory, range.here_offset, from, range.there_offset, range.bytes, post);
@@ -160,9 +115,9 @@ FabricWork post_write_pages(const PyFabric& self, const PyFabricMemory& source,
                             const FabricDescriptor* target, nb::handle page_bytes, nb::handle source_indices,
                             nb::handle target_indices, nb::handle count, nb::handle source_stride,
                             nb::handle target_stride, nb::handle source_offset, nb::handle target_offset,
-                            const PostArguments& arguments) {
+                            const FabricPostInput& arguments) {
   const FabricPost post = arguments.read();
-  const FabricDescriptor& descriptor = given(target);
+  const FabricDescriptor& descriptor = given_descriptor(target);
   const std::uint64_t bytes = to_u64(page_bytes, "page_bytes", no_page);
   const PageSide from(source_indices, source_stride, source_offset, "source");
   const PageSide to(target_indices, target_stride, target_offset, "target");
@@ -176,9 +131,9 @@ FabricWork post_read_pages(const PyFabric& self, const PyFabricMemory& target, c
                            nb::handle page_bytes, nb::handle target_indices, nb::handle source_indices,
                            nb::handle count, nb::handle target_stride, nb::handle source_stride,
                            nb::handle target_offset, nb::handle source_offset,
-                           const PostArguments& arguments) {
+                           const FabricPostInput& arguments) {
   const FabricPost post = arguments.read();
-  const FabricDescriptor& descriptor = given(source);
+  const FabricDescriptor& descriptor = given_descriptor(source);
   const std::uint64_t bytes = to_u64(page_bytes, "page_bytes", no_page);
   const PageSide from(source_indices, source_stride, source_offset, "source");
   const PageSide to(target_indices, target_stride, target_offset, "target");
@@ -191,7 +146,7 @@ FabricWork post_read_pages(const PyFabric& self, const PyFabricMemory& target, c
 // ------------------------------------------------------------------ other posts
 
 FabricWork post_scatter(const PyFabric& self, const PyFabricMemory& source,
-                        const std::vector<FabricTarget>& targets, const PostArguments& arguments) {
+                        const std::vector<FabricTarget>& targets, const FabricPostInput& arguments) {
   const FabricPost post = arguments.read();
   return self.ask([&](headrace::Fabric& f) { return f.scatter(source.memory, targets, post); });
 }
@@ -260,7 +215,7 @@ void bind_fabric_posts(nb::class_<PyFabric>& fabric) {
          const std::string& count_by, const std::string& spread, const std::optional<std::uint32_t>& nic,
          const TimeLimit& timeout) {
         const Immediate told{to_u32(immediate, "the immediate"), to_u32(scope, "the scope")};
-        const FabricPost post = PostArguments{nb::none(), scope, count_by, spread, nic, timeout}.read();
+        const FabricPost post = FabricPostInput{nb::none(), scope, count_by, spread, nic, timeout}.read();
         return PyFabricWork(
             self.ask([&](headrace::Fabric& f) { return f.post_immediate(peer, told, post); }));
       },

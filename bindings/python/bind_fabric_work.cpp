@@ -6,6 +6,7 @@
 #include "bindings/python/bind_agent.hpp"
 #include "bindings/python/bind_fabric.hpp"
 #include "bindings/python/fabric_expectation.hpp"
+#include "bindings/python/fabric_words.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/time_limit.hpp"
 
@@ -201,6 +202,17 @@ void bind_expectation(nb::module_& module) {
       .def(
           "word", [](const PyFabricExpectation& self) { return PyFabricWord{self.get()}; },
           "The number of full rounds as a word in memory that threads poll: a FabricWord.")
+      .def(
+          "flag", &flag_of, nb::kw_only(), nb::arg("device") = nb::none(), nb::arg("memory") = nb::none(),
+          nb::sig("def flag(self, *, device: int | None = None, memory: object = None) -> FabricFlag"),
+          "A word that grows with the rounds, for kernels and streams of GPUs: a FabricFlag.\n\n"
+          "device: the ordinal of a GPU: pinned host memory that all GPUs of the process see; None: host\n"
+          "memory for threads.\n"
+          "memory: 8 bytes or more of a GPU's memory, aligned to 8 (a tensor by DLPack, a MemoryRange): the\n"
+          "flag is in its first 8 bytes.\n"
+          "Errors: NotSupported (no GPU driver), InvalidArgument (no such GPU, the expectation was "
+          "removed),\n"
+          "NotFound (no memory of the GPU there), Exhausted.")
       .def("remove", &PyFabricExpectation::remove,
            "Ends it. Returns the arrivals of the round that is not full. Later arrivals are unexpected "
            "ones.\n\n"

@@ -228,7 +228,7 @@ class Fabric {
                                           const FabricPost& post = {});
 
   /// A queue through which kernels post writes of this list, all from memory of one group.
-  ///   errors  as posts, of which write; invalid_argument (an empty list, 0 places or more than 4096, no such
+  ///   errors  as posts, of which write; invalid_argument (an empty list, 0 slots or more than 4096, no such
   ///           GPU), not_supported (no GPU driver), exhausted
   [[nodiscard]] HEADRACE_API Result<FabricCommandQueue> command_queue(
       std::span<const FabricQueueWrite> writes, const FabricQueueOptions& options = {});
@@ -261,7 +261,7 @@ class Fabric {
   /// have come before, too. {}: they are kept for a later `expect`, up to 16384 different ones.
   HEADRACE_API void on_unexpected(std::function<void(Immediate, std::uint64_t)> arrived);
   /// A word that kernels of this GPU change; nullopt: threads. The worker of its group, or the first one,
-  /// looks at it: at once while it works, and after an idle time t within t/16, at most a millisecond.
+  /// polls it: in each turn while it works, and after an idle time t within t/16, at most a millisecond.
   /// `changed(before, now)` is called on the callback thread until it returns false; values between two calls
   /// are not told. What was written before a value can be read by the function, and by work that it begins.
   ///   errors  exhausted (4096 words of a group are watched), not_supported (no GPU driver), invalid_argument

@@ -35,13 +35,13 @@ struct FabricQueueOptions {
   std::optional<int> device = {};  ///< whose kernels post; nullopt: threads
   /// Commands that have not ended. Then kernels wait: 1 to 4096.
   std::uint32_t capacity = 1024;
-  /// Of a kernel that waits for a place or an end; nullopt: none.
+  /// Of a kernel that waits for a slot or an end; nullopt: none.
   Timeout timeout = std::chrono::seconds(10);
 };
 
 /// What the first kernel that was late has left.
 struct FabricQueueStatus {
-  bool full = false;          ///< it had no place for a command; false: it waited for the end of one
+  bool full = false;          ///< it had no slot for a command; false: it waited for the end of one
   std::uint64_t command = 0;  ///< its number
   std::uint64_t ended = 0;    ///< commands that had ended
 };
@@ -65,7 +65,7 @@ class FabricCommandQueue {
   [[nodiscard]] HEADRACE_API std::uint64_t failed() const;
   /// nullopt: no kernel was late.
   [[nodiscard]] HEADRACE_API std::optional<FabricQueueStatus> status() const;
-  /// Commands that were posted are carried; kernels that wait for a place, or for an end, leave. So does the
+  /// Commands that were posted are carried; kernels that wait for a slot, or for an end, leave. So does the
   /// close of the fabric, which cancels them.
   HEADRACE_API void close() const;
   [[nodiscard]] explicit operator bool() const noexcept { return queue_ != nullptr; }

@@ -8,7 +8,7 @@
 namespace headrace::fabric {
 namespace {
 
-constexpr std::size_t most_a_look = 64;  // then the worker looks at its NICs
+constexpr std::size_t most_a_poll = 64;  // then the worker polls its NICs
 
 }  // namespace
 
@@ -76,10 +76,10 @@ HeldQueue::~HeldQueue() {
 
 // ------------------------------------------------------------------ of the worker
 
-bool CommandQueue::look(Carrier& carrier) {
-  for (std::size_t taken = 0; taken < most_a_look; ++taken) {
+bool CommandQueue::poll(Carrier& carrier) {
+  for (std::size_t taken = 0; taken < most_a_poll; ++taken) {
     const auto command = next();
-    // Commands that find too many posts of the group wait in the ring, and kernels for places there.
+    // Commands that find too many posts of the group wait in the ring, and kernels for slots there.
     if (!command || !setup.worker->take_room()) return taken > 0;
     ++taken_;
     carry(*command, carrier);

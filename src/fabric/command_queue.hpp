@@ -9,8 +9,8 @@
 #include "base/fork_guard.hpp"
 #include "fabric/callbacks.hpp"
 #include "fabric/host_block.hpp"
-#include "fabric/looked_at.hpp"
 #include "fabric/part.hpp"
+#include "fabric/polled_memory.hpp"
 #include "gpu/device_memory.hpp"
 
 #include <atomic>
@@ -36,8 +36,8 @@ class QueueMemory {
   [[nodiscard]] std::uint64_t handle() const;
   [[nodiscard]] headrace_fabric_told_v1& told() const { return at<headrace_fabric_told_v1>(0); }
   [[nodiscard]] headrace_fabric_status_v1& status() const { return at<headrace_fabric_status_v1>(status_at); }
-  [[nodiscard]] headrace_fabric_command_v1& command(std::size_t place) const {
-    return at<headrace_fabric_command_v1>(commands_at + place * sizeof(headrace_fabric_command_v1));
+  [[nodiscard]] headrace_fabric_command_v1& command(std::size_t slot) const {
+    return at<headrace_fabric_command_v1>(commands_at + slot * sizeof(headrace_fabric_command_v1));
   }
 
  private:
@@ -55,7 +55,7 @@ class QueueMemory {
 };
 
 /// Its worker's but for what is said to be for any thread.
-class CommandQueue final : public LookedAt, public std::enable_shared_from_this<CommandQueue> {
+class CommandQueue final : public PolledMemory, public std::enable_shared_from_this<CommandQueue> {
  public:
   struct Write {
     Part::Setup part;  ///< of all its units
@@ -77,7 +77,7 @@ class CommandQueue final : public LookedAt, public std::enable_shared_from_this<
       : setup(std::move(given)), memory_(std::move(memory)), over_(setup.capacity) {}
   ~CommandQueue() override;
 
-  bool look(Carrier& carrier) override;
+  bool poll(Carrier& carrier) override;
   void begin_close() override;
   [[nodiscard]] bool is_over() const override;
 
@@ -108,7 +108,7 @@ class CommandQueue final : public LookedAt, public std::enable_shared_from_this<
   std::atomic<bool> closed_ = false;
   bool stopped_ = false;  // the worker closes
   std::uint64_t taken_ = 0, ended_ = 0, failed_ = 0;
-  std::vector<bool> over_;  // by place in the ring: it has ended, and one before it has not
+  std::vector<bool> over_;  // by slot of the ring: it has ended, and one before it has not
 };
 
 /// What all handles of a queue share.

@@ -313,7 +313,7 @@ Result<std::shared_ptr<Watchers>> Core::watchers_of(std::optional<int> device) {
     gpu = std::move(opened);
   }
   HEADRACE_TRY(made, Watchers::make(gpu, callbacks_, fork_));
-  if (!workers_[group]->look_at(made))
+  if (!workers_[group]->poll_memory(made))
     return make_error(Code::invalid_argument, "the fabric is closed: open another");
   kept = made;
   return made;

@@ -34,7 +34,7 @@ Result<FabricCommandQueue> Core::command_queue(std::span<const FabricQueueWrite>
   HEADRACE_TRY_VOID(usable());
   if (writes.empty()) return make_error(Code::invalid_argument, "a queue has a list of at least one write");
   if (options.capacity == 0 || options.capacity > most_commands)
-    return make_error(Code::invalid_argument, "a queue has 1 to {} places, not {}", most_commands,
+    return make_error(Code::invalid_argument, "a queue has 1 to {} slots, not {}", most_commands,
                       options.capacity);
   CommandQueue::Setup setup;
   for (std::size_t i = 0; i < writes.size(); ++i) {
@@ -64,7 +64,7 @@ Result<FabricCommandQueue> Core::command_queue(std::span<const FabricQueueWrite>
   setup.clock = clock_;
   setup.fork = fork_;
   auto made = std::make_shared<CommandQueue>(std::move(setup), std::move(memory));
-  if (!made->setup.worker->look_at(made))
+  if (!made->setup.worker->poll_memory(made))
     return make_error(Code::invalid_argument, "the fabric is closed: open another");
   return FabricCommandQueue(std::make_shared<const HeldQueue>(std::move(made)));
 }

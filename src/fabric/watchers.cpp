@@ -103,7 +103,7 @@ void Watchers::let_go(std::size_t number) {
 }
 
 /// Most words are as they were: one load and one comparison each.
-bool Watchers::look() {
+bool Watchers::poll() {
   bool any = false;
   const std::lock_guard lock(mutex_);
   for (std::size_t number = 0; number < slots_.size(); ++number) {

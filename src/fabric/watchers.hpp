@@ -5,7 +5,7 @@
 #include "base/fork_guard.hpp"
 #include "fabric/callbacks.hpp"
 #include "fabric/host_block.hpp"
-#include "fabric/looked_at.hpp"
+#include "fabric/polled_memory.hpp"
 
 #include <array>
 #include <atomic>
@@ -50,7 +50,7 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
 
 /// The words of one worker in one block of memory. A word is one watcher's until its function has declined,
 /// or it was stopped, and its handles have gone.
-class Watchers final : public LookedAt, public std::enable_shared_from_this<Watchers> {
+class Watchers final : public PolledMemory, public std::enable_shared_from_this<Watchers> {
  public:
   static constexpr std::size_t most = 4096;
 
@@ -65,8 +65,8 @@ class Watchers final : public LookedAt, public std::enable_shared_from_this<Watc
   Result<std::shared_ptr<const HeldWatcher>> add(Changed changed);
 
   // Of the worker.
-  bool look(Carrier& /*carrier*/) override { return look(); }
-  bool look();
+  bool poll(Carrier& /*carrier*/) override { return poll(); }
+  bool poll();
   void begin_close() override;
   [[nodiscard]] bool is_over() const override { return closed_; }
 

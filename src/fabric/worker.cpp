@@ -15,9 +15,9 @@ namespace {
 constexpr std::uint32_t most_posts = 16384;
 constexpr std::uint64_t spin_ns = 20'000;
 constexpr std::uint64_t poll_without_descriptor_ns = 200'000;
-// A GPU wakes nobody. A sleeping worker that looks after a sixteenth of the time since its last work is late
-// by a sixteenth; an idle one looks a thousand times a second, which is well below a hundredth of a core.
-constexpr std::uint64_t look_least_ns = 20'000, look_most_ns = 1'000'000, part_of_idle = 16;
+// A GPU wakes nobody. A worker that polls again after a sixteenth of the time since its last work is late by
+// a sixteenth; an idle one polls a thousand times a second, which is well below a hundredth of a core.
+constexpr std::uint64_t poll_least_ns = 20'000, poll_most_ns = 1'000'000, part_of_idle = 16;
 constexpr std::uint64_t close_within_ns = 1'000'000'000;
 constexpr std::uint64_t bell_key = 0;
 
@@ -101,8 +101,8 @@ bool Worker::run(const Task& task) {
   return false;
 }
 
-bool Worker::look_at(std::shared_ptr<LookedAt> memory) {
-  return push([this, memory = std::move(memory)](Carrier&) { looked_at_.push_back(memory); });
+bool Worker::poll_memory(std::shared_ptr<PolledMemory> memory) {
+  return push([this, memory = std::move(memory)](Carrier&) { polled_memories_.push_back(memory); });
 }
 
 bool Worker::take_room() {
@@ -152,14 +152,14 @@ void Worker::loop() {
   while (!may_end()) {
     const bool tasks = take_tasks();
     const bool events = carrier_->poll() > 0;
-    const bool words = look();
+    const bool words = poll_memories();
     const std::uint64_t now = now_ns();
     if (tasks || events || words) busy_ns_ = now;
     if (setup_.spin == FabricSpin::always || now - busy_ns_ < spin_ns) continue;
     sleep();
   }
   carrier_->close();
-  looked_at_.clear();
+  polled_memories_.clear();
   const std::lock_guard lock(mutex_);
   ended_ = true;
   ended_changed_.notify_all();
@@ -178,10 +178,10 @@ bool Worker::take_tasks() {
   return !tasks.empty();
 }
 
-bool Worker::look() {
+bool Worker::poll_memories() {
   bool any = false;
-  for (const auto& memory : looked_at_) any = memory->look(*carrier_) || any;
-  std::erase_if(looked_at_, [](const auto& memory) { return memory->is_over(); });
+  for (const auto& memory : polled_memories_) any = memory->poll(*carrier_) || any;
+  std::erase_if(polled_memories_, [](const auto& memory) { return memory->is_over(); });
   return any;
 }
 
@@ -194,7 +194,7 @@ bool Worker::may_end() {
   const std::uint64_t now = now_ns();
   if (close_by_ns_ == 0) {
     close_by_ns_ = now + close_within_ns;
-    for (const auto& memory : looked_at_) memory->begin_close();
+    for (const auto& memory : polled_memories_) memory->begin_close();
     carrier_->begin_close();
   }
   return carrier_->is_quiet() || now >= close_by_ns_;
@@ -204,8 +204,8 @@ Deadline Worker::sleep_until() const {
   const std::uint64_t now = now_ns();
   if (polls_) return Deadline::at_ns(now + poll_without_descriptor_ns);
   std::uint64_t next = carrier_->next_look_ns();
-  if (!looked_at_.empty())
-    next = std::min(next, now + std::clamp((now - busy_ns_) / part_of_idle, look_least_ns, look_most_ns));
+  if (!polled_memories_.empty())
+    next = std::min(next, now + std::clamp((now - busy_ns_) / part_of_idle, poll_least_ns, poll_most_ns));
   if (close_by_ns_ != 0) return Deadline::at_ns(std::min(next, now + 1'000'000));
   return next == UINT64_MAX ? Deadline::never() : Deadline::at_ns(next);
 }

@@ -8,7 +8,7 @@
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
 #include "fabric/carrier.hpp"
-#include "fabric/looked_at.hpp"
+#include "fabric/polled_memory.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -42,9 +42,9 @@ class Worker {
   /// The same, and waits for it. False: it has not run; the worker has ended.
   bool run(const Task& task);
 
-  /// Looks at it after each turn, and while it sleeps for a time t again after t/16, at least every
-  /// millisecond. False: it is closing.
-  bool look_at(std::shared_ptr<LookedAt> memory);
+  /// Polls it in each turn; after an idle time t again within t/16, at most a millisecond. False: it is
+  /// closing.
+  bool poll_memory(std::shared_ptr<PolledMemory> memory);
 
   /// May be called while it runs and after it, beside the worker.
   [[nodiscard]] Carrier& carrier() { return *carrier_; }
@@ -70,7 +70,7 @@ class Worker {
   Result<void> watch_nics();
   void loop();
   bool take_tasks();
-  bool look();
+  bool poll_memories();
   bool may_end();
   void sleep();
   [[nodiscard]] Deadline sleep_until() const;
@@ -91,7 +91,7 @@ class Worker {
   std::atomic<std::uint32_t> posts_ = 0;
   std::atomic<std::uint64_t> sleeps_ = 0;
   // Of the thread.
-  std::vector<std::shared_ptr<LookedAt>> looked_at_;
+  std::vector<std::shared_ptr<PolledMemory>> polled_memories_;
   std::uint64_t busy_ns_ = 0;
   std::uint64_t close_by_ns_ = 0;  // 0 until it closes
   std::unique_ptr<std::thread> thread_;

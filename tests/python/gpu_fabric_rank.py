@@ -477,11 +477,11 @@ def check_speed(process, transport, place):
     cases = [(f"single/{length >> 10}K", length, 0) for length in (4096, 65536, 1 << 20, 64 << 20, count)]
     cases += [(f"paged/{page >> 10}K", count, page) for page in (4096, 16384, 65536)]
     for case, length, page in cases:
+        pages = length // page if page else 0
+        order = numpy.random.default_rng(1).permutation(pages).astype(numpy.uint32)
 
-        def ours(length=length, page=page):
+        def ours(length=length, page=page, order=order):
             if page:
-                pages = length // page
-                order = numpy.random.default_rng(1).permutation(pages).astype(numpy.uint32)
                 fabric.write_pages(
                     source, target, page, source_indices=order, target_indices=order, timeout=SECONDS
                 ).wait()

@@ -5,6 +5,7 @@ memory, and the bad input that it refuses."""
 
 import collections
 import copy
+import ctypes
 import gc
 import importlib.util
 import multiprocessing
@@ -153,9 +154,24 @@ def test_an_immediate_alone(peer, memory, counts):
     assert counts == {IMMEDIATE: 1}
 
 
-def test_watchers_are_not_there_and_say_so(engine):
-    with pytest.raises(headrace.NotSupported, match="a fabric has no watchers yet: post from the host"):
-        engine.alloc_scalar_watcher(lambda old, new: True)
+def test_a_watcher_is_told_of_each_number_until_it_declines(engine):
+    told = []
+
+    def changed(old, new):
+        told.append((old, new))
+        return new < 3
+
+    watcher = engine.alloc_scalar_watcher(changed)
+    number = ctypes.c_uint64.from_address(watcher.ptr)
+    for value in (1, 2, 3):
+        number.value = value
+        until(lambda: told and told[-1][1] == value)  # noqa: B023
+    assert told == [(0, 1), (1, 2), (2, 3)]
+    number.value = 4
+    engine.stop()
+    assert len(told) == 3
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.alloc_scalar_watcher(changed)
 
 
 def test_a_write_has_arrived_when_its_immediate_has(peer, engine, memory):

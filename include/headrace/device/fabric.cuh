@@ -98,14 +98,14 @@ class Commands {
   HEADRACE_DEVICE explicit Commands(headrace_fabric_queue_v1* queue) : queue_(*queue) {}
 
   /// Posts units [first, first + count) of a write of the list, with what all threads of the scope have
-  /// written before. While as many commands as the queue has places have not ended, it waits. Returns the
+  /// written before. While as many commands as the queue has slots have not ended, it waits. Returns the
   /// number of the command, from 1 on; 0: late, or the queue is closed, and nothing was posted.
   template <Scope scope>
   HEADRACE_DEVICE uint64_t post(uint32_t write, uint32_t first, uint32_t count) const {
     detail::fence();
     detail::meet<scope>();
     uint64_t number = 0;
-    if (detail::lane<scope>() == 0 && (number = take_place()) != 0) fill(number, write, first, count);
+    if (detail::lane<scope>() == 0 && (number = take_slot()) != 0) fill(number, write, first, count);
     return detail::of_first<scope>(number);
   }
 
@@ -128,13 +128,13 @@ class Commands {
     return *reinterpret_cast<const headrace_fabric_told_v1*>(queue_.told);
   }
 
-  /// The number of a command that has a place, or 0. A number is taken only with its place, so that the ring
+  /// The number of a command that has a slot, or 0. A number is taken only with its slot, so that the ring
   /// has no holes.
-  HEADRACE_DEVICE uint64_t take_place() const {
+  HEADRACE_DEVICE uint64_t take_slot() const {
     const uint64_t began = detail::clock_ns();
     uint64_t posted = detail::acquire(&queue_.posted);
     for (unsigned looks = 0;; ++looks) {
-      if (has_place(posted)) {
+      if (has_slot(posted)) {
         const uint64_t before = detail::change(&queue_.posted, posted, posted + 1);
         if (before == posted) return posted + 1;
         posted = before;
@@ -148,7 +148,7 @@ class Commands {
       posted = detail::acquire(&queue_.posted);
     }
   }
-  HEADRACE_DEVICE bool has_place(uint64_t posted) const {
+  HEADRACE_DEVICE bool has_slot(uint64_t posted) const {
     if (posted - detail::acquire(&queue_.seen_ended) < queue_.capacity) return true;
     const uint64_t ended = this->ended();
     if (posted - ended >= queue_.capacity) return false;
@@ -161,7 +161,7 @@ class Commands {
         reinterpret_cast<headrace_fabric_command_v1*>(queue_.commands) + at % queue_.capacity;
     const auto turn = static_cast<uint32_t>(at / queue_.capacity + 1);
     detail::store(&command->units, static_cast<uint64_t>(count) << 32 | first);
-    // With it the host sees the units, and what the scope has written: it pairs with CommandQueue::look.
+    // With it the host sees the units, and what the scope has written: it pairs with CommandQueue::next.
     detail::release(&command->write, static_cast<uint64_t>(write) << 32 | turn);
   }
   HEADRACE_DEVICE Waited wait_alone(uint64_t number) const {

@@ -17,7 +17,7 @@ extern "C" {
 /* A command of a queue: 16 bytes. Frozen. */
 typedef struct headrace_fabric_command_v1 {
   uint64_t units; /* the first one, and how many << 32 */
-  uint64_t write; /* the turn of its place in the ring, from 1 on, and the number of the write << 32; it is
+  uint64_t write; /* the turn of its slot in the ring, from 1 on, and the number of the write << 32; it is
                      stored last */
 } headrace_fabric_command_v1;
 

@@ -96,7 +96,7 @@ TEST(FabricCommands, a_command_moves_the_units_that_it_names_and_they_are_counte
 TEST(FabricCommands, what_was_written_before_a_command_is_sent_and_memory_is_used_again_after_its_end) {
   constexpr unsigned threads = 3, rounds = 60;
   FabricQueueOptions options;
-  options.capacity = 2;  // fewer than threads: they wait for places
+  options.capacity = 2;  // fewer than threads: they wait for slots
   QueueSides sides(threads, options);
   const auto arrivals = value_of(sides.two.there.expect({1, 0}, 1));
   std::vector<std::thread> kernels;
@@ -163,7 +163,7 @@ TEST(FabricCommands, lies_in_the_ring_are_told_and_nothing_else_happens) {
 }
 
 /// A ring whose bytes a kernel has spoiled: a turn that is not the next one is no command.
-TEST(FabricCommands, a_place_of_another_turn_is_not_taken) {
+TEST(FabricCommands, a_slot_of_another_turn_is_not_taken) {
   QueueSides sides(10);
   auto* const ring = reinterpret_cast<headrace_fabric_command_v1*>(handle_of(sides.queue)->commands);
   std::atomic_ref(ring[0].write).store(2, std::memory_order_release);
@@ -174,13 +174,13 @@ TEST(FabricCommands, a_place_of_another_turn_is_not_taken) {
   while (sides.queue.ended() < 2) std::this_thread::yield();
 }
 
-TEST(FabricCommands, a_kernel_that_finds_no_place_in_time_leaves_a_status) {
+TEST(FabricCommands, a_kernel_that_finds_no_slot_in_time_leaves_a_status) {
   FabricQueueOptions options;
   options.capacity = 2;
   options.timeout = 1ms;
   QueueSides sides(2, options);
   auto* const handle = handle_of(sides.queue);
-  // Two commands whose places are not filled, as if their kernels were slow.
+  // Two commands whose slots are not filled, as if their kernels were slow.
   std::atomic_ref(handle->posted).store(2);
   EXPECT_EQ(post(sides.queue, 0, 0, 1), 0U);
   EXPECT_EQ(wait(sides.queue, 2), Waited::late);
@@ -196,10 +196,10 @@ TEST(FabricCommands, the_close_of_the_fabric_ends_kernels_that_wait) {
   options.capacity = 1;
   QueueSides sides(2, options);
   std::atomic_ref(handle_of(sides.queue)->posted).store(1);
-  auto finds_no_place = std::async(std::launch::async, [&] { return post(sides.queue, 0, 0, 1); });
+  auto finds_no_slot = std::async(std::launch::async, [&] { return post(sides.queue, 0, 0, 1); });
   auto waits = std::async(std::launch::async, [&] { return wait(sides.queue, 1); });
   sides.two.here.close();
-  EXPECT_EQ(finds_no_place.get(), 0U);
+  EXPECT_EQ(finds_no_slot.get(), 0U);
   EXPECT_EQ(waits.get(), Waited::closed);
   expect_refused(sides.two.here.command_queue(sides.list), Code::invalid_argument, "closed");
 }
@@ -231,7 +231,7 @@ TEST(FabricCommands, a_list_that_cannot_be_is_refused) {
   expect_refused(here.command_queue({}), Code::invalid_argument, "at least one write");
   for (const std::uint32_t capacity : {0U, 4097U})
     expect_refused(here.command_queue(sides.list, {.device = {}, .capacity = capacity}),
-                   Code::invalid_argument, "1 to 4096 places");
+                   Code::invalid_argument, "1 to 4096 slots");
   auto list = sides.list;
   list[1].units = 5;
   expect_refused(here.command_queue(list), Code::invalid_argument, "write 1 of the queue");

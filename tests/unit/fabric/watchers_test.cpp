@@ -126,15 +126,15 @@ TEST(FabricWatchers, words_without_handles_are_watched_and_free_once_they_have_d
   const auto word = first->word();
   first.reset();
   word.store(1);
-  EXPECT_TRUE(table.all->look());
-  EXPECT_FALSE(table.all->look()) << "nothing has changed since";
+  EXPECT_TRUE(table.all->poll());
+  EXPECT_FALSE(table.all->poll()) << "nothing has changed since";
   while (calls == 0) std::this_thread::yield();  // else the next value is told in its place
   word.store(2);
-  EXPECT_TRUE(table.all->look());
+  EXPECT_TRUE(table.all->poll());
   table.callbacks->close();
   EXPECT_EQ(calls, 2U);
   word.store(3);
-  EXPECT_FALSE(table.all->look()) << "it has declined";
+  EXPECT_FALSE(table.all->poll()) << "it has declined";
   std::vector<std::shared_ptr<const fabric::HeldWatcher>> held;
   for (std::size_t i = 0; i < Watchers::most; ++i) held.push_back(value_of(table.all->add(declines_at_2)));
   EXPECT_EQ(table.all->add(declines_at_2).code(), Code::exhausted);
@@ -186,7 +186,7 @@ TEST(FabricWatchers, a_closed_fabric_calls_no_function_and_takes_none) {
   expect_refused(fabric.watch(count), Code::invalid_argument, "closed");
 }
 
-TEST(FabricWatchers, a_worker_that_watches_sleeps_between_its_looks) {
+TEST(FabricWatchers, a_worker_that_watches_sleeps_between_its_polls) {
   auto fabric = open_at({"127.0.0.1"});
   std::promise<void> told;
   const auto watcher = value_of(fabric.watch([&](std::uint64_t, std::uint64_t) {

@@ -62,8 +62,7 @@ class TransferEngineBuilder:
 class TransferEngine:
     """Writes to the memory of peers over all network cards near each GPU.
 
-    Callbacks run on one thread of the engine. One that raises is logged, and the engine goes on. An engine
-    has no GPU memory and no watchers yet.
+    Callbacks run on one thread of the engine. One that raises is logged, and the engine goes on.
     Threads: every method, from any thread; also in a callback.
     """
 
@@ -92,6 +91,7 @@ class TransferEngine:
         self._immediates = immediates = Immediates(_caller_of(weakref.WeakMethod(self._later)))
         fabric.on_unexpected(partial(_arrived, immediates))
         fabric.on_error(_callback_failed)
+        self._gpu = next((group.device for group in fabric.groups() if group.device is not None), None)
         self._pid = os.getpid()
 
     def _later(self, call: Callable[[], None]) -> None:
@@ -204,10 +204,15 @@ class TransferEngine:
         return self._immediates.remove(imm)
 
     def alloc_scalar_watcher(self, callback: Callable[[int, int], bool]) -> UvmWatcher:
-        """Errors: headrace.NotSupported."""
-        raise headrace.NotSupported(
-            "a fabric has no watchers yet: post from the host, or copy the number to host memory"
-        )
+        """A number of 64 bits, 0 at first, that kernels of the engine's GPUs change; without GPUs, threads.
+
+        Calls callback(old, new) until it returns False. Numbers between two calls are not told.
+
+        Errors: RuntimeError (too many, the engine has stopped).
+        """
+        with _as_runtime_errors():
+            word = self._fabric.watch(callback, device=self._gpu)
+        return UvmWatcher(word.address, word)
 
     # --- posts
 

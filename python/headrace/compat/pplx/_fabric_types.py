@@ -122,9 +122,10 @@ class PageIndices:
 
 @dataclass(frozen=True)
 class UvmWatcher:
-    """A number that kernels change."""
+    """A number that kernels change. Its memory stays while this lives, or the callback has not declined."""
 
     ptr: int  #: of its 64 bits
+    _word: headrace.FabricWatcher = field(repr=False, compare=False)
 
 
 def _as_bytes(given: Any) -> bytes:
