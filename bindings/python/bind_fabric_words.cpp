@@ -267,7 +267,7 @@ void bind_fabric_kernels(nb::class_<PyFabric>& fabric) {
            "Calls callback(before, now) until it returns False. Values between two calls are not told. What "
            "was\n"
            "written before a value can be read by the callback, and by work that it begins. A worker that\n"
-           "works looks at once; after an idle time t it looks within t/16, at most a millisecond.\n"
+           "works looks at once; after an idle time t it looks within t/16, at most two milliseconds.\n"
            "device: the ordinal of the GPU that changes it; None: threads.\n"
            "Threads: the callback thread. An exception goes to `on_error`.\n"
            "Errors: Exhausted (4096 words of a group are watched), NotSupported (no GPU driver),\n"

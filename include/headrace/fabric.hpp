@@ -261,7 +261,7 @@ class Fabric {
   /// have come before, too. {}: they are kept for a later `expect`, up to 16384 different ones.
   HEADRACE_API void on_unexpected(std::function<void(Immediate, std::uint64_t)> arrived);
   /// A word that kernels of this GPU change; nullopt: threads. The worker of its group, or the first one,
-  /// polls it: in each turn while it works, and after an idle time t within t/16, at most a millisecond.
+  /// polls it: in each turn while it works, and after an idle time t within t/16, at most two milliseconds.
   /// `changed(before, now)` is called on the callback thread until it returns false; values between two calls
   /// are not told. What was written before a value can be read by the function, and by work that it begins.
   ///   errors  exhausted (4096 words of a group are watched), not_supported (no GPU driver), invalid_argument

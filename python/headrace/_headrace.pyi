@@ -2738,6 +2738,18 @@ class FabricExpectation:
         The number of full rounds as a word in memory that threads poll: a FabricWord.
         """
 
+    def flag(self, *, device: int | None = None, memory: object = None) -> FabricFlag:
+        """
+        A word that grows with the rounds, for kernels and streams of GPUs: a FabricFlag.
+
+        device: the ordinal of a GPU: pinned host memory that all GPUs of the process see; None: host
+        memory for threads.
+        memory: 8 bytes or more of a GPU's memory, aligned to 8 (a tensor by DLPack, a MemoryRange): the
+        flag is in its first 8 bytes.
+        Errors: NotSupported (no GPU driver), InvalidArgument (no such GPU, the expectation was removed),
+        NotFound (no memory of the GPU there), Exhausted.
+        """
+
     def remove(self) -> int:
         """
         Ends it. Returns the arrivals of the round that is not full. Later arrivals are unexpected ones.
@@ -2934,6 +2946,187 @@ class FabricReceiver:
         """
         Ends it, and returns at once. A message that has begun to come may still be told.
         """
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricFlag:
+    """
+    The full rounds of an expectation as 8 bytes that kernels and streams of GPUs wait for, from
+    FabricExpectation.flag: headrace/device/fabric.cuh, cuStreamWaitValue64 with GEQ.
+    torch.as_tensor(flag, device=...), cupy.asarray(flag) and, of host memory, numpy.asarray(flag) view
+    it as one int64. Do not write to it.
+    A kernel that loads the word with acquire order at the scope of the system, and work of a stream
+    behind a wait, see the bytes of the posts of these rounds. When the expectation is removed or the
+    fabric closed, the word gets 2**62, so that nothing waits for good.
+    Owns: the memory stays while this object or a view of it lives; let kernels and streams that use it
+    end first.
+    """
+
+    @property
+    def address(self) -> int:
+        """The address, as the GPUs see it; without one, in this process."""
+
+    @property
+    def device(self) -> int | None:
+        """The ordinal of the GPU; None: host memory for threads."""
+
+    @property
+    def rounds(self) -> int:
+        """
+        The full rounds that it shows; of GPU memory, those that were stored last.
+        """
+
+    @property
+    def ended(self) -> bool:
+        """Whether the expectation was removed or the fabric closed."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """For NumPy. Errors: AttributeError (the flag is in GPU memory)."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """
+        For torch, Numba and CuPy. Errors: AttributeError (no GPU sees the flag).
+        """
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricWatcher:
+    """
+    8 bytes, 0 at first, that kernels, streams (cuStreamWriteValue64, in graphs too) or threads change,
+    and that the fabric watches, from Fabric.watch. It is watched without this object, until its function
+    returns False, `stop`, or the close of the fabric. numpy.asarray(watcher), and with a GPU
+    torch.as_tensor(watcher, device=...), view it as one int64.
+    Owns: the memory stays until then, and while this object or a view of it lives; let kernels that
+    change it end first.
+    """
+
+    @property
+    def address(self) -> int:
+        """The address, as the GPUs see it; without one, in this process."""
+
+    @property
+    def device(self) -> int | None:
+        """The ordinal of the GPU; None: host memory for threads."""
+
+    @property
+    def value(self) -> int:
+        """The word now."""
+
+    def store(self, value: int) -> None:
+        """
+        Changes the word from the host: what this thread has written before is seen with it.
+        """
+
+    def stop(self) -> None:
+        """No call of its function begins any more."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """For NumPy."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """
+        For torch, Numba and CuPy. Errors: AttributeError (no GPU sees the word).
+        """
+
+    def __reduce__(self) -> NoReturn: ...
+
+class FabricQueueWrite:
+    """
+    A write of the list of a queue: units of unit_bytes bytes, one behind the other on both sides. A
+    command moves all of them or a part.
+    """
+
+    def __init__(self, source: FabricMemory, target: FabricDescriptor, unit_bytes: int, units: int = 1, *, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> None:
+        """
+        The arguments of posts are those of each command: count_by "page" counts once for each unit, and
+        the timeout begins when the worker takes the command.
+        """
+
+    @property
+    def unit_bytes(self) -> int:
+        """The length of a unit."""
+
+    @property
+    def units(self) -> int:
+        """How many there are."""
+
+class FabricQueueStatus:
+    """What the first kernel that was late has left."""
+
+    @property
+    def full(self) -> bool:
+        """It had no place for a command; False: it waited for the end of one."""
+
+    @property
+    def command(self) -> int:
+        """The number of the command."""
+
+    @property
+    def ended(self) -> int:
+        """Commands that had ended."""
+
+    def __repr__(self) -> str: ...
+
+class FabricCommandQueue:
+    """
+    Writes that kernels post (headrace/device/fabric.cuh, class Commands), from Fabric.command_queue. A
+    worker carries them in the order of their numbers. A command that names no write of the list, or
+    units outside of it, and one that fails, are told to Fabric.on_error; the others go on.
+    Owns: the memory stays while this object lives; let kernels that use it end first. Commands that were
+    posted are carried also without it.
+    Threads: any.
+    """
+
+    @property
+    def address(self) -> int:
+        """
+        Of the headrace_fabric_queue_v1 that kernels get, in GPU memory; without a GPU in this process.
+        """
+
+    @property
+    def device(self) -> int | None:
+        """The ordinal of the GPU whose kernels post; None: threads."""
+
+    @property
+    def capacity(self) -> int:
+        """Commands that have not ended, at most."""
+
+    @property
+    def ended(self) -> int:
+        """
+        Commands that have ended: the first ones. Nothing reads their memory any more.
+        """
+
+    @property
+    def failed(self) -> int:
+        """Of them, those that have failed."""
+
+    def status(self) -> FabricQueueStatus | None:
+        """
+        What the first kernel that was late has left. None: no kernel was late.
+        """
+
+    def post(self, write: int, first: int = 0, count: int | None = None) -> int:
+        """
+        Posts a command from this thread, of a queue without a GPU. Returns its number, from 1 on.
+
+        count: units; None: the rest of the write.
+        Errors: TimedOut (no place), Canceled (closed), InvalidArgument (a queue of kernels).
+        """
+
+    def wait(self, number: int) -> None:
+        """
+        Waits until this command and all before it have ended, of a queue without a GPU.
+
+        Errors: TimedOut (that of the queue), Canceled (closed), InvalidArgument (a queue of kernels).
+        """
+
+    def close(self) -> None:
+        """Commands that were posted are carried; kernels that wait leave."""
 
     def __reduce__(self) -> NoReturn: ...
 
@@ -3150,6 +3343,29 @@ class Fabric:
         Counts arrivals of an immediate in rounds of `arrivals`. What came before counts.
 
         Errors: InvalidArgument (0 arrivals; it is expected already; above 32 bits).
+        """
+
+    def watch(self, callback: Callable[[int, int], object], *, device: int | None = None) -> FabricWatcher:
+        """
+        Watches 8 bytes that kernels, streams or threads change: a FabricWatcher.
+
+        Calls callback(before, now) until it returns False. Values between two calls are not told. What was
+        written before a value can be read by the callback, and by work that it begins. A worker that
+        works looks at once; after an idle time t it looks within t/16, at most two milliseconds.
+        device: the ordinal of the GPU that changes it; None: threads.
+        Threads: the callback thread. An exception goes to `on_error`.
+        Errors: Exhausted (4096 words of a group are watched), NotSupported (no GPU driver),
+        InvalidArgument (no function, no such GPU).
+        """
+
+    def command_queue(self, writes: Sequence[FabricQueueWrite], *, device: int | None = None, capacity: int = 1024, timeout: float | None = 10.0) -> FabricCommandQueue:
+        """
+        A queue through which kernels post writes of this list, all from memory of one group.
+
+        device: the ordinal of the GPU whose kernels post; None: threads.
+        capacity: commands that have not ended, 1 to 4096: then kernels wait.
+        timeout: seconds, of a kernel that waits for a place or an end; None: no limit.
+        Errors: as posts; NotSupported (no GPU driver), InvalidArgument (no write, no such GPU), Exhausted.
         """
 
     def on_unexpected(self, callback: Callable[[int, int, int], object] | None) -> None:

@@ -42,7 +42,7 @@ class Worker {
   /// The same, and waits for it. False: it has not run; the worker has ended.
   bool run(const Task& task);
 
-  /// Polls it in each turn; after an idle time t again within t/16, at most a millisecond. False: it is
+  /// Polls it in each turn; after an idle time t again within t/16, at most two milliseconds. False: it is
   /// closing.
   bool poll_memory(std::shared_ptr<PolledMemory> memory);
 
@@ -73,6 +73,7 @@ class Worker {
   bool poll_memories();
   bool may_end();
   void sleep();
+  void wait_for_events(const Deadline& until);
   [[nodiscard]] Deadline sleep_until() const;
 
   const Setup setup_;
