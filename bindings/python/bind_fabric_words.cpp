@@ -154,7 +154,7 @@ void bind_queue_write(nb::module_& module) {
           [](FabricQueueWrite* self, const PyFabricMemory& source, const FabricDescriptor* target,
              nb::handle unit_bytes, nb::handle units, nb::handle source_offset, nb::handle target_offset,
              nb::handle immediate, nb::handle scope, const std::string& count_by, const std::string& spread,
-             const std::optional<std::uint32_t>& nic, const Seconds& timeout) {
+             const std::optional<std::uint32_t>& nic, const TimeLimit& timeout) {
             new (self)
                 FabricQueueWrite{source.memory,
                                  to_u64(source_offset, "the source's offset", no_page),
@@ -238,11 +238,11 @@ void bind_queue(nb::module_& module) {
 std::unique_ptr<PyFabricCommandQueue> command_queue(const PyFabric& self,
                                                     const std::vector<FabricQueueWrite>& writes,
                                                     const std::optional<int>& device, nb::handle capacity,
-                                                    const Seconds& timeout) {
+                                                    const TimeLimit& timeout) {
   FabricQueueOptions options;
   options.device = device;
   options.capacity = to_u32(capacity, "the capacity");
-  options.timeout = to_timeout(timeout);
+  options.timeout = timeout.or_else(std::nullopt);
   std::vector<std::uint32_t> units;
   for (const FabricQueueWrite& write : writes) units.push_back(write.units);
   return std::make_unique<PyFabricCommandQueue>(
@@ -275,7 +275,8 @@ void bind_fabric_kernels(nb::class_<PyFabric>& fabric) {
       .def("command_queue", &command_queue, nb::arg("writes"), nb::kw_only(), nb::arg("device") = nb::none(),
            nb::arg("capacity") = 1024, nb::arg("timeout") = 10.0,
            nb::sig("def command_queue(self, writes: collections.abc.Sequence[FabricQueueWrite], *, device: "
-                   "int | None = None, capacity: int = 1024, timeout: float | None = 10.0) -> "
+                   "int | None = None, capacity: int = 1024, timeout: float | datetime.timedelta | None = "
+                   "10.0) -> "
                    "FabricCommandQueue"),
            "A queue through which kernels post writes of this list, all from memory of one group.\n\n"
            "device: the ordinal of the GPU whose kernels post; None: threads.\n"
