@@ -7,7 +7,10 @@
         normed = fused.rms_norm(partial, layer.weight, residual=residual)
 
 On a GPU it is one kernel of Triton a call, in the order of the current stream, and may be captured in a CUDA
-graph. On the CPU it is an all_reduce and then `reference`.
+graph. On the CPU it is an all_reduce and then `reference`. As an operator, for torch.compile:
+
+    headrace.fused.register(fused, "hidden")
+    normed = torch.ops.headrace.all_reduce_rms_norm(partial, weight, 1e-6, residual, None, "hidden")
 """
 
 from __future__ import annotations
@@ -191,6 +194,46 @@ class FusedAllReduce:
             f"{name} is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}: give a contiguous "
             f"tensor of {dtype}, shape {list(shape)}, on {self._device}"
         )
+
+
+_registered: dict[str, FusedAllReduce] = {}
+
+
+def register(fused: FusedAllReduce, name: str) -> str:
+    """Makes it known to the operator by a name, and keeps it. Returns the name.
+
+    Errors: InvalidArgument (another one of this name is registered).
+    """
+    if _registered.setdefault(name, fused) is not fused:
+        raise headrace.InvalidArgument(
+            f'another FusedAllReduce "{name}" is registered: unregister it, or give this one another name'
+        )
+    return name
+
+
+def unregister(name: str) -> None:
+    """Forgets it. Does nothing if the name is not registered."""
+    _registered.pop(name, None)
+
+
+@torch.library.custom_op("headrace::all_reduce_rms_norm", mutates_args=("residual",))
+def all_reduce_rms_norm(
+    input: Tensor, weight: Tensor, epsilon: float, residual: Tensor | None, scale: Tensor | None, name: str
+) -> Tensor:
+    """FusedAllReduce.rms_norm of the one of this name. It has no gradient."""
+    if name not in _registered:
+        known = ", ".join(_registered) or "none"
+        raise headrace.NotFound(
+            f'no FusedAllReduce "{name}" is registered: {known}. Call register(fused, name)'
+        )
+    return _registered[name].rms_norm(input, weight, epsilon, residual=residual, scale=scale)
+
+
+@all_reduce_rms_norm.register_fake
+def _(
+    input: Tensor, weight: Tensor, epsilon: float, residual: Tensor | None, scale: Tensor | None, name: str
+) -> Tensor:
+    return torch.empty_like(input, dtype=input.dtype if scale is None else FP8)
 
 
 def _load() -> tuple[Any, dict[str, str]]:

@@ -401,7 +401,7 @@ def check_triton(r):
 
 def check_fused(r):
     """headrace.fused beside what it is to compute, with more rows than programs, and in a graph."""
-    from headrace.fused import FusedAllReduce, reference
+    from headrace.fused import FusedAllReduce, reference, register, unregister
 
     for dtype, columns, programs in (
         (torch.bfloat16, 1000, 8),
@@ -443,6 +443,16 @@ def check_fused(r):
             graph.replay()
             same(first, None, 5, inputs, None, False)
             same(second, None, 5, [values * 2 for values in inputs], None, False)
+
+        def program(*given):
+            return torch.ops.headrace.all_reduce_rms_norm(*given)
+
+        compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+        name, residual = register(fused, f"{columns} columns"), torch.full_like(source, 2)
+        same(
+            compiled(source, weight, 1e-5, residual, None, name), residual, 5, inputs, residual * 0 + 2, False
+        )
+        unregister(name)
         r.comm.barrier()
         torch.cuda.synchronize()
         del graph

@@ -72,6 +72,32 @@ def test_what_does_not_fit_is_refused_with_what_was_expected():
     on_ranks(1, body)
 
 
+def test_it_is_an_operator_that_changes_the_residual():
+    import torch
+
+    from headrace import fused
+
+    def body(comm):
+        alone = fused.FusedAllReduce(comm, 4, torch.float32)
+        name = fused.register(alone, "of one rank")
+        rows, weight, residual = torch.arange(8.0).reshape(2, 4), torch.full((4,), 2.0), torch.ones(2, 4)
+        operator = torch.ops.headrace.all_reduce_rms_norm
+        got = operator(rows, weight, 1e-6, residual, None, name)
+        torch.testing.assert_close(got, 2 * torch.nn.functional.rms_norm(rows + 1, [4], eps=1e-6))
+        assert torch.equal(residual, rows + 1)
+        for more in ((residual, None), (None, torch.ones(1))):
+            torch.library.opcheck(
+                operator, (rows, weight, 1e-6, *more, name), test_utils=("test_schema", "test_faketensor")
+            )
+        with pytest.raises(headrace.InvalidArgument, match='another FusedAllReduce "of one rank"'):
+            fused.register(fused.FusedAllReduce(comm, 4, torch.float32), name)
+        fused.unregister(name)
+        with pytest.raises(headrace.NotFound, match=r"is registered: none. Call register\(fused, name\)"):
+            operator(rows, weight, 1e-6, None, None, name)
+
+    on_ranks(1, body)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.parametrize(("dtype", "output"), [("bf16", "bf16"), ("fp16", "fp8e4nv"), ("fp32", "fp32")])
 def test_the_kernel_compiles(dtype, output):
