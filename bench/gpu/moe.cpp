@@ -253,9 +253,9 @@ class BareKernels {
     copy = find("bare_moe_copy"), sum = find("bare_moe_sum");
     compare = find("bare_moe_compare"), fill = find("bare_moe_fill");
   }
-  template <class... Args>
-  void launch(cuda::Function function, unsigned blocks, cuda::Stream stream, Args... args) const {
-    void* parameters[] = {&args...};
+  template <class Args>
+  void launch(cuda::Function function, unsigned blocks, cuda::Stream stream, Args args) const {
+    void* parameters[] = {&args};
     cuda::LaunchConfig config;
     config.grid_x = blocks;
     config.block_x = 512;
@@ -291,6 +291,21 @@ struct Lists {
   std::vector<std::uint32_t> first{0};
   std::vector<float> weights;
   void close() { first.push_back(static_cast<std::uint32_t>(many.size())); }
+};
+/// The arguments of the bare kernels, as moe_kernels.cu has them.
+struct BareLists {
+  Address one, first, many, weights;
+  std::uint32_t units, vectors, pieces;
+};
+struct BareCompared {
+  Address a, b;
+  std::uint64_t vectors;
+  Address count;
+};
+struct BareFilled {
+  Address words;
+  std::uint64_t count;
+  std::uint32_t seed;
 };
 struct DeviceLists {
   gpu::DeviceMemory one, many, first, weights;
@@ -412,8 +427,7 @@ class Timed {
     return made;
   }
   void fill(const gpu::DeviceMemory& memory, std::uint32_t seed) const {
-    bare_.launch(bare_.fill, 128, machine_.stream(0), memory.address(), std::uint64_t{memory.bytes() / 4},
-                 seed);
+    bare_.launch(bare_.fill, 128, machine_.stream(0), BareFilled{memory.address(), memory.bytes() / 4, seed});
     wait_all();
   }
   void wait_all() const {
@@ -565,13 +579,16 @@ class Timed {
   [[nodiscard]] std::uint32_t pieces(std::uint32_t units) const {
     return kernels::moe::pieces_of(units, row_bytes_, std::uint64_t{blocks_} * 16);
   }
+  [[nodiscard]] BareLists bare_lists(const DeviceLists& lists) const {
+    return {lists.one.address(),     lists.first.address(), lists.many.address(),
+            lists.weights.address(), lists.units,           vectors(),
+            pieces(lists.units)};
+  }
   void copy(int rank, const DeviceLists& lists) const {
-    bare_.launch(bare_.copy, blocks_, machine_.stream(rank), lists.one.address(), lists.first.address(),
-                 lists.many.address(), lists.units, vectors(), pieces(lists.units));
+    bare_.launch(bare_.copy, blocks_, machine_.stream(rank), bare_lists(lists));
   }
   void sum(int rank, const DeviceLists& lists) const {
-    bare_.launch(bare_.sum, blocks_, machine_.stream(rank), lists.one.address(), lists.first.address(),
-                 lists.many.address(), lists.weights.address(), lists.units, vectors(), pieces(lists.units));
+    bare_.launch(bare_.sum, blocks_, machine_.stream(rank), bare_lists(lists));
   }
   template <class Launch>
   void once(const Launch& launch) {
@@ -580,8 +597,8 @@ class Timed {
   }
   [[nodiscard]] bool same(const gpu::DeviceMemory& a, const gpu::DeviceMemory& b, std::uint64_t rows) {
     const auto counter = zeros(16);
-    bare_.launch(bare_.compare, 128, machine_.stream(0), a.address(), b.address(), rows * vectors(),
-                 counter.address());
+    bare_.launch(bare_.compare, 128, machine_.stream(0),
+                 BareCompared{a.address(), b.address(), rows * vectors(), counter.address()});
     std::uint64_t differing = 1;
     machine_.must_be(driver().memcpy_async(reinterpret_cast<Address>(&differing), counter.address(),
                                            sizeof differing, machine_.stream(0)),

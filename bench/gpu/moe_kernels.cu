@@ -37,6 +37,26 @@ __device__ __forceinline__ void add(float (&sums)[8], uint4 v, float weight, boo
   }
 }
 
+/// Rows of which each goes to several, or is the sum of several: row one[unit] has many[first[unit]] and so
+/// on, up to first[unit + 1].
+struct Lists {
+  const Address* one;
+  const unsigned* first;
+  const Address* many;
+  const float* weights;
+  unsigned units, vectors, pieces;
+};
+struct Compared {
+  const uint4 *a, *b;
+  Address vectors;
+  unsigned long long* count;
+};
+struct Filled {
+  unsigned* words;
+  Address count;
+  unsigned seed;
+};
+
 /// A piece of a row for each warp.
 struct Piece {
   unsigned unit, begin, end;
@@ -49,23 +69,21 @@ struct Piece {
 
 }  // namespace
 
-/// Row from[unit] to each of to[first[unit]] and so on, up to first[unit + 1].
-extern "C" __global__ void __launch_bounds__(512, 1)
-    bare_moe_copy(const Address* from, const unsigned* first, const Address* to, unsigned units,
-                  unsigned vectors, unsigned pieces) {
+/// Row one[unit] to its many.
+extern "C" __global__ void __launch_bounds__(512, 1) bare_moe_copy(const __grid_constant__ Lists args) {
   constexpr unsigned unroll = 8;
   const unsigned lane = threadIdx.x % 32, warps = gridDim.x * blockDim.x / 32;
-  for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < units * pieces; i += warps) {
-    const Piece piece(i, pieces, vectors);
-    const Address source = from[piece.unit];
-    const unsigned begin = first[piece.unit], end = first[piece.unit + 1];
+  for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < args.units * args.pieces; i += warps) {
+    const Piece piece(i, args.pieces, args.vectors);
+    const Address source = args.one[piece.unit];
+    const unsigned begin = args.first[piece.unit], end = args.first[piece.unit + 1];
     for (unsigned v = piece.begin + lane; v < piece.end; v += unroll * 32) {
       uint4 held[unroll];
 #pragma unroll
       for (unsigned u = 0; u < unroll; ++u)
         if (v + u * 32 < piece.end) held[u] = load(source + (v + u * 32) * 16ull);
       for (unsigned k = begin; k < end; ++k) {
-        const Address target = to[k];
+        const Address target = args.many[k];
 #pragma unroll
         for (unsigned u = 0; u < unroll; ++u)
           if (v + u * 32 < piece.end) store(target + (v + u * 32) * 16ull, held[u]);
@@ -74,16 +92,14 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   }
 }
 
-/// The weighted sum of the rows from[first[unit]] and so on to row to[unit], in bfloat16.
-extern "C" __global__ void __launch_bounds__(512, 1)
-    bare_moe_sum(const Address* to, const unsigned* first, const Address* from, const float* weights,
-                 unsigned units, unsigned vectors, unsigned pieces) {
+/// Row one[unit] is the weighted sum of its many, in bfloat16.
+extern "C" __global__ void __launch_bounds__(512, 1) bare_moe_sum(const __grid_constant__ Lists args) {
   constexpr unsigned unroll = 4, batch = 2;
   const unsigned lane = threadIdx.x % 32, warps = gridDim.x * blockDim.x / 32;
-  for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < units * pieces; i += warps) {
-    const Piece piece(i, pieces, vectors);
-    const Address target = to[piece.unit];
-    const unsigned begin = first[piece.unit], end = first[piece.unit + 1];
+  for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < args.units * args.pieces; i += warps) {
+    const Piece piece(i, args.pieces, args.vectors);
+    const Address target = args.one[piece.unit];
+    const unsigned begin = args.first[piece.unit], end = args.first[piece.unit + 1];
     for (unsigned v = piece.begin + lane; v < piece.end; v += unroll * 32) {
       float sums[unroll][8] = {};
       for (unsigned k = begin; k < end; k += batch) {
@@ -92,13 +108,14 @@ extern "C" __global__ void __launch_bounds__(512, 1)
         for (unsigned b = 0; b < batch; ++b)
 #pragma unroll
           for (unsigned u = 0; u < unroll; ++u)
-            if (k + b < end && v + u * 32 < piece.end) held[b][u] = load(from[k + b] + (v + u * 32) * 16ull);
+            if (k + b < end && v + u * 32 < piece.end)
+              held[b][u] = load(args.many[k + b] + (v + u * 32) * 16ull);
 #pragma unroll
         for (unsigned b = 0; b < batch; ++b)
 #pragma unroll
           for (unsigned u = 0; u < unroll; ++u)
             if (k + b < end && v + u * 32 < piece.end)
-              add(sums[u], held[b][u], weights[k + b], k + b == begin);
+              add(sums[u], held[b][u], args.weights[k + b], k + b == begin);
       }
 #pragma unroll
       for (unsigned u = 0; u < unroll; ++u)
@@ -111,23 +128,22 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 }
 
 /// Adds to `count` the words that differ.
-extern "C" __global__ void bare_moe_compare(const uint4* a, const uint4* b, Address vectors,
-                                            unsigned long long* count) {
-  for (Address i = static_cast<Address>(blockIdx.x) * blockDim.x + threadIdx.x; i < vectors;
+extern "C" __global__ void bare_moe_compare(const __grid_constant__ Compared args) {
+  for (Address i = static_cast<Address>(blockIdx.x) * blockDim.x + threadIdx.x; i < args.vectors;
        i += static_cast<Address>(gridDim.x) * blockDim.x) {
-    const uint4 x = a[i], y = b[i];
-    if (x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w) atomicAdd(count, 1ull);
+    const uint4 x = args.a[i], y = args.b[i];
+    if (x.x != y.x || x.y != y.y || x.z != y.z || x.w != y.w) atomicAdd(args.count, 1ull);
   }
 }
 
 /// Numbers between -1 and 1 in bfloat16, other ones for each seed.
-extern "C" __global__ void bare_moe_fill(unsigned* words, Address count, unsigned seed) {
-  for (Address i = static_cast<Address>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+extern "C" __global__ void bare_moe_fill(const __grid_constant__ Filled args) {
+  for (Address i = static_cast<Address>(blockIdx.x) * blockDim.x + threadIdx.x; i < args.count;
        i += static_cast<Address>(gridDim.x) * blockDim.x) {
-    unsigned x = static_cast<unsigned>(i) * 2654435761u ^ seed * 40503u;
+    unsigned x = static_cast<unsigned>(i) * 2654435761u ^ args.seed * 40503u;
     x ^= x >> 16, x *= 2246822519u, x ^= x >> 13, x *= 3266489917u, x ^= x >> 16;
     const float a = static_cast<float>(x & 0xffff) / 32768.0f - 1,
                 b = static_cast<float>(x >> 16) / 32768.0f - 1;
-    words[i] = rounded(a, b);
+    args.words[i] = rounded(a, b);
   }
 }
