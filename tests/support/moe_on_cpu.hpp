@@ -74,8 +74,5 @@ inline uint32_t two_bfloats(float low, float high) {
 
 }  // namespace headrace::kernels::moe
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"  // loops that GPUs unroll
 #include "kernels/moe/combine.cuh"
 #include "kernels/moe/dispatch.cuh"
-#pragma GCC diagnostic pop
