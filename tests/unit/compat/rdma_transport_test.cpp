@@ -2,12 +2,7 @@
 // What torchcomms' RdmaTransportTest shows, over host memory; the bad input that is refused; ends.
 #include "unit/compat/two_transports.hpp"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <csignal>
-#include <cstdlib>
 #include <future>
 #include <memory>
 #include <stdexcept>
@@ -158,19 +153,6 @@ TEST(CompatRdmaTransport, memory_that_is_gone_breaks_the_transport) {
 
 // --- another process
 
-void say(int to, const std::string& text) {
-  const auto length = static_cast<std::uint16_t>(text.size());
-  if (::write(to, &length, 2) != 2 || ::write(to, text.data(), length) != length) std::abort();
-}
-
-std::string hear(int from) {
-  std::uint16_t length = 0;
-  if (::read(from, &length, 2) != 2) std::abort();
-  std::string text(length, '\0');
-  if (::read(from, text.data(), length) != length) std::abort();
-  return text;
-}
-
 /// Connects to the transport of the test, writes, and waits to be killed.
 [[noreturn]] void run_peer(int in, int out) {
   RdmaTransport transport(0);
@@ -184,26 +166,21 @@ std::string hear(int from) {
 }
 
 TEST(CompatRdmaTransport, a_peer_that_is_killed_ends_the_waits) {
-  int to_peer[2], from_peer[2];
-  ASSERT_TRUE(::pipe(to_peer) == 0 && ::pipe(from_peer) == 0);
-  const pid_t peer = ::fork();  // before any transport of this test
-  if (peer == 0) run_peer(to_peer[0], from_peer[1]);
+  PeerProcess peer(run_peer);
 
   RdmaTransport transport(0);
   Block mine(std::size_t{100});
-  ASSERT_EQ(transport.connect(hear(from_peer[0])), commSuccess);
-  say(to_peer[1], transport.bind());
-  say(to_peer[1], mine.memory.remoteKey());
-  say(to_peer[1], std::to_string(reinterpret_cast<std::uintptr_t>(mine.bytes.data())));
+  ASSERT_EQ(transport.connect(hear(peer.from)), commSuccess);
+  say(peer.to, transport.bind());
+  say(peer.to, mine.memory.remoteKey());
+  say(peer.to, std::to_string(reinterpret_cast<std::uintptr_t>(mine.bytes.data())));
   EXPECT_EQ(end_of(transport.waitForWrite()), commSuccess);
   EXPECT_EQ(mine.bytes, std::vector<std::uint8_t>(100, 7));
 
   const auto never = transport.waitForWrite();
-  ::kill(peer, SIGKILL);
+  peer.kill();
   EXPECT_EQ(end_of(never), commInternalError);
   expect_words(transport.lastError(), "the peer has ended");
-  ::waitpid(peer, nullptr, 0);
-  for (const int fd : {to_peer[0], to_peer[1], from_peer[0], from_peer[1]}) ::close(fd);
 }
 
 // --- bad input

@@ -131,6 +131,30 @@ TEST(CompatStagedTransport, the_end_of_a_side_ends_its_transfers) {
   EXPECT_EQ(end_of(queued), commUserAbort);
 }
 
+/// A server that is connected, and waits to be killed.
+void run_server(int in, int out) {
+  StagedRdmaServerTransport server(0, nullptr, config_of(staging));
+  say(out, server.setupLocalTransport());
+  server.connectRemoteTransport(hear(in));
+  say(out, "connected");
+  for (;;) ::pause();
+}
+
+TEST(CompatStagedTransport, a_server_that_is_killed_ends_the_recv) {
+  PeerProcess peer(run_server);
+  StagedRdmaClientTransport client(0, nullptr, config_of(staging));
+  const auto info = client.setupLocalTransport();
+  client.connectRemoteTransport(hear(peer.from));
+  say(peer.to, info);
+  EXPECT_EQ(hear(peer.from), "connected");
+  std::vector<std::uint8_t> bytes(staging);
+  const auto received = client.recv(list_of(bytes, {}));
+  peer.kill();
+  EXPECT_EQ(end_of(received), commInternalError);
+  EXPECT_NE(client.lastError().find("the peer has ended"), std::string::npos) << client.lastError();
+  EXPECT_EQ(end_of(client.recv(list_of(bytes, {}))), commInternalError);
+}
+
 TEST(CompatStagedTransport, bad_input_is_refused) {
   StagedRdmaServerTransport server(0, nullptr, config_of(staging));
   EXPECT_THROW(server.connectRemoteTransport("x"), std::runtime_error);  // not set up

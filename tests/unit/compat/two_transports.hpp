@@ -6,8 +6,13 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -50,6 +55,48 @@ struct TwoTransports {
   }
   RdmaTransport server{0};
   RdmaTransport client{0};
+};
+
+// --- another process
+
+inline void say(int to, const std::string& text) {
+  const auto length = static_cast<std::uint16_t>(text.size());
+  if (::write(to, &length, 2) != 2 || ::write(to, text.data(), length) != length) std::abort();
+}
+
+inline std::string hear(int from) {
+  std::uint16_t length = 0;
+  if (::read(from, &length, 2) != 2) std::abort();
+  std::string text(length, '\0');
+  if (::read(from, text.data(), length) != length) std::abort();
+  return text;
+}
+
+/// A fork of this process that runs `body(in, out)`. Made before any transport of a test.
+struct PeerProcess {
+  explicit PeerProcess(void (*body)(int in, int out)) {
+    int to_peer[2], from_peer[2];
+    if (::pipe(to_peer) != 0 || ::pipe(from_peer) != 0) std::abort();
+    process = ::fork();
+    if (process == 0) body(to_peer[0], from_peer[1]), ::_exit(0);
+    ::close(to_peer[0]), ::close(from_peer[1]);
+    to = to_peer[1];
+    from = from_peer[0];
+  }
+  ~PeerProcess() {
+    kill();
+    ::close(to), ::close(from);
+  }
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+  void kill() {
+    if (process > 0) ::kill(process, SIGKILL), ::waitpid(process, nullptr, 0);
+    process = 0;
+  }
+
+  pid_t process = 0;
+  int to = -1;
+  int from = -1;
 };
 
 }  // namespace headrace::test_compat
