@@ -4,6 +4,7 @@
 
 #include "bindings/python/agent_handle.hpp"
 #include "bindings/python/binding.hpp"
+#include "bindings/python/comm_handle.hpp"
 #include "bindings/python/moe_tensors.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/tensor_object.hpp"
@@ -149,10 +150,10 @@ class PyMoE {
       return answer;
     });
   }
-  /// The same. Raises its error.
+  /// The same. Raises its error, and the exception of a signal handler.
   template <class Call>
   auto ask(const Call& call) const {
-    return take(ask_plain(call));
+    return PyComm::take_uninterrupted(ask_plain(call));
   }
   /// A tensor in a window of this MoE, which it keeps.
   [[nodiscard]] Tensor window_tensor(const TensorView& view) const {
@@ -162,13 +163,17 @@ class PyMoE {
   ExchangeCache exchange;
 
  private:
+  static MoEConfig with_hook(MoEConfig config) {
+    config.interrupted = interrupted_by_signal;
+    return config;
+  }
   struct Opened {
     std::shared_ptr<headrace::Agent> agent;
     headrace::MoE moe;  // goes first
   };
   static std::shared_ptr<headrace::MoE> open(std::shared_ptr<headrace::Agent> agent,
                                              const MoEConfig& config) {
-    auto moe = take(without_gil([&] { return headrace::MoE::open(*agent, config); }));
+    auto moe = take(without_gil([&] { return headrace::MoE::open(*agent, with_hook(config)); }));
     const auto opened = std::make_shared<Opened>(Opened{std::move(agent), std::move(moe)});
     return {opened, &opened->moe};
   }
@@ -327,6 +332,21 @@ void combine(PyMoE& self, nb::handle results, MoERouting& routing, nb::handle ou
   self.ask([&](headrace::MoE& moe) { return moe.combine(from, to, routing); });
 }
 
+std::vector<std::string> names_of(const std::vector<Text>& agents) {
+  std::vector<std::string> names;
+  for (const Text& agent : agents) names.push_back(agent.str());
+  return names;
+}
+
+std::chrono::nanoseconds limit_of(const TimeLimit& timeout) {
+  return timeout.or_else(std::chrono::seconds(10)).value_or(std::chrono::hours(24 * 365));
+}
+
+void regroup(PyMoE& self, const std::vector<Text>& agents, std::uint64_t ranks, const TimeLimit& timeout) {
+  const std::vector<std::string> names = names_of(agents);
+  self.ask([&](headrace::MoE& moe) { return moe.regroup(names, ranks, limit_of(timeout)); });
+}
+
 void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, std::int64_t hidden,
                  std::int64_t max_tokens, int group_size,
                  const std::optional<std::vector<int>>& experts_of_ranks, nb::handle dtype,
@@ -400,7 +420,12 @@ void bind_moe_failure(nb::module_& module) {
   nb::class_<MoEFailure>(module, "MoEFailure", "Why a rank was left out: MoE.failure.")
       .def_prop_ro(
           "code", [](const MoEFailure& self) { return to_str(code_name(self.code)); },
-          "\"timed_out\", \"peer_lost\", \"canceled\" (the peer has left this rank out) or \"corrupt\".")
+          "\"timed_out\", \"peer_lost\", \"canceled\" (this rank was left out, or interrupted) or "
+          "\"corrupt\".")
+      .def_ro("voted", &MoEFailure::voted, "Another rank has found that the peer is lost.")
+      .def_prop_ro(
+          "reason", [](const MoEFailure& self) { return to_str(self.reason); },
+          "Why the peer could not join, as it says; empty: it has joined.")
       .def_ro("waiter", &MoEFailure::waiter, "The rank that waited: this one.")
       .def_ro("peer", &MoEFailure::peer, "The rank for which it waited.")
       .def_prop_ro(
@@ -466,11 +491,13 @@ void bind_moe(nb::module_& module) {
       "way:\n"
       "sent, and not received. Tensors are NumPy arrays, torch tensors on the CPU or others with the buffer\n"
       "protocol or DLPack; integers of the same size stand for bfloat16 and float8, which NumPy lacks.\n\n"
-      "Failure: a rank that is dead, or late by wait_limit, is left out from then on. The operation does all "
-      "of the\n"
-      "rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are "
-      "missing\n"
-      "in the sums. A rank that others have left out gets Canceled, from then on in every operation.\n"
+      "Failure: a rank that is dead, or late by wait_limit, is left out from then on, by all. The operation "
+      "does all\n"
+      "of the rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows "
+      "are\n"
+      "missing in the sums. A rank that others have left out gets Canceled, from then on in every "
+      "operation.\n"
+      "Ctrl-C ends a wait and this rank's part. regroup takes ranks back.\n"
       "Owns: it keeps its agent; close the MoE before the agent.\n"
       "Threads: one call at a time; others wait.")
       .def(nb::init<const PyAgent&, const MoEConfig&>(), nb::arg("agent"), nb::arg("config"),
@@ -479,12 +506,8 @@ void bind_moe(nb::module_& module) {
       .def(
           "join",
           [](const PyMoE& self, const std::vector<Text>& agents, const TimeLimit& timeout) {
-            std::vector<std::string> names;
-            for (const Text& agent : agents) names.push_back(agent.str());
-            const Timeout limit = timeout.or_else(std::chrono::seconds(10));
-            self.ask([&](headrace::MoE& moe) {
-              return moe.join(names, limit.value_or(std::chrono::hours(24 * 365)));
-            });
+            const std::vector<std::string> names = names_of(agents);
+            self.ask([&](headrace::MoE& moe) { return moe.join(names, limit_of(timeout)); });
           },
           nb::arg("agents"), nb::arg("timeout") = nb::none(),
           "Maps the windows of all ranks, and compares the configurations.\n\n"
@@ -493,6 +516,20 @@ void bind_moe(nb::module_& module) {
           "timeout: seconds or a timedelta; None: 10 s.\n"
           "Errors: InvalidArgument (another configuration: the field, both values; another list or order\n"
           "of agents), NotFound, NotSupported (a rank is on another host), TimedOut, PeerLost.")
+      .def(
+          "regroup", &regroup, nb::arg("agents"), nb::arg("ranks"), nb::arg("timeout") = nb::none(),
+          "Goes on with other ranks: without some, with new ones, with those that come back. All ranks of\n"
+          "`ranks` call it at the same place in the order of operations, none of which is under way; one "
+          "that\n"
+          "is new calls it instead of join. Routings need a new dispatch. Ranks that are not in `ranks` get\n"
+          "Canceled. A rank that comes back as another process needs the end of the first one, and its new\n"
+          "metadata here.\n\n"
+          "agents: as join; of ranks that are not in `ranks` any text.\n"
+          "ranks: a bit for each rank that takes part, this one's too.\n"
+          "timeout: seconds or a timedelta; None: 10 s.\n"
+          "Errors: InvalidArgument, TimedOut (which ranks have not come), PeerLost, and those of join. "
+          "After\n"
+          "an error operations raise Canceled: call it again.")
       .def_prop_ro(
           "config", [](const PyMoE& self) { return self.moe()->config(); }, "The configuration.")
       .def(
@@ -567,7 +604,8 @@ void bind_moe(nb::module_& module) {
           [](const PyMoE& self, std::uint64_t ranks) {
             self.ask([&](headrace::MoE& moe) { return moe.set_active(ranks); });
           },
-          "The ranks that take part, a bit for each. Set it to leave ranks out.\n\n"
+          "The ranks that take part, a bit for each, the same on all of them. Set it to leave ranks out, for "
+          "all.\n\n"
           "Errors: InvalidArgument (this rank's bit, bits of no rank), NotSupported (a rank that was left "
           "out).")
       .def_prop_ro(

@@ -80,6 +80,8 @@ struct MoEConfig {
   std::int64_t row_budget = 0;
   bool deterministic = true;  ///< on CPUs the sums have the same bits either way
   std::chrono::nanoseconds wait_limit = std::chrono::seconds(10);  ///< of each wait for another rank
+  /// Asked about ten times a second while a call waits: true ends the wait, and this rank's part.
+  std::function<bool()> interrupted = {};
 
   /// errors: invalid_argument (the first field that is wrong: what was expected, what is given)
   [[nodiscard]] HEADRACE_API Result<void> check() const;
@@ -179,13 +181,15 @@ struct MoESums {
 
 /// A wait that ended in vain, or a peer that sent what cannot be.
 struct MoEFailure {
-  Code code = Code::ok;        ///< timed_out, peer_lost, canceled (the peer has left this rank out), corrupt
-  int waiter = -1, peer = -1;  ///< ranks
-  std::string_view operation;  ///< "dispatch" or "combine"
-  std::uint64_t number = 0;    ///< of the dispatch or the combine, from 1
-  std::string_view awaited;    ///< "counts", "rows", "sums", "room"
+  Code code = Code::ok;  ///< timed_out, peer_lost, canceled (this rank was left out, or interrupted), corrupt
+  int waiter = -1, peer = -1;            ///< ranks; canceled: by the peer, -1: interrupted
+  std::string_view operation;            ///< "dispatch" or "combine"
+  std::uint64_t number = 0;              ///< of the dispatch or the combine, from 1
+  std::string_view awaited;              ///< "counts", "rows", "sums", "room"
   std::uint64_t expected = 0, seen = 0;  ///< numbers of operations, as the word that was awaited holds them;
                                          ///< corrupt: the first number that cannot be, and what came
+  bool voted = false;                    ///< another rank has found that the peer is lost
+  std::string reason = {};               ///< why the peer could not join, as it says
 
   /// "rank 0 waited for counts of rank 2 in dispatch 7: expected 7, seen 6".
   [[nodiscard]] HEADRACE_API std::string text() const;
@@ -210,10 +214,12 @@ class MoERouting {
 /// One rank. All ranks call the same operations in the same order. Two dispatches and two combines may be
 /// under way: sent, and not received.
 ///
-/// **Failure.** A wait for a rank that is dead or late ends that rank's part: it is left out from then on.
-/// The operation does all of the rest and returns the error, and later operations go on without that rank:
-/// entries for its experts are skipped, and its rows are missing in the sums.
+/// **Failure.** A wait for a rank that is dead or late ends that rank's part: it is left out from then on, by
+/// all. The operation does all of the rest and returns the error, and later operations go on without that
+/// rank: entries for its experts are skipped, and its rows are missing in the sums. Each of the others gets
+/// an error once, in the operation in which it misses that rank.
 /// A rank that another has left out gets canceled, from then on in every operation, which does nothing more.
+/// Of two ranks that miss each other one goes on. `regroup` takes ranks back.
 ///
 ///   threads  one call at a time; others wait
 ///   fork     in a forked child every method returns invalid_argument
@@ -239,6 +245,17 @@ class MoE {
   ///           agents), timed_out, not_supported
   ///           (a rank is on another host), and those of Agent::find and Agent::map
   HEADRACE_API Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
+
+  /// Goes on with other ranks: without some, with new ones, with those that come back. All ranks of `ranks`
+  /// call it at the same place in the order of operations, none of which is under way; one that is new calls
+  /// it instead of join. Routings need a new dispatch. Ranks that are not in `ranks` get canceled.
+  /// A rank that comes back as another process needs the end of the first one, and its new metadata here.
+  ///   agents  as join; of ranks that are not in `ranks` any text
+  ///   ranks   a bit for each rank that takes part, this one's too
+  ///   errors  invalid_argument, timed_out (which ranks have not come), peer_lost, and those of join. After
+  ///           an error operations are canceled: call it again
+  HEADRACE_API Result<void> regroup(std::span<const std::string> agents, std::uint64_t ranks,
+                                    std::chrono::nanoseconds timeout);
 
   [[nodiscard]] HEADRACE_API const MoEConfig& config() const;
   /// Memory for what dispatches learn. For any number of dispatches, one after another.
@@ -266,10 +283,10 @@ class MoE {
   ///             float8_combine)
   HEADRACE_API Result<void> combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks);
 
-  /// The ranks that take part: a bit for each.
+  /// The ranks that take part: a bit for each. The same on all of them.
   [[nodiscard]] HEADRACE_API std::uint64_t active() const;
-  /// Leaves ranks out: those whose bit is not set. errors: invalid_argument (this rank's; bits
-  /// of no rank), not_supported (a rank that was left out before)
+  /// Leaves ranks out, for all: those whose bit is not set. errors: invalid_argument (this rank's; bits
+  /// of no rank), not_supported (a rank that was left out before: regroup), canceled (this rank is out)
   HEADRACE_API Result<void> set_active(std::uint64_t ranks);
   /// Why a rank was left out last.
   [[nodiscard]] HEADRACE_API std::optional<MoEFailure> failure() const;

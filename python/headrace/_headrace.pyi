@@ -3608,8 +3608,16 @@ class MoEFailure:
     @property
     def code(self) -> str:
         """
-        "timed_out", "peer_lost", "canceled" (the peer has left this rank out) or "corrupt".
+        "timed_out", "peer_lost", "canceled" (this rank was left out, or interrupted) or "corrupt".
         """
+
+    @property
+    def voted(self) -> bool:
+        """Another rank has found that the peer is lost."""
+
+    @property
+    def reason(self) -> str:
+        """Why the peer could not join, as it says; empty: it has joined."""
 
     @property
     def waiter(self) -> int:
@@ -3713,9 +3721,10 @@ class MoE:
     sent, and not received. Tensors are NumPy arrays, torch tensors on the CPU or others with the buffer
     protocol or DLPack; integers of the same size stand for bfloat16 and float8, which NumPy lacks.
 
-    Failure: a rank that is dead, or late by wait_limit, is left out from then on. The operation does all of the
-    rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are missing
-    in the sums. A rank that others have left out gets Canceled, from then on in every operation.
+    Failure: a rank that is dead, or late by wait_limit, is left out from then on, by all. The operation does all
+    of the rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are
+    missing in the sums. A rank that others have left out gets Canceled, from then on in every operation.
+    Ctrl-C ends a wait and this rank's part. regroup takes ranks back.
     Owns: it keeps its agent; close the MoE before the agent.
     Threads: one call at a time; others wait.
     """
@@ -3736,6 +3745,21 @@ class MoE:
         timeout: seconds or a timedelta; None: 10 s.
         Errors: InvalidArgument (another configuration: the field, both values; another list or order
         of agents), NotFound, NotSupported (a rank is on another host), TimedOut, PeerLost.
+        """
+
+    def regroup(self, agents: Sequence[str], ranks: int, timeout: float | datetime.timedelta | None = None) -> None:
+        """
+        Goes on with other ranks: without some, with new ones, with those that come back. All ranks of
+        `ranks` call it at the same place in the order of operations, none of which is under way; one that
+        is new calls it instead of join. Routings need a new dispatch. Ranks that are not in `ranks` get
+        Canceled. A rank that comes back as another process needs the end of the first one, and its new
+        metadata here.
+
+        agents: as join; of ranks that are not in `ranks` any text.
+        ranks: a bit for each rank that takes part, this one's too.
+        timeout: seconds or a timedelta; None: 10 s.
+        Errors: InvalidArgument, TimedOut (which ranks have not come), PeerLost, and those of join. After
+        an error operations raise Canceled: call it again.
         """
 
     @property
@@ -3807,7 +3831,7 @@ class MoE:
     @property
     def active(self) -> int:
         """
-        The ranks that take part, a bit for each. Set it to leave ranks out.
+        The ranks that take part, a bit for each, the same on all of them. Set it to leave ranks out, for all.
 
         Errors: InvalidArgument (this rank's bit, bits of no rank), NotSupported (a rank that was left out).
         """

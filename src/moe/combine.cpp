@@ -11,7 +11,8 @@
 namespace headrace::moe {
 
 Result<void> Rank::combine_send(const MoEResults& results, Routing& routing) {
-  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(not_left_out(Operation::combine, combines_.sent + 1));
+  refresh(routing);
   HEADRACE_TRY_VOID(may_send(combines_, "combine"));
   HEADRACE_TRY_VOID(check_results(results, routing));
   begin(Operation::combine, ++combines_.sent);
@@ -48,7 +49,8 @@ Result<void> Rank::check_results(const MoEResults& results, const Routing& routi
 }
 
 Result<void> Rank::combine_memory(Routing& routing, std::span<MoEWindowRows> of_ranks) {
-  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(not_left_out(Operation::combine, combines_.sent + 1));
+  refresh(routing);
   HEADRACE_TRY_VOID(may_send(combines_, "combine"));
   HEADRACE_TRY_VOID(check_routing(routing));
   if (config_.layout != MoELayout::by_rank || config_.float8_combine)
@@ -138,7 +140,8 @@ void Rank::for_members(std::uint32_t rank, const Each& each) const {
 }
 
 Result<void> Rank::combine_receive(const MoESums& sums, Routing& routing) {
-  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(not_left_out(Operation::combine, combines_.received + 1));
+  refresh(routing);
   HEADRACE_TRY_VOID(may_receive(combines_, routing.combine_sent, "combine"));
   HEADRACE_TRY_VOID(check_sums(sums, routing));
   begin(Operation::combine, ++combines_.received);

@@ -14,7 +14,8 @@
 namespace headrace::moe {
 
 Result<void> Rank::dispatch_receive(const MoERows& out, Routing& routing) {
-  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(not_left_out(Operation::dispatch, dispatches_.received + 1));
+  refresh(routing);
   HEADRACE_TRY_VOID(may_receive(dispatches_, routing.dispatch_sent, "dispatch"));
   HEADRACE_TRY_VOID(check_rows(out));
   begin(Operation::dispatch, ++dispatches_.received);

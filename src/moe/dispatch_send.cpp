@@ -17,7 +17,8 @@
 namespace headrace::moe {
 
 Result<void> Rank::dispatch_send(const MoETokens& given, Routing& routing) {
-  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(not_left_out(Operation::dispatch, dispatches_.sent + 1));
+  refresh(routing);
   HEADRACE_TRY_VOID(may_send(dispatches_, "dispatch"));
   MoETokens tokens = given;
   HEADRACE_TRY(count, count_of(given));

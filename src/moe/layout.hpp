@@ -84,8 +84,11 @@ struct WindowLayout {
   static constexpr uint64_t line = 128;
   static constexpr uint64_t bell_at = 0;
   static constexpr uint64_t voted_out_at = 64;  ///< in the window of the lowest rank: a bit for each rank
+  static constexpr uint64_t refused_at = 72;    ///< not 0: the window's rank could not join, for this reason
   static constexpr uint64_t config_at = line;   ///< its text, which ends with a zero
-  static constexpr uint64_t config_bytes = page - line;
+  static constexpr uint64_t reason_bytes = 768;
+  static constexpr uint64_t reason_at = page - reason_bytes;  ///< as config_at
+  static constexpr uint64_t config_bytes = reason_at - config_at;
 
   /// Written by rank `by`.
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t words_at(uint32_t by) const {

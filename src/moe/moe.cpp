@@ -38,7 +38,10 @@ struct MoE::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  /// join, which leaves its reason in this rank's window if it fails.
   Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
+  Result<void> regroup(std::span<const std::string> agents, moe::Mask ranks,
+                       std::chrono::nanoseconds timeout);
   /// Runs one of the four halves.
   Result<void> run(std::string_view operation, MoERouting& routing,
                    const std::function<Result<void>(moe::Routing&)>& half);
@@ -59,6 +62,17 @@ struct MoE::State {
   std::optional<moe::Rank> rank;                 // once joined
 
  private:
+  [[nodiscard]] Result<void> check_agents(std::span<const std::string> agents) const;
+  Result<void> try_join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
+  void tell_reason(const Error& error) const;
+  /// Maps the windows of these ranks, those anew that have another one now.
+  Result<void> map_members(std::span<const std::string> agents, moe::Mask ranks, Deadline deadline,
+                           std::vector<std::optional<Mapping>>& replaced);
+  [[nodiscard]] Result<Mapping> map_again(int peer, const std::string& name, Deadline deadline) const;
+  [[nodiscard]] bool is_current(int peer, const std::string& name) const;
+  [[nodiscard]] std::function<bool(int)> is_lost() {
+    return [this](int peer) { return !mappings[static_cast<std::size_t>(peer)]->alive(); };
+  }
   [[nodiscard]] Result<Mapping> map_window(int peer, const std::string& name, Deadline deadline) const;
   [[nodiscard]] Result<Region> find_window(const std::string& name, Deadline deadline) const;
   [[nodiscard]] Result<void> check_window(int peer, const Mapping& mapping) const;
@@ -68,6 +82,7 @@ struct MoE::State {
   [[nodiscard]] Result<void> compare_lists();
   [[nodiscard]] std::uint64_t list_of(int peer) const;
 
+  std::vector<std::string> mapped_agents_;  // whose windows the mappings are
   std::uint64_t list_ = 0;
   bool lists_agree_ = false;  // those of all ranks
 };
@@ -86,7 +101,7 @@ Result<void> MoE::State::usable() const {
   return {};
 }
 
-Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
+Result<void> MoE::State::check_agents(std::span<const std::string> agents) const {
   if (agents.size() != static_cast<std::size_t>(config.ranks))
     return make_error(Code::invalid_argument, "{} agents are given, expected one for each of {} ranks",
                       agents.size(), config.ranks);
@@ -96,8 +111,28 @@ Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::
         "agents[{}] is {}, expected {}, the agent of this rank: give the agents in the order of "
         "the ranks, the same list on all ranks",
         config.rank, name_text(own), name_text(agent.name()));
+  return {};
+}
+
+Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
   const std::scoped_lock lock(mutex);
   if (rank) return make_error(Code::invalid_argument, "it has joined before");
+  Result<void> joined = try_join(agents, timeout);
+  const moe::Window own(memory.get(), moe::window_layout(config));
+  joined ? own.tell(moe::WindowLayout::refused_at, 0) : tell_reason(joined.error());
+  return joined;
+}
+
+/// The first one: others may read it now.
+void MoE::State::tell_reason(const Error& error) const {
+  const moe::Window own(memory.get(), moe::window_layout(config));
+  char* const at = reinterpret_cast<char*>(own.at(moe::WindowLayout::reason_at));
+  if (*at == '\0') error.message.copy(at, moe::WindowLayout::reason_bytes - 1);
+  own.tell(moe::WindowLayout::refused_at, 1);
+}
+
+Result<void> MoE::State::try_join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
+  HEADRACE_TRY_VOID(check_agents(agents));
   const Deadline deadline = Deadline::after(timeout);
   std::vector<std::optional<Mapping>> mapped(agents.size());
   std::vector<std::byte*> windows;
@@ -118,9 +153,64 @@ Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::
   tell_list(windows, list_);
   HEADRACE_TRY_VOID(compare_lists());
   mappings = std::move(mapped);
-  rank.emplace(config, windows,
-               [this](int peer) { return !mappings[static_cast<std::size_t>(peer)]->alive(); });
+  mapped_agents_.assign(agents.begin(), agents.end());
+  rank.emplace(config, windows, is_lost());
   return {};
+}
+
+Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask ranks,
+                                 std::chrono::nanoseconds timeout) {
+  HEADRACE_TRY_VOID(check_agents(agents));
+  const std::scoped_lock lock(mutex);
+  const Deadline deadline = Deadline::after(timeout);
+  if (mappings.empty()) mappings.resize(agents.size()), mapped_agents_.resize(agents.size());
+  std::vector<std::optional<Mapping>> replaced;  // until no window of them is used
+  HEADRACE_TRY_VOID(map_members(agents, ranks, deadline, replaced));
+  std::vector<std::byte*> windows(agents.size());
+  for (std::size_t peer = 0; peer < windows.size(); ++peer) {
+    if ((ranks >> peer & 1) == 0) continue;
+    windows[peer] = mappings[peer] ? mappings[peer]->bytes().data() : memory.get();
+  }
+  if (!rank) rank.emplace(config, windows, is_lost());
+  lists_agree_ = true;  // ranks that regroup have met
+  const moe::Window own(memory.get(), moe::window_layout(config));
+  own.tell(moe::WindowLayout::refused_at, 0);
+  return rank->regroup(windows, ranks, deadline);
+}
+
+Result<void> MoE::State::map_members(std::span<const std::string> agents, moe::Mask ranks, Deadline deadline,
+                                     std::vector<std::optional<Mapping>>& replaced) {
+  for (int peer = 0; peer < config.ranks; ++peer) {
+    const auto at = static_cast<std::size_t>(peer);
+    if (peer == config.rank || (ranks >> peer & 1) == 0 || is_current(peer, agents[at])) continue;
+    auto mapping = map_again(peer, agents[at], deadline);
+    if (!mapping)
+      return std::move(mapping).error().within(
+          fmt::format("rank {} (agent {})", peer, name_text(agents[at])));
+    replaced.push_back(std::exchange(mappings[at], std::move(*mapping)));
+    mapped_agents_[at] = agents[at];
+  }
+  return {};
+}
+
+/// Whether the window of a rank is mapped. While a mapping lives, its agent has no other one of this name.
+bool MoE::State::is_current(int peer, const std::string& name) const {
+  const auto& mapping = mappings[static_cast<std::size_t>(peer)];
+  return mapping && mapping->alive() && mapped_agents_[static_cast<std::size_t>(peer)] == name;
+}
+
+/// What the agent knows of the rank may be older than that: it is asked for again.
+Result<Mapping> MoE::State::map_again(int peer, const std::string& name, Deadline deadline) const {
+  constexpr auto pause = std::chrono::milliseconds(10);
+  while (true) {
+    auto mapping = map_window(peer, name, deadline);
+    const bool may_come =
+        !mapping && (mapping.code() == Code::peer_lost || mapping.code() == Code::not_found ||
+                     mapping.code() == Code::timed_out);
+    if (!may_come || deadline.expired()) return mapping;
+    static_cast<void>(agent.find(name, std::chrono::nanoseconds(deadline.remaining_ns())));
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 void MoE::State::tell_list(const std::vector<std::byte*>& windows, std::uint64_t list) const {
@@ -282,6 +372,25 @@ Result<void> MoE::combine_memory(MoERouting& routing, std::span<MoEWindowRows> o
                      [&](moe::Routing& of) { return state_->rank->combine_memory(of, of_ranks); });
 }
 
+Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ranks,
+                          std::chrono::nanoseconds timeout) {
+  if (state_->fork_guard.forked()) return state_->refused("regroup", std::move(state_->usable()).error());
+  const int own = state_->config.rank;
+  const std::uint64_t unknown = ranks & ~moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
+  Result<void> done;
+  if (unknown != 0)
+    done = make_error(Code::invalid_argument, "ranks names rank {}, expected 0 to {}",
+                      std::countr_zero(unknown), state_->config.ranks - 1);
+  else if ((ranks >> own & 1) == 0)
+    done =
+        make_error(Code::invalid_argument,
+                   "ranks leaves out rank {}, which is this one: a rank that leaves does not call it", own);
+  else
+    done = state_->regroup(agents, ranks, timeout);
+  if (done) return done;
+  return state_->refused("regroup", std::move(done).error());
+}
+
 std::uint64_t MoE::active() const {
   const std::scoped_lock lock(state_->mutex);
   if (!state_->rank) return moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
@@ -301,12 +410,12 @@ Result<void> MoE::set_active(std::uint64_t ranks) {
   if ((ranks >> own & 1) == 0)
     return make_error(Code::invalid_argument, "set_active leaves out rank {}, which is this one", own);
   if (back != 0)
-    return make_error(
-        Code::not_supported,
-        "set_active names rank {}, which was left out: open a new MoE on all ranks to take it back",
-        std::countr_zero(back));
-  state_->rank->set_active(ranks);
-  return {};
+    return make_error(Code::not_supported,
+                      "set_active names rank {}, which was left out: all ranks call regroup to take it back",
+                      std::countr_zero(back));
+  done = state_->rank->set_active(ranks);
+  if (done) return done;
+  return state_->refused("set_active", std::move(done).error());
 }
 
 std::optional<MoEFailure> MoE::failure() const {

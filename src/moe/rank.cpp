@@ -2,8 +2,10 @@
 #include "moe/rank.hpp"
 
 #include "base/errors.hpp"
+#include "base/names.hpp"
 #include "moe/config.hpp"
 #include "moe/drive.hpp"
+#include "moe/votes.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -14,16 +16,23 @@ namespace headrace {
 
 std::string MoEFailure::text() const {
   const std::string in = fmt::format("in {} {}", operation, number);
+  const std::string because = reason.empty() ? "" : fmt::format(". It could not join: {}", reason);
+  if (code == Code::canceled && peer == -1)
+    return fmt::format("rank {} was interrupted by its caller {}", waiter, in);
   if (code == Code::canceled)
     return fmt::format("rank {} has left rank {} out, as rank {} sees {}", peer, waiter, waiter, in);
   if (code == Code::corrupt)
     return fmt::format("rank {} got {} from rank {} {} that cannot be: {} where fewer than {} was expected",
                        waiter, awaited, peer, in, seen, expected);
+  if (voted)
+    return fmt::format(
+        "rank {} was left out by another rank: rank {} waited for its {} {} (expected {}, seen {}){}", peer,
+        waiter, awaited, in, expected, seen, because);
   if (code == Code::peer_lost)
-    return fmt::format("rank {} is gone: rank {} waited for its {} {} (expected {}, seen {})", peer, waiter,
-                       awaited, in, expected, seen);
-  return fmt::format("rank {} waited for {} of rank {} {}: expected {}, seen {}", waiter, awaited, peer, in,
-                     expected, seen);
+    return fmt::format("rank {} is gone: rank {} waited for its {} {} (expected {}, seen {}){}", peer, waiter,
+                       awaited, in, expected, seen, because);
+  return fmt::format("rank {} waited for {} of rank {} {}: expected {}, seen {}{}", waiter, awaited, peer, in,
+                     expected, seen, because);
 }
 
 namespace moe {
@@ -32,10 +41,6 @@ namespace {
 std::uint32_t spins_for(int ranks) {
   const unsigned cores = std::thread::hardware_concurrency();
   return static_cast<unsigned>(ranks) <= cores ? Waiter::many_spins : Waiter::few_spins;
-}
-
-std::string_view name_of(Operation operation) {
-  return operation == Operation::dispatch ? "dispatch" : "combine";
 }
 
 }  // namespace
@@ -48,6 +53,7 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       spins_(spins_for(config.ranks)),
       lost_(std::move(lost)),
       active_(mask_of_all(layout_.ranks)),
+      members_(active_),
       card_counts_(static_cast<std::size_t>(config.ranks * config.local_experts())),
       before_(card_counts_.size()),
       first_rows_(static_cast<std::size_t>(std::max(config.ranks, config.local_experts())) + 1),
@@ -56,12 +62,14 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       sum_row_(static_cast<std::size_t>(config.hidden)),
       block_row_(sum_row_.size()),
       token_row_(static_cast<std::size_t>(config.row_bytes())),
-      token_scales_(static_cast<std::size_t>(config.scale_bytes)) {
+      token_scales_(static_cast<std::size_t>(config.scale_bytes)),
+      answered_(static_cast<std::size_t>(config.ranks)) {
   for (std::byte* const memory : windows) windows_.emplace_back(memory, layout_);
+  if (!windows_[home_].exists()) home_ = rank_;
 }
 
 Result<void> Rank::dispatch(const MoETokens& tokens, const MoERows& out, Routing& routing) {
-  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(not_left_out(Operation::dispatch, dispatches_.sent + 1));
   HEADRACE_TRY_VOID(none_under_way(dispatches_, "dispatch"));
   HEADRACE_TRY_VOID(check_rows(out));
   Result<void> sent = dispatch_send(tokens, routing);
@@ -71,7 +79,8 @@ Result<void> Rank::dispatch(const MoETokens& tokens, const MoERows& out, Routing
 }
 
 Result<void> Rank::combine(const MoEResults& results, const MoESums& sums, Routing& routing) {
-  HEADRACE_TRY_VOID(not_left_out());
+  HEADRACE_TRY_VOID(not_left_out(Operation::combine, combines_.sent + 1));
+  refresh(routing);
   HEADRACE_TRY_VOID(none_under_way(combines_, "combine"));
   HEADRACE_TRY_VOID(check_sums(sums, routing));
   Result<void> sent = combine_send(results, routing);
@@ -80,9 +89,21 @@ Result<void> Rank::combine(const MoEResults& results, const MoESums& sums, Routi
   return sent ? received : sent;
 }
 
-Result<void> Rank::not_left_out() const {
-  if (!canceled_) return {};
-  return make_error(Code::canceled, "{}: open a new MoE on all ranks", canceled_->text());
+Result<void> Rank::not_left_out(Operation operation, std::uint64_t number) {
+  if (!given_up_ && (voted_out() & bit_of(rank_)) != 0) {
+    begin(operation, number);
+    give_up(failure_of(Code::canceled, left_out_by().value_or(home_)));
+  }
+  if (!given_up_) return {};
+  return make_error(Code::canceled, "{}: take it back with regroup, or open a new MoE on all ranks",
+                    *given_up_);
+}
+
+void Rank::refresh(Routing& routing) const {
+  if (routing.group == group_) return;
+  routing.group = group_;
+  routing.dispatch_sent = routing.combine_sent = routing.memory_of = 0;
+  routing.filled = false;
 }
 
 Result<void> Rank::none_under_way(const Count& count, std::string_view operation) const {
@@ -115,44 +136,103 @@ Result<void> Rank::end() {
 }
 
 Mask Rank::check_waiting(Mask ranks, const Awaited& awaited, Deadline limit) {
+  if (given_up_) return 0;
+  const Mask out = voted_out();
+  const auto voter = left_out_by();
+  if (voter || (out & bit_of(rank_)) != 0) {
+    give_up(failure_of(Code::canceled, voter.value_or(home_)));
+    return 0;
+  }
+  if (interrupted()) {
+    vote_out(bit_of(rank_));  // nobody waits for it
+    give_up(failure_of(Code::canceled, -1));
+    return 0;
+  }
   const bool late = limit.expired();
   for (Mask rest = ranks; rest != 0; rest &= rest - 1) {
     const auto peer = static_cast<std::uint32_t>(std::countr_zero(rest));
-    Code code = Code::ok;
-    if (late) code = Code::timed_out;
-    if (peer != rank_ && lost_(static_cast<int>(peer))) code = Code::peer_lost;
-    if (own().load(layout_.words_at(peer) + offsetof(PeerWords, left_out)) != 0) code = Code::canceled;
-    if (code == Code::ok) continue;
+    const bool voted = (out & bit_of(peer)) != 0;
+    const bool lost = voted || (peer != rank_ && lost_(static_cast<int>(peer)));
+    if (!lost && !late) continue;
     const std::uint64_t seen = own().load(awaited.offset(peer));
     // What came meanwhile counts: the rank may have sent it before it died.
     if (awaited.is_there(seen)) continue;
-    leave_out(peer, code, awaited.what, awaited.expected, seen);
-    ranks &= ~bit_of(peer);
+    leave_out(peer, lost ? Code::peer_lost : Code::timed_out, awaited.what, awaited.expected, seen, voted);
+    ranks &= active_ & ~bit_of(peer);
   }
   return ranks;
 }
 
-void Rank::leave_out(std::uint32_t peer, Code code, std::string_view what, std::uint64_t expected,
-                     std::uint64_t seen) {
-  const MoEFailure failure{code,
-                           static_cast<int>(rank_),
-                           static_cast<int>(peer),
-                           name_of(running_.operation),
-                           running_.epoch,
-                           what,
-                           expected,
-                           seen};
-  if (!running_.error) running_.error = Error{code, failure.text()};
-  failure_ = failure;
-  if (code == Code::canceled && !canceled_) canceled_ = failure;
-  set_active(active_ & ~bit_of(peer));
+bool Rank::interrupted() {
+  if (!config_.interrupted) return false;
+  constexpr std::uint64_t interval_ns = 100'000'000;
+  const std::uint64_t now = now_ns();
+  if (next_look_ns_ == 0 || now > next_look_ns_ + interval_ns) {  // the first look of a wait
+    next_look_ns_ = now + interval_ns;
+    return false;
+  }
+  if (now < next_look_ns_) return false;
+  next_look_ns_ = now + interval_ns;
+  return config_.interrupted();
 }
 
-void Rank::set_active(Mask ranks) {
-  for (Mask gone = active_ & ~ranks; gone != 0; gone &= gone - 1) {
-    const auto peer = static_cast<std::uint32_t>(std::countr_zero(gone));
-    windows_[peer].tell(layout_.words_at(rank_) + offsetof(PeerWords, left_out), 1);
+std::optional<std::uint32_t> Rank::left_out_by() const {
+  for (Mask rest = members_; rest != 0; rest &= rest - 1) {
+    const auto peer = static_cast<std::uint32_t>(std::countr_zero(rest));
+    if (own().load(layout_.words_at(peer) + offsetof(PeerWords, left_out)) != 0) return peer;
   }
+  return std::nullopt;
+}
+
+void Rank::leave_out(std::uint32_t peer, Code code, std::string_view what, std::uint64_t expected,
+                     std::uint64_t seen, bool voted) {
+  if ((vote_out(bit_of(peer)) & bit_of(rank_)) != 0)
+    return give_up(failure_of(Code::canceled, left_out_by().value_or(home_)));
+  MoEFailure failure = failure_of(code, peer);
+  failure.awaited = what, failure.expected = expected, failure.seen = seen, failure.voted = voted;
+  failure.reason = reason_of(peer);
+  if (!running_.error) running_.error = Error{code, failure.text()};
+  failure_ = std::move(failure);
+  go_on_with(active_ & ~bit_of(peer));
+}
+
+void Rank::give_up(MoEFailure failure) {
+  given_up_ = failure.text();
+  running_.error = Error{failure.code, *given_up_};
+  failure_ = std::move(failure);
+  active_ = bit_of(rank_);
+}
+
+std::string Rank::reason_of(std::uint32_t peer) const {
+  const Window& window = windows_[peer];
+  if (!window.exists() || window.load(WindowLayout::refused_at) == 0) return {};
+  std::string reason(reinterpret_cast<const char*>(window.at(WindowLayout::reason_at)),
+                     WindowLayout::reason_bytes);
+  reason.resize(std::min(reason.find('\0'), reason.size()));
+  return name_text(reason);
+}
+
+Mask Rank::vote_out(Mask ranks) {
+  Mask out = voted_out();
+  while (after_vote(out, rank_, ranks) != out) {
+    const Mask after = after_vote(out, rank_, ranks);
+    if (windows_[home_].exchange(WindowLayout::voted_out_at, out, after)) return after;
+  }
+  return out;
+}
+
+Result<void> Rank::set_active(Mask ranks) {
+  HEADRACE_TRY_VOID(not_left_out(Operation::dispatch, dispatches_.sent + 1));
+  if ((vote_out(active_ & ~ranks) & bit_of(rank_)) != 0)
+    return not_left_out(Operation::dispatch, dispatches_.sent + 1);
+  go_on_with(ranks);
+  return {};
+}
+
+void Rank::go_on_with(Mask ranks) {
+  for_ranks(active_ & ~ranks, [&](std::uint32_t gone) {
+    windows_[gone].tell(layout_.words_at(rank_) + offsetof(PeerWords, left_out), 1);
+  });
   active_ = ranks;
 }
 

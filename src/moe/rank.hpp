@@ -11,6 +11,7 @@
 
 #include <headrace/moe.hpp>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -43,9 +44,15 @@ class Rank {
   Result<void> combine_receive(const MoESums& sums, Routing& routing);
   Result<void> combine_memory(Routing& routing, std::span<MoEWindowRows> of_ranks);
 
-  [[nodiscard]] Mask active() const { return active_; }
+  /// Goes on with these ranks, from the same place in the order of operations (regroup.cpp).
+  ///   windows  as in the constructor; null: of a rank that is not in `members`
+  Result<void> regroup(const std::vector<std::byte*>& windows, Mask members, Deadline deadline);
+
+  /// Those that take part, the same on all ranks.
+  [[nodiscard]] Mask active() const { return members_ & ~voted_out(); }
   /// `ranks` is a part of active() with this rank.
-  void set_active(Mask ranks);
+  ///   errors  canceled (this rank is out)
+  Result<void> set_active(Mask ranks);
   [[nodiscard]] const std::optional<MoEFailure>& failure() const { return failure_; }
 
  private:
@@ -68,8 +75,10 @@ class Rank {
   };
 
   // --- rank.cpp
-  /// Canceled, once another rank was seen to have left this one out.
-  [[nodiscard]] Result<void> not_left_out() const;
+  /// At the beginning of each operation. Canceled, once another rank was seen to have left this one out.
+  [[nodiscard]] Result<void> not_left_out(Operation operation, std::uint64_t number);
+  /// Lets go what an operation held that will not be received any more.
+  void refresh(Routing& routing) const;
   [[nodiscard]] Result<void> none_under_way(const Count& count, std::string_view operation) const;
   [[nodiscard]] Result<void> may_send(const Count& count, std::string_view operation) const;
   ///   awaited  the number of the operation that the routing was sent with
@@ -84,7 +93,43 @@ class Rank {
   /// Leaves out what is lost among these ranks, and all of them if the wait is late. Returns the others.
   [[nodiscard]] Mask check_waiting(Mask ranks, const Awaited& awaited, Deadline limit);
   void leave_out(std::uint32_t peer, Code code, std::string_view what, std::uint64_t expected,
-                 std::uint64_t seen);
+                 std::uint64_t seen, bool voted = false);
+  /// Why a rank could not join, as it says; empty: it has joined.
+  [[nodiscard]] std::string reason_of(std::uint32_t peer) const;
+  /// The ranks that all leave out.
+  [[nodiscard]] Mask voted_out() const { return windows_[home_].load(WindowLayout::voted_out_at); }
+  /// Leaves ranks out for all, unless this rank is out itself. Returns voted_out().
+  Mask vote_out(Mask ranks);
+  /// Tells those that have gone who has left them out, and goes on with the others.
+  void go_on_with(Mask ranks);
+  /// Nothing is done any more until a regroup.
+  void give_up(MoEFailure failure);
+  /// A rank that has left this one out.
+  [[nodiscard]] std::optional<std::uint32_t> left_out_by() const;
+  [[nodiscard]] bool interrupted();
+  [[nodiscard]] MoEFailure failure_of(Code code, std::int64_t peer) const {
+    MoEFailure failure;
+    failure.code = code, failure.waiter = static_cast<int>(rank_), failure.peer = static_cast<int>(peer);
+    failure.operation = name_of(running_.operation), failure.number = running_.epoch;
+    return failure;
+  }
+  [[nodiscard]] static std::string_view name_of(Operation operation) {
+    return operation == Operation::dispatch ? "dispatch" : "combine";
+  }
+
+  // --- regroup.cpp
+  [[nodiscard]] Result<void> may_regroup() const;
+  [[nodiscard]] Result<void> meet(Mask members, Deadline deadline);
+  void ask(Mask members, std::uint64_t number) const;
+  /// Answers those that ask with a number that it has not answered.
+  [[nodiscard]] bool answer(Mask members, std::uint64_t bits = 0);
+  [[nodiscard]] Result<void> check_meeting(Mask missing, Deadline deadline);
+  void begin_group(Mask members);
+  template <class Each>
+  static void for_ranks(Mask ranks, const Each& each) {
+    for (; ranks != 0; ranks &= ranks - 1) each(static_cast<std::uint32_t>(std::countr_zero(ranks)));
+  }
+
   /// Waits until these ranks have taken what was sent two operations ago.
   ///   taken  where they say so in PeerWords
   void wait_for_room(Mask ranks, std::size_t taken);
@@ -170,7 +215,11 @@ class Rank {
   Count dispatches_, combines_;
   Running running_;
   std::optional<MoEFailure> failure_;
-  std::optional<MoEFailure> canceled_;  ///< the first of them
+  std::optional<std::string> given_up_;  ///< why no operation does anything
+  Mask members_;                         ///< since ranks regrouped: those of then
+  std::uint32_t home_ = 0;               ///< the rank whose window has the votes
+  std::uint64_t group_ = 0;              ///< counts regroupings
+  std::uint64_t next_look_ns_ = 0;       ///< when the caller is asked whether it has been interrupted
 
   // Of the dispatch that is received.
   std::vector<std::uint32_t> card_counts_;  ///< [source, expert]
@@ -182,6 +231,8 @@ class Rank {
   std::vector<float> block_row_;         ///< of a cast, and of float8_combine
   std::vector<std::byte> token_row_;     ///< cast
   std::vector<std::byte> token_scales_;  ///< gathered or made
+
+  std::vector<std::uint64_t> answered_;  ///< while ranks regroup: the number of each
 };
 
 }  // namespace headrace::moe

@@ -57,6 +57,7 @@ class Routing {
 
   // Operations that use it now, by their numbers; 0: none.
   std::uint64_t dispatch_sent = 0, combine_sent = 0;
+  std::uint64_t group = 0;      ///< in which it was used last: what it has learnt holds there alone
   std::uint64_t memory_of = 0;  ///< the combine for which combine_memory was called; 0: none
   bool filled = false;          ///< a dispatch has been received with it
   std::uint64_t given = 0;      ///< rows that were given to its last dispatch

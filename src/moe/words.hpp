@@ -32,6 +32,12 @@ class Window {
     word(offset).store(value, std::memory_order_seq_cst);
     bell().ring();
   }
+  /// Stores a value if the word holds `expected`; else takes what it holds into that.
+  bool exchange(std::uint64_t offset, std::uint64_t& expected, std::uint64_t value) const {
+    return word(offset).compare_exchange_strong(expected, value, std::memory_order_seq_cst);
+  }
+  /// Whether it is mapped.
+  [[nodiscard]] bool exists() const { return memory_ != nullptr; }
 
  private:
   [[nodiscard]] std::atomic<std::uint64_t>& word(std::uint64_t offset) const {

@@ -15,7 +15,7 @@ class Ranks:
     """A MoE for each rank, which have joined."""
 
     def __init__(self, stack: ExitStack, ranks, **changes):
-        names = [unique("moe") for _ in range(ranks)]
+        self.names = names = [unique("moe") for _ in range(ranks)]
         agents = [stack.enter_context(headrace.Agent(name, backends=["shm"])) for name in names]
         self.moes = [
             stack.enter_context(headrace.MoE(agent, moe_rank.config_of(rank, ranks, **changes)))

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -294,7 +295,7 @@ def test_a_closed_one_and_a_pickled_one_say_so(open_ranks):
     (moe,) = open_ranks(1).moes
     with pytest.raises(TypeError, match="a MoE cannot be pickled"):
         pickle.dumps(moe)
-    with pytest.raises(headrace.NotSupported, match="set_active names"):
+    with pytest.raises(headrace.NotSupported, match="all ranks call regroup to take it back"):
         leave_out_and_take_back(open_ranks(2).moes[0])
     moe.close()
     with pytest.raises(headrace.InvalidArgument, match="the MoE is closed"):
@@ -306,6 +307,37 @@ def leave_out_and_take_back(moe):
         moe.active = 0b10000001
     moe.active = 0b01
     moe.active = 0b11
+
+
+def test_a_rank_that_was_left_out_comes_back(open_ranks):
+    ranks = open_ranks(2)
+    names = ranks.names
+    ranks.moes[0].active = 0b01
+    assert ranks.moes[1].active == 0b01
+    with pytest.raises(headrace.Canceled, match="rank 0 has left rank 1 out"):
+        ranks.moes[1].dispatch_send(*tokens_of(1), routing=ranks.moes[1].new_routing())
+    with pytest.raises(headrace.TimedOut, match="rank 0 waited for rank 1 to regroup"):
+        ranks.moes[0].regroup(names, 0b11, timeout=0.05)
+
+    def body(moe):
+        moe.regroup(names, 0b11, timeout=60)
+        sums, raised = moe_rank.step(moe, moe.new_routing(), moe.new_rows())
+        assert raised == []
+        assert (sums == expected_sums(moe.config.rank)).all()
+
+    ranks.run(body)
+
+
+def test_ctrl_c_ends_a_wait(open_ranks):
+    one, other = open_ranks(2).moes
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        one.dispatch(*tokens_of(0), routing=one.new_routing(), out=one.new_rows())
+    timer.join()
+    assert other.active == 0b10
+    with pytest.raises(headrace.Canceled, match="rank 0 was interrupted by its caller in dispatch 1"):
+        one.dispatch(*tokens_of(0), routing=one.new_routing(), out=one.new_rows())
 
 
 def start(fate, folder):
@@ -331,7 +363,10 @@ def test_processes_go_on_without_a_rank_that_is_killed(tmp_path):
         raised = [text for _, texts in steps[3:] for text in texts]
         assert len(raised) == 1
         assert raised[0].startswith("PeerLost: ")
-        assert f"rank 1 is gone: rank {rank} waited for its counts in dispatch 4 (expected 4" in raised[0]
+        seen = f"rank {rank} waited for its counts in dispatch 4 (expected 4"
+        assert any(
+            f"rank 1 {how}: {seen}" in raised[0] for how in ("is gone", "was left out by another rank")
+        )
     for process in processes:
         process.join(60)
 
@@ -342,7 +377,11 @@ def test_a_rank_that_stood_still_is_left_out_and_hears_it(tmp_path):
     for rank in (0, 2):
         steps, active = told[rank]
         assert active == 0b101
-        assert any("TimedOut" in text and "of rank 1 in dispatch 4" in text for text in steps[3][1])
+        (raised,) = steps[3][1]
+        assert "rank 1" in raised
+        assert "in dispatch 4" in raised
+    texts = told[0][0][3][1] + told[2][0][3][1]
+    assert any(text.startswith("TimedOut") for text in texts)
     os.kill(processes[1].pid, signal.SIGCONT)
     _, steps, _ = to_parent.get()
     raised = [text for _, texts in steps[3:] for text in texts]

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace headrace {
@@ -34,12 +35,22 @@ MoEConfig three_agents() {
 /// An agent and a MoE for each rank.
 class AgentRanks {
  public:
-  explicit AgentRanks(const MoEConfig& config, const AgentOptions& options = {.backends = {"shm"}}) {
+  explicit AgentRanks(const MoEConfig& config, const AgentOptions& options = {.backends = {"shm"}})
+      : options_(options) {
     for (int rank = 0; rank < config.ranks; ++rank) {
       names_.push_back(fmt::format("moe{}", rank));
       agents_.push_back(std::make_unique<Agent>(Agent::open(names_.back(), options).value()));
       moes_.emplace_back(MoE::open(*agents_.back(), of_rank(config, rank)).value());
     }
+  }
+  /// The agent of a rank ends, and another one begins.
+  void restart(int rank, const MoEConfig& config) {
+    const auto at = static_cast<std::size_t>(rank);
+    agents_[at]->close();
+    const auto old = std::exchange(  // the old MoE ends before it
+        agents_[at], std::make_unique<Agent>(Agent::open(names_[at], options_).value()));
+    moes_[at] = MoE::open(*agents_[at], of_rank(config, rank)).value();
+    ASSERT_TRUE(agents_[at]->publish());
   }
   /// Everybody gets everybody's metadata.
   void exchange_bytes() {
@@ -65,6 +76,7 @@ class AgentRanks {
   }
 
  private:
+  AgentOptions options_;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<Agent>> agents_;
   std::deque<MoE> moes_;
@@ -203,15 +215,51 @@ TEST(MoEAgents, an_agent_that_closes_is_lost_to_the_others) {
     moe::Output out(of_rank(three_agents(), rank));
     const auto lost = ranks[rank].dispatch({}, out.argument(), *routing);
     EXPECT_EQ(lost.code(), Code::peer_lost);
-    EXPECT_EQ(lost.error().message,
-              fmt::format(
-                  "rank {}, dispatch of \"moe\": rank 2 is gone: rank {} waited for its counts in dispatch 1 "
-                  "(expected 1, seen 0)",
-                  rank, rank));
+    const std::string how = ranks[rank].failure()->voted ? "was left out by another rank" : "is gone";
+    EXPECT_EQ(
+        lost.error().message,
+        fmt::format("rank {}, dispatch of \"moe\": rank 2 {}: rank {} waited for its counts in dispatch 1 "
+                    "(expected 1, seen 0)",
+                    rank, how, rank));
     EXPECT_EQ(ranks[rank].active(), 0b011U);
     EXPECT_EQ(ranks[rank].failure()->peer, 2);
     EXPECT_TRUE(ranks[rank].dispatch({}, out.argument(), *routing));
   });
+}
+
+TEST(MoEAgents, a_rank_comes_back_as_another_agent_of_the_same_name) {
+  const MoEConfig config = three_agents();
+  AgentRanks ranks(config, {.backends = {"shm"}, .store = "memory:moe_back"});
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.agent(rank).publish());
+  ranks.run([&](int rank) { ASSERT_TRUE(ranks[rank].join(ranks.names(), 30s)); });
+  step_of_all(ranks, config);
+  ranks.restart(1, config);
+  ranks.run([&](int rank) {
+    const auto met = ranks[rank].regroup(ranks.names(), 0b111, 30s);
+    ASSERT_TRUE(met) << met.error().message;
+  });
+  step_of_all(ranks, config);
+  EXPECT_EQ(
+      ranks[0].regroup(ranks.names(), 0b110, 30s).error().message,
+      "rank 0, regroup of \"moe\": ranks leaves out rank 0, which is this one: a rank that leaves does not "
+      "call it");
+}
+
+TEST(MoEAgents, that_could_not_join_tell_their_reason_to_those_that_wait) {
+  MoEConfig config = three_agents();
+  config.wait_limit = 50ms;
+  AgentRanks ranks(config);
+  ranks.exchange_bytes();
+  ASSERT_TRUE(ranks[0].join(ranks.names(), 30s));
+  EXPECT_FALSE(ranks[1].join({}, 30s));
+  EXPECT_TRUE(ranks[2].join(ranks.names(), 30s));
+  auto routing = ranks[0].new_routing();
+  moe::Output out(of_rank(config, 0));
+  const auto late = ranks[0].dispatch({}, out.argument(), *routing);
+  EXPECT_EQ(
+      late.error().message,
+      "rank 0, dispatch of \"moe\": rank 0 waited for counts of rank 1 in dispatch 1: expected 1, seen 0. It "
+      "could not join: \"0 agents are given, expected one for each of 3 ranks\"");
 }
 
 TEST(MoEAgents, a_mask_cannot_leave_out_this_rank_or_take_one_back) {
@@ -227,7 +275,7 @@ TEST(MoEAgents, a_mask_cannot_leave_out_this_rank_or_take_one_back) {
   const auto back = ranks[0].set_active(0b111);
   EXPECT_EQ(back.code(), Code::not_supported);
   EXPECT_EQ(back.error().message,
-            "set_active names rank 1, which was left out: open a new MoE on all ranks to take it back");
+            "set_active names rank 1, which was left out: all ranks call regroup to take it back");
 }
 
 TEST(MoEAgents, calls_before_the_join_or_with_the_routing_of_another_are_refused) {

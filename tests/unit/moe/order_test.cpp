@@ -2,6 +2,7 @@
 // Flags, taken words and masks of two and three ranks, in every order of their steps: a rank sends its parts
 // of three operations, two of which are under way at once, and takes those of the others.
 #include "moe/epochs.hpp"
+#include "moe/votes.hpp"
 #include "unit/lifecycle/explore.hpp"
 
 #include <array>
@@ -177,6 +178,133 @@ TEST(MoEOrder, finds_planted_defects) {
                 explorer(2, false, [](W& w) { w.taken_before_read = true; }), promise);
   expect_broken("a wait ends only with what comes",
                 explorer(2, true, [](W& w) { w.waits_for_the_dead = true; }), "waits for ever");
+}
+
+/// Votes: each rank sends and receives two operations. It may take any rank that it waits for to be dead,
+/// also one that is only slow.
+struct VoteWorld : Model {
+  bool votes_in_two_steps = false;  ///< planted: the word is read, then written
+  bool votes_of_the_out = false;    ///< planted: a rank that is out may vote
+  bool keeps_it_to_itself = false;  ///< planted: a rank alone leaves another one out
+
+  std::size_t ranks = 2;
+  std::uint64_t out = 0;
+  std::uint64_t sent[most_ranks][most_ranks] = {};  ///< of a sender, to a receiver
+  std::uint64_t seen[most_ranks] = {};              ///< whom a voter misses, and the word then; 0: nobody
+  std::uint64_t left_out[most_ranks] = {};          ///< by a rank, for itself
+  bool ended[most_ranks] = {}, told[most_ranks] = {}, dead[most_ranks] = {};
+
+  [[nodiscard]] bool is_out(std::size_t rank) const { return (out >> rank & 1) != 0; }
+  [[nodiscard]] bool leaves(std::size_t me, std::size_t peer) const {
+    return (left_out[me] >> peer & 1) != 0;
+  }
+  [[nodiscard]] std::string print() const {
+    std::string text = std::to_string(out);
+    for (std::size_t i = 0; i < ranks; ++i) {
+      for (std::size_t j = 0; j < ranks; ++j) text += "," + std::to_string(sent[i][j]);
+      text += "," + std::to_string(seen[i]) + "," + std::to_string(left_out[i]);
+      text += ended[i] ? "e" : "", text += told[i] ? "t" : "", text += dead[i] ? "d" : "";
+    }
+    return text;
+  }
+  /// Those that went through to the end leave out what all leave out, and one of the living does.
+  void at_end() {
+    bool any = false;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (ended[rank]) require((left_out[rank] & ~out) == 0, "a rank leaves out another one than all do");
+      any = any || (ended[rank] && !is_out(rank));
+    }
+    require(any, "no rank goes on");
+  }
+};
+using V = VoteWorld;
+
+/// The first rank for which `me` waits in vain; most_ranks: none.
+std::size_t missed_by(const V& w, std::size_t me, std::uint64_t epoch) {
+  for (std::size_t peer = 0; peer < w.ranks; ++peer)
+    if (peer != me && !w.leaves(me, peer) && w.sent[peer][me] < epoch) return peer;
+  return most_ranks;
+}
+
+void vote(V& w, std::size_t me, std::size_t peer, std::uint64_t seen) {
+  const auto bit = std::uint64_t{1} << peer;
+  w.left_out[me] |= bit;
+  if (w.keeps_it_to_itself) return;
+  w.out = w.votes_of_the_out ? seen | bit : moe::after_vote(seen, static_cast<std::uint32_t>(me), bit);
+}
+
+/// A rank sees that it waits in vain, and votes after that: what it misses may come in between.
+int take_part(V& w, std::size_t me, std::uint64_t epoch, int again) {
+  if (w.dead[me]) return end_of_thread;
+  if (w.seen[me] != 0) {
+    const std::uint64_t seen = std::exchange(w.seen[me], 0), read = seen & 0xff;
+    const bool is_planted = w.votes_in_two_steps || w.votes_of_the_out;
+    if (w.is_out(me) && !is_planted) return w.told[me] = true, end_of_thread;
+    vote(w, me, (seen >> 8) - 1, w.votes_in_two_steps ? read : w.out);
+    return again;
+  }
+  const std::size_t peer = missed_by(w, me, epoch);
+  if (peer == most_ranks) return next_step;
+  w.seen[me] = (peer + 1) << 8 | w.out;
+  return again;
+}
+
+Thread<V> voting_rank(std::size_t me) {
+  Thread<V> thread{"rank " + std::to_string(me), {}};
+  for (std::uint64_t epoch = 1; epoch <= 2; ++epoch) {
+    thread.steps.emplace_back("sends " + std::to_string(epoch), [=](V& w) {
+      if (w.dead[me]) return end_of_thread;
+      if (w.is_out(me)) return w.told[me] = true, end_of_thread;
+      for (std::size_t peer = 0; peer < w.ranks; ++peer)
+        if (!w.leaves(me, peer)) w.sent[me][peer] = epoch;
+      return next_step;
+    });
+    const int here = static_cast<int>(thread.steps.size());
+    thread.steps.emplace_back("receives " + std::to_string(epoch),
+                              [=](V& w) { return take_part(w, me, epoch, here); });
+  }
+  thread.steps.emplace_back("ends", [=](V& w) {
+    if (!w.dead[me]) w.ended[me] = true;
+    return next_step;
+  });
+  return thread;
+}
+
+Explorer<V> voting(
+    std::size_t ranks, bool one_dies, const std::function<void(V&)>& change = [](V&) {}) {
+  std::vector<Thread<V>> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) threads.push_back(voting_rank(rank));
+  if (one_dies)
+    threads.push_back({"death", {{"rank 1 dies", [](V& w) {
+                                    if (!w.is_out(0)) w.dead[1] = true;  // one of the living is to go on
+                                    return next_step;
+                                  }}}});
+  return {[=] {
+            auto world = std::make_unique<V>();
+            world->ranks = ranks;
+            change(*world);
+            return world;
+          },
+          std::move(threads)};
+}
+
+TEST(MoEVotes, leave_one_mask_and_a_rank_that_goes_on) {
+  expect_kept("two ranks vote", voting(2, false));
+  expect_kept("three ranks vote", voting(3, false));
+}
+
+TEST(MoEVotes, of_which_a_voter_dies_leave_one_mask) {
+  expect_kept("two ranks vote, one dies", voting(2, true));
+}
+
+TEST(MoEVotes, find_planted_defects) {
+  expect_broken("a vote is read, then written", voting(2, false, [](V& w) { w.votes_in_two_steps = true; }),
+                "a rank leaves out another one than all do");
+  expect_broken("a rank that is out votes", voting(2, false, [](V& w) { w.votes_of_the_out = true; }),
+                "no rank goes on");
+  expect_broken("a rank leaves another one out alone",
+                voting(2, false, [](V& w) { w.keeps_it_to_itself = true; }),
+                "a rank leaves out another one than all do");
 }
 
 }  // namespace

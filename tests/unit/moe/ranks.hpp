@@ -84,25 +84,40 @@ inline void expect_same(const Dispatched& got, const Dispatched& expected) {
 /// All ranks of a configuration in this process.
 class Ranks {
  public:
-  explicit Ranks(const MoEConfig& config) : config_(config), lost_(static_cast<std::size_t>(config.ranks)) {
+  explicit Ranks(const MoEConfig& config)
+      : config_(config), lost_(static_cast<std::size_t>(config.ranks * config.ranks)) {
     const auto bytes = *config.window_bytes();
-    std::vector<std::byte*> windows;
-    for (int rank = 0; rank < config.ranks; ++rank) {
-      memory_.emplace_back(static_cast<std::byte*>(std::calloc(bytes, 1)), &std::free);
-      windows.push_back(memory_.back().get());
-    }
     for (int rank = 0; rank < config.ranks; ++rank)
-      ranks_.emplace_back(of(rank), windows,
-                          [this](int peer) { return lost_[static_cast<std::size_t>(peer)].load(); });
+      memory_.emplace_back(static_cast<std::byte*>(std::calloc(bytes, 1)), &std::free);
+    for (int rank = 0; rank < config.ranks; ++rank) ranks_.push_back(new_rank(rank));
   }
 
   [[nodiscard]] MoEConfig of(int rank) const { return moe_reference::of_rank(config_, rank); }
-  [[nodiscard]] Rank& operator[](int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Rank& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] Window window(int rank) {
     return {memory_[static_cast<std::size_t>(rank)].get(), window_layout(config_)};
   }
-  /// From now on the rank is known to be dead.
-  void lose(int rank) { lost_[static_cast<std::size_t>(rank)] = true; }
+  /// From now on the rank is known to be dead; to one of the others, or to all.
+  void lose(int rank, int other) { lost_of(rank, other) = true; }
+  void lose(int rank) {
+    for (int other = 0; other < config_.ranks; ++other) lose(rank, other);
+  }
+
+  /// A new process in the place of a rank: it has a window of its own. The old one stays as it is.
+  void replace(int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    old_memory_.push_back(std::move(memory_[at]));
+    memory_[at] = {static_cast<std::byte*>(std::calloc(*config_.window_bytes(), 1)), &std::free};
+    for (int other = 0; other < config_.ranks; ++other) lost_of(rank, other) = false;
+    old_ranks_.push_back(std::move(ranks_[at]));
+    ranks_[at] = new_rank(rank);
+  }
+  Result<void> regroup(int rank, Mask members, std::chrono::nanoseconds timeout = std::chrono::minutes(1)) {
+    std::vector<std::byte*> windows = this->windows();
+    for (std::size_t i = 0; i < windows.size(); ++i)
+      if ((members >> i & 1) == 0) windows[i] = nullptr;
+    return (*this)[rank].regroup(windows, members, Deadline::after(timeout));
+  }
 
   /// Runs body(rank) of each on a thread of its own.
   void run(const std::function<void(int)>& body) {
@@ -111,10 +126,23 @@ class Ranks {
   }
 
  private:
+  using Memory = std::unique_ptr<std::byte, decltype(&std::free)>;
+  [[nodiscard]] std::vector<std::byte*> windows() const {
+    std::vector<std::byte*> windows;
+    for (const Memory& memory : memory_) windows.push_back(memory.get());
+    return windows;
+  }
+  std::unique_ptr<Rank> new_rank(int rank) {
+    return std::make_unique<Rank>(of(rank), windows(),
+                                  [this, rank](int peer) { return lost_of(peer, rank).load(); });
+  }
+  std::atomic<bool>& lost_of(int rank, int other) {
+    return lost_[static_cast<std::size_t>(rank * config_.ranks + other)];
+  }
   MoEConfig config_;
-  std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory_;
+  std::vector<Memory> memory_, old_memory_;
   std::deque<std::atomic<bool>> lost_;
-  std::deque<Rank> ranks_;
+  std::deque<std::unique_ptr<Rank>> ranks_, old_ranks_;
 };
 
 using Random = std::mt19937_64;
@@ -201,5 +229,37 @@ inline std::vector<Bytes> random_results(Random& random, const MoEConfig& config
   }
   return results;
 }
+
+/// A dispatch and a combine: tokens of all ranks, and what those ranks get that take part.
+struct Step {
+  Step(const MoEConfig& config, moe_reference::Mask active, std::uint64_t seed) {
+    Random random(seed);
+    for (int rank = 0; rank < config.ranks; ++rank)
+      inputs.push_back(rank % config.group_size != 0
+                           ? inputs.back()
+                           : random_tokens(random, config, config.max_tokens, Choice::uniform));
+    results = random_results(random, config);
+    rows = moe_reference::dispatch(config, inputs, active);
+    sums = moe_reference::combine(config, inputs, rows, results, {}, active);
+  }
+  Result<void> dispatch(Rank& rank, const MoEConfig& config, Routing& routing) const {
+    Output out(config);
+    const auto at = static_cast<std::size_t>(config.rank);
+    auto done = rank.dispatch(argument_of(inputs[at]), out.argument(), routing);
+    expect_same(out.got, rows[at]);
+    return done;
+  }
+  Result<void> combine(Rank& rank, int number, Routing& routing) const {
+    const auto at = static_cast<std::size_t>(number);
+    Bytes got(sums[at].size());
+    auto done = rank.combine({.rows = results[at].data()}, {.rows = got.data()}, routing);
+    EXPECT_TRUE(got == sums[at]);
+    return done;
+  }
+  std::vector<Tokens> inputs;
+  std::vector<Bytes> results;
+  std::vector<Dispatched> rows;
+  std::vector<Bytes> sums;
+};
 
 }  // namespace headrace::moe
