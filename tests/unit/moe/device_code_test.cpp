@@ -89,6 +89,47 @@ TEST(MoEDeviceCode, makes_of_random_tokens_what_all_ranks_make_in_one_function) 
     run_case(seed, 2, 30);
 }
 
+TEST(MoEDeviceCode, a_rank_that_does_not_come_is_named_and_left_out) {
+  MoEConfig config;
+  config.ranks = 3, config.experts = 9, config.top_k = 2;
+  config.hidden = 16, config.max_tokens = 20;
+  Random random(7);
+  GridMachine machine(2, 2);
+  Ranks ranks(machine, config, 2, 200'000'000);
+  EXPECT_EQ(run_step(machine, ranks, Step(random, config, Choice::uniform), false), "");
+  const Step rest(random, config, Choice::uniform, 5), next(random, config, Choice::uniform, 5);
+  const auto run = [&](const Step& step) {
+    for (const int rank : {0, 2}) {
+      ranks.give(step, rank);
+      ranks.dispatch(step, rank, both_halves);
+      ranks.combine(step, rank, both_halves);
+    }
+    for (const int rank : {0, 2}) machine.wait(rank);
+  };
+  run(rest);
+  for (const int rank : {0, 2}) {
+    headrace_moe_status_v1& seen = ranks.status(rank);
+    EXPECT_EQ(seen.reason, HEADRACE_MOE_TIMED_OUT);
+    EXPECT_EQ(seen.peer, 1u);
+    EXPECT_EQ(seen.awaited, HEADRACE_MOE_COUNTS);
+    EXPECT_EQ(seen.number, 2u);
+    seen.reason = 0;
+    EXPECT_EQ(ranks.compare_rows(rest, rank), "");
+    EXPECT_EQ(ranks.compare_sums(rest, rank), "");
+  }
+  run(next);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(ranks.compare_rows(next, rank), "");
+    EXPECT_EQ(ranks.compare_sums(next, rank), "");
+  }
+  for (int i = 0; i < 2; ++i) {
+    ranks.give(next, 1);
+    ranks.dispatch(next, 1, both_halves);
+    machine.wait(1);
+  }
+  EXPECT_EQ(ranks.status(1).reason, HEADRACE_MOE_LEFT_OUT);
+}
+
 TEST(MoEDeviceCode_slow, makes_of_random_tokens_what_all_ranks_make_in_one_function) {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + 60 && !testing::Test::HasFailure(); ++seed)
