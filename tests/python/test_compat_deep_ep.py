@@ -288,6 +288,7 @@ def test_rows_go_to_experts_and_weighted_sums_come_back(open_buffers):
             if cast[0]:
                 columns = HIDDEN // 512 if cast[2] else HIDDEN // 128
                 assert got[1].shape == (EACH, RANKS * TOKENS, columns)
+                assert got[1].stride(1) == 1  # column by column, as GEMMs take them
                 rows = per_token_cast_back(got[0].view(-1, HIDDEN), got[1].reshape(-1, columns)).view(
                     got[0].shape
                 )

@@ -234,7 +234,7 @@ def test_what_is_refused():
         ({"out_expert_x": tokens.out_x.half()}, ValueError, r"out_expert_x has shape .* of torch.float16"),
         ({"dp_x": tokens.x[:, :4]}, ValueError, r"dp_x has shape \[6, 4\] .* expected \[any, 8\]"),
         ({"dp_x_scale": tokens.x}, ValueError, "give dp_x_scale and out_expert_x_scale if"),
-        ({"bound_m": bound}, ValueError, "bound_m is 7, expected 0 to 6"),
+        ({"bound_m": bound}, headrace.InvalidArgument, "says 7 tokens, expected 0 to the 6"),
         ({"bound_m": bound.long()}, ValueError, "expected one torch.int32"),
         ({"do_send": False, "do_recv": False}, ValueError, "one of them must be True"),
         ({"indices": tokens.indices.int() + 4}, headrace.InvalidArgument, "token .* names expert"),
@@ -297,17 +297,18 @@ def test_a_context_takes_addresses_and_strides(tmp_path, monkeypatch):
         context, tokens = open_context(config, group), Tokens.of(config, group)
         wide = torch.zeros(config.tokens, 48, dtype=FP8)
         wide[:, :16] = tokens.x
+        bound = torch.tensor([config.tokens], dtype=torch.int32)
         columns = tokens.scales.T.contiguous()  # the scales of a token are not side by side
         context.dispatch_send(
             config.tokens, wide.data_ptr(), 48, columns.data_ptr(), config.tokens, 1,
-            tokens.indices.data_ptr(), config.top_k, tokens.weights.data_ptr(), config.top_k, None, 0,
+            tokens.indices.data_ptr(), config.top_k, tokens.weights.data_ptr(), config.top_k,
+            bound.data_ptr(), 0,
         )  # fmt: skip
         context.dispatch_recv(
             tokens.counts.data_ptr(), tokens.out_x.data_ptr(), 16, tokens.out_scales.data_ptr(), 1, 2, 0
         )
         assert rows_of_experts(config, tokens.counts, tokens.out_x) == expected_rows(config, group.rank)
         results = doubled(tokens.out_x, tokens.out_scales).bfloat16()
-        bound = torch.tensor([config.tokens], dtype=torch.int32)
         context.combine_send(results.data_ptr(), 32, 0)
         combine_recv = (
             config.tokens, results.shape[0], BF16, tokens.out.data_ptr(), 16, tokens.indices.data_ptr(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -71,18 +72,43 @@ def _as_key(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _tensor(of_headrace: headrace.Tensor) -> Tensor:
+    tensor: Tensor = from_dlpack(of_headrace)
+    return tensor
+
+
 class MoEWindow:
     """A MoE that has joined, with memory for what its dispatches give, and routings to lend."""
 
     def __init__(self, moe: headrace.MoE, config: headrace.MoEConfig) -> None:
         self.moe, self.config = moe, config
-        self.got = moe.new_rows()
-        self.rows: Tensor = from_dlpack(self.got.rows)
-        self.counts: Tensor = from_dlpack(self.got.counts)
-        self.first_rows: Tensor = from_dlpack(self.got.first_rows)
-        self.scales = None if self.got.scales is None else from_dlpack(self.got.scales)
         self._routings: list[headrace.MoERouting] = []
         self._results: Tensor | None = None
+
+    @cached_property
+    def got(self) -> headrace.MoERows:
+        """Memory for what dispatches give, which is taken when it is first asked for."""
+        return self.moe.new_rows()
+
+    @cached_property
+    def rows(self) -> Tensor:
+        return _tensor(self.got.rows)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        return _tensor(self.got.counts)
+
+    @cached_property
+    def first_rows(self) -> Tensor:
+        return _tensor(self.got.first_rows)
+
+    @cached_property
+    def scales(self) -> Tensor | None:
+        return None if self.got.scales is None else _tensor(self.got.scales)
+
+    @cached_property
+    def payload(self) -> Tensor:
+        return _tensor(self.got.payloads[0])
 
     def lend_routing(self) -> headrace.MoERouting:
         return self._routings.pop() if self._routings else self.moe.new_routing()

@@ -13,8 +13,8 @@ from torch.utils.dlpack import from_dlpack
 
 import headrace
 
-from .._moe_ranks import MoERanks, MoEWindow, as_bytes, check_host
-from .utils.math import BLOCK, pack_exponents, per_token_cast_to_fp8
+from .._moe_ranks import MoERanks, MoEWindow, as_bytes, check_host, dtype_name
+from .utils.math import BLOCK, per_token_cast_to_fp8
 
 Hook = Callable[[], None]
 
@@ -39,11 +39,23 @@ class Cast:
     def scale_bytes(self, hidden: int) -> int:
         return (hidden // BLOCK * (1 if self.use_ue8m0 else 4)) if self.use_fp8 else 0
 
+    @property
+    def scale_dtype(self) -> torch.dtype:
+        return torch.int32 if self.use_ue8m0 else torch.float32
+
+    @property
+    def name(self) -> str | None:
+        """The cast of MoE.dispatch; None: there is none, or none such."""
+        if not self.use_fp8 or (self.round_scale and not self.use_ue8m0):
+            return None
+        return "ue8m0" if self.use_ue8m0 else "float32"
+
     def of(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        if not self.use_fp8:
+        """Rows and scales as they are given to MoE.dispatch."""
+        if not self.use_fp8 or self.name is not None:
             return x, None
         small, scales = per_token_cast_to_fp8(x, self.round_scale)
-        return small, pack_exponents(scales) if self.use_ue8m0 else scales
+        return as_bytes(small), scales
 
 
 class Call:
@@ -54,7 +66,6 @@ class Call:
         window: MoEWindow,
         got: headrace.MoERows,
         topk_idx: Tensor,
-        scale_bytes: int,
         max_tokens: int,
         num_experts: int,
     ) -> None:
@@ -62,9 +73,8 @@ class Call:
         self.max_tokens, self.num_experts = max_tokens, num_experts
         self.routing = window.lend_routing()
         self.topk_idx = topk_idx.clone()
-        assert got.scales is not None
-        # [rows, rank, token, experts]: what travels beside the scales of a row.
-        self.words = from_dlpack(got.scales)[:, scale_bytes:].view(torch.int32)
+        # Of each row its rank, its token there, and that one's experts.
+        self.words: Tensor = from_dlpack(got.payloads[0]).view(torch.int32)
         self.counts: Tensor = from_dlpack(got.counts)
 
     def __del__(self) -> None:
@@ -107,17 +117,20 @@ class LowLatency:
         if x.dtype != torch.bfloat16:
             raise headrace.InvalidArgument(f"x is of {x.dtype}, expected torch.bfloat16")
         cast.check(x.shape[1])
-        sent, scales = cast.of(x)
-        scale_bytes = cast.scale_bytes(x.shape[1])
+        dtype = torch.float8_e4m3fn if cast.use_fp8 else torch.bfloat16
+        top_k = topk_idx.shape[1]
         window = self._window(
-            x.shape[1], topk_idx.shape[1], max_tokens, num_experts, "uint8" if cast.use_fp8 else "bfloat16",
-            scale_bytes + 4 * (2 + topk_idx.shape[1]),
+            x.shape[1], top_k, max_tokens, num_experts, dtype_name(dtype),
+            cast.scale_bytes(x.shape[1]), [4 * (2 + top_k)],
         )  # fmt: skip
-        memory = self._next_memory(window)
-        call = Call(window, memory, topk_idx, scale_bytes, max_tokens, num_experts)
-        beside = self._beside(scales, topk_idx)
+        memory = self._next_memory(window, by_columns=cast.use_fp8)
+        call = Call(window, memory, topk_idx, max_tokens, num_experts)
+        sent, scales = cast.of(x)
+        words = self._words(topk_idx)
         self._run(
-            lambda: window.moe.dispatch_send(as_bytes(sent), topk_idx, routing=call.routing, scales=beside)
+            lambda: window.moe.dispatch_send(
+                sent, topk_idx, routing=call.routing, scales=scales, payloads=(words,), cast=cast.name
+            )
         )
         layout = torch.zeros(window.config.local_experts, self._ranks.size, dtype=torch.int64)
 
@@ -130,40 +143,49 @@ class LowLatency:
         if not halves:
             receive()
         shape = (window.config.local_experts, window.config.rows_of_expert)
-        rows = from_dlpack(call.got.rows).view(sent.dtype).view(*shape, -1)
-        return rows, self._scales(call, scales, shape), call.counts, call, layout, receive
+        rows = from_dlpack(call.got.rows).view(dtype).view(*shape, -1)
+        return rows, self._scales(call, cast), call.counts, call, layout, receive
 
     def _window(
-        self, hidden: int, top_k: int, max_tokens: int, experts: int, dtype: str, scale_bytes: int
+        self,
+        hidden: int,
+        top_k: int,
+        max_tokens: int,
+        experts: int,
+        dtype: str,
+        scale_bytes: int,
+        payload_bytes: list[int],
     ) -> MoEWindow:
         window = self._ranks.window(
             experts=experts, top_k=top_k, hidden=hidden, max_tokens=max_tokens, dtype=dtype,
-            scale_bytes=scale_bytes, combine_dtype="float32" if dtype == "float32" else "bfloat16",
+            scale_bytes=scale_bytes, payload_bytes=payload_bytes,
+            combine_dtype="float32" if dtype == "float32" else "bfloat16",
             layout="batched",
         )  # fmt: skip
         self._agree()
         return window
 
-    def _next_memory(self, window: MoEWindow) -> headrace.MoERows:
+    def _next_memory(self, window: MoEWindow, by_columns: bool) -> headrace.MoERows:
         """One of two, in turn: the results of the last two dispatches of a shape stay."""
-        memory = self._memory.setdefault(window, [window.got, window.moe.new_rows()])
+        if window not in self._memory:
+            self._memory[window] = [window.moe.new_rows(column_scales=by_columns) for _ in range(2)]
+        memory = self._memory[window]
         memory.reverse()
         return memory[0]
 
-    def _beside(self, scales: Tensor | None, topk_idx: Tensor) -> Tensor:
+    def _words(self, topk_idx: Tensor) -> Tensor:
         tokens = topk_idx.shape[0]
         words = torch.empty(tokens, 2 + topk_idx.shape[1], dtype=torch.int32)
         words[:, 0], words[:, 1], words[:, 2:] = self._ranks.rank, torch.arange(tokens), topk_idx
-        parts = [words] if scales is None else [scales.contiguous(), words]
-        return torch.cat([part.view(torch.uint8) for part in parts], dim=1)
+        return words
 
     @staticmethod
-    def _scales(call: Call, scales: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
-        if scales is None:
+    def _scales(call: Call, cast: Cast) -> Tensor | None:
+        """[local experts, rows, scales], whose columns lie side by side."""
+        if not cast.use_fp8:
             return None
-        got = from_dlpack(call.got.scales)[:, : scales.shape[1] * 4]
-        viewed: Tensor = got.view(scales.dtype).view(*shape, -1)
-        return viewed
+        by_columns: Tensor = from_dlpack(call.got.scales).view(cast.scale_dtype)
+        return by_columns.transpose(1, 2)
 
     def _layout(self, call: Call) -> Tensor:
         """Of each expert and source rank: the first row there << 32 | rows."""
@@ -186,7 +208,7 @@ class LowLatency:
         check_host("x", x)
         window = call.window
         config = window.config
-        expected = [config.local_experts, config.rows_of_expert, window.rows.shape[1]]
+        expected = [config.local_experts, config.rows_of_expert, call.got.rows.shape[1]]
         if list(x.shape) != expected or x.dtype != torch.bfloat16:
             raise headrace.InvalidArgument(
                 f"x has shape {list(x.shape)} of {x.dtype}, expected {expected} of torch.bfloat16"
@@ -215,7 +237,7 @@ class LowLatency:
         """The rows that came, and their weights, which a small dispatch of the same tokens brings."""
         config, top_k = call.window.config, call.topk_idx.shape[1]
         width = -(-top_k // 4) * 4
-        window = self._window(width, top_k, call.max_tokens, call.num_experts, "float32", 0)
+        window = self._window(width, top_k, call.max_tokens, call.num_experts, "float32", 0, [])
         wide = torch.nn.functional.pad(topk_weights.float(), (0, width - top_k))
         routing = window.lend_routing()
         self._run(lambda: window.moe.dispatch(wide, call.topk_idx, routing=routing, out=window.got))

@@ -45,12 +45,18 @@ class Route:
     def top_k(self) -> int:
         return self.experts.shape[1]
 
-    def send(self, window: MoEWindow, rows: Tensor, payload: Tensor | None) -> None:
+    def send(
+        self, window: MoEWindow, rows: Tensor, scales: Tensor | None = None, words: Tensor | None = None
+    ) -> None:
         is_new = window not in self._known
         if is_new:
             self._known[window] = window.lend_routing()
         window.moe.dispatch_send(
-            rows, self._table() if is_new else None, routing=self._known[window], scales=payload
+            rows,
+            self._table() if is_new else None,
+            routing=self._known[window],
+            scales=scales,
+            payloads=() if words is None else (words,),
         )
 
     def receive(self, window: MoEWindow) -> None:
@@ -132,16 +138,15 @@ class RankRows:
                 f"x has shape {list(rows.shape)}, expected [{route.tokens}, hidden]: a row for each token"
             )
         beside = _Payload(scales, route.top_k)
-        window = self._window(route, rows.shape[1], rows.dtype, beside.bytes)
-        route.send(window, as_bytes(rows), beside.of(scales, route.experts, weights, route.tokens))
+        window = self._window(route, rows.shape[1], rows.dtype, beside)
+        route.send(window, as_bytes(rows), beside.scales(scales), beside.words(route.experts, weights))
         return lambda: self._receive(route, window, beside, rows.dtype)
 
     def _receive(self, route: Route, window: MoEWindow, beside: _Payload, dtype: torch.dtype) -> Received:
         route.receive(window)
         count = int(window.first_rows[-1])
         route.last, route.rows = window, count
-        assert window.scales is not None
-        got = beside.read(window.scales[:count])
+        got = beside.read(window, count)
         experts = self._local(got.experts, route.num_experts)
         first = window.first_rows.clone()
         return Received(
@@ -154,14 +159,15 @@ class RankRows:
             first_rows=first,
         )
 
-    def _window(self, route: Route, hidden: int, dtype: torch.dtype, payload: int) -> MoEWindow:
+    def _window(self, route: Route, hidden: int, dtype: torch.dtype, beside: _Payload) -> MoEWindow:
         return self._ranks.window(
             experts=self._ranks.size,
             top_k=min(self._ranks.size, MOST_RANKS_OF_A_TOKEN),
             hidden=hidden,
             max_tokens=route.max_tokens,
             dtype=dtype_name(dtype) if dtype.itemsize > 1 else "uint8",
-            scale_bytes=payload,
+            scale_bytes=beside.scale_bytes,
+            payload_bytes=[beside.word_bytes],
             combine_dtype=route.combine_dtype,
             layout="by_rank",
         )
@@ -202,7 +208,7 @@ class RankRows:
             combine_dtype="float32",
             layout="by_rank",
         )
-        route.send(window, torch.zeros(route.tokens, width), None)
+        route.send(window, torch.zeros(route.tokens, width))
         route.receive(window)
         wide = torch.nn.functional.pad(weights[: route.rows].float(), (0, width - route.top_k))
         return route.combine(window, wide)()[:, : route.top_k].contiguous()
@@ -231,32 +237,39 @@ class _Beside:
 
 
 class _Payload:
-    """The bytes beside a row: [scales][experts, int32][weights, float32][token, int32]."""
+    """What travels beside a row: its scales, and words: experts (int32), weights (float32), token (int32)."""
 
     def __init__(self, scales: Tensor | None, top_k: int) -> None:
         self._top_k = top_k
         self._scale_dtype = torch.float32 if scales is None else scales.dtype
         self._columns = 0 if scales is None else scales.shape[1]
-        self._scale_bytes = -(-self._columns * self._scale_dtype.itemsize // 4) * 4
-        self.bytes = self._scale_bytes + 8 * top_k + 4
+        self.scale_bytes = -(-self._columns * self._scale_dtype.itemsize // 4) * 4
+        self.word_bytes = 4 * (2 * top_k + 1)
 
-    def of(self, scales: Tensor | None, experts: Tensor, weights: Tensor | None, tokens: int) -> Tensor:
-        made = torch.zeros(tokens, self.bytes, dtype=torch.uint8)
-        if scales is not None:
-            given = scales.contiguous().view(torch.uint8)
-            made[:, : given.shape[1]] = given
-        words = made[:, self._scale_bytes :].view(torch.int32)
-        words[:, : self._top_k] = experts.to(torch.int32)
+    def scales(self, given: Tensor | None) -> Tensor | None:
+        """Those of a row in a multiple of 4 bytes."""
+        if given is None:
+            return None
+        of_rows = given.contiguous().view(torch.uint8)
+        return torch.nn.functional.pad(of_rows, (0, self.scale_bytes - of_rows.shape[1]))
+
+    def words(self, experts: Tensor, weights: Tensor | None) -> Tensor:
+        tokens = experts.shape[0]
+        made = torch.zeros(tokens, 2 * self._top_k + 1, dtype=torch.int32)
+        made[:, : self._top_k] = experts.to(torch.int32)
         if weights is not None and self._top_k:
-            words[:, self._top_k : -1] = weights.float().contiguous().view(torch.int32)
-        words[:, -1] = torch.arange(tokens)
+            made[:, self._top_k : -1] = weights.float().contiguous().view(torch.int32)
+        made[:, -1] = torch.arange(tokens)
         return made
 
-    def read(self, got: Tensor) -> _Beside:
-        words = got[:, self._scale_bytes :].contiguous().view(torch.int32)
-        used = self._columns * self._scale_dtype.itemsize
+    def read(self, window: MoEWindow, count: int) -> _Beside:
+        words = window.payload[:count].view(torch.int32)
+        scales = None
+        if window.scales is not None:
+            used = window.scales[:count, : self._columns * self._scale_dtype.itemsize]
+            scales = used.contiguous().view(self._scale_dtype)
         return _Beside(
-            scales=got[:, :used].contiguous().view(self._scale_dtype) if self._columns else None,
+            scales=scales,
             experts=words[:, : self._top_k].clone(),
             weights=words[:, self._top_k : -1].contiguous().view(torch.float32),
             tokens=words[:, -1].clone(),

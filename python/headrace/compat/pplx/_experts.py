@@ -56,13 +56,22 @@ class Exchange:
         self._routing = window.lend_routing()
         self._weights = torch.empty(0)
 
-    def dispatch_send(self, rows: Tensor, scales: Tensor | None, indices: Tensor, weights: Tensor) -> None:
+    def dispatch_send(
+        self,
+        rows: Tensor,
+        scales: Tensor | None,
+        indices: Tensor,
+        weights: Tensor,
+        count: Tensor | None,
+    ) -> None:
+        """count: one int32: so many of the rows are tokens."""
         self._window.moe.dispatch_send(
             as_bytes(rows),
             indices,
             weights,
             routing=self._routing,
-            scales=None if scales is None else scales.contiguous().view(torch.uint8),
+            scales=scales,
+            count=count,
         )
         self._weights = weights.clone()
 

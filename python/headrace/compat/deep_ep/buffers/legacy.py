@@ -347,7 +347,7 @@ class Buffer:
         takes the results."""
         call = _call_of(handle)
         config = call.window.config
-        shape = (config.local_experts, config.rows_of_expert, call.window.rows.shape[1])
+        shape = (config.local_experts, config.rows_of_expert, call.got.rows.shape[1])
         if shape not in self._combine_buffers:
             self._combine_buffers[shape] = torch.zeros(shape, dtype=torch.bfloat16)
         return self._combine_buffers[shape]

@@ -52,12 +52,6 @@ def per_token_cast_back(x_fp8: Tensor, x_scales: Tensor) -> Tensor:
     return back.view(rows, -1)[:, :hidden].to(torch.bfloat16).contiguous()
 
 
-def pack_exponents(scales: Tensor) -> Tensor:
-    """Powers of 2 as their exponents, four in an int32 (ue8m0)."""
-    exponents = (scales.contiguous().view(torch.int32) >> 23).to(torch.uint8)
-    return exponents.view(torch.int32)
-
-
 def unpack_exponents(packed: Tensor) -> Tensor:
-    exponents = packed.contiguous().view(torch.uint8).to(torch.int32)
+    exponents = torch.stack([packed >> 8 * byte & 0xFF for byte in range(4)], dim=-1).flatten(-2)
     return (exponents << 23).view(torch.float32)

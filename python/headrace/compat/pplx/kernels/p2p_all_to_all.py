@@ -100,10 +100,8 @@ class P2PAllToAll(AllToAllKernel):
                 "give dp_x_scale and out_expert_x_scale if hidden_dim_scale was given, else neither"
             )
         if do_send:
-            tokens = _tokens(dp_x, bound_m)
             self._check("dp_x", dp_x, [None, self._shape.hidden], self._shape.in_dtype)
-            scales = None if dp_x_scale is None else dp_x_scale[:tokens]
-            self._exchange.dispatch_send(dp_x[:tokens], scales, indices[:tokens], weights[:tokens])
+            self._exchange.dispatch_send(dp_x, dp_x_scale, indices, weights, _count(bound_m))
         if do_recv:
             self._exchange.dispatch_receive(out_expert_num_tokens, out_expert_x, out_expert_x_scale)
 
@@ -121,19 +119,19 @@ class P2PAllToAll(AllToAllKernel):
         """Sends the experts' results back, and makes the weighted sums of the last dispatch's tokens.
 
         expert_y: of any type of real numbers, with the rows of out_expert_x. accumulate: adds to what
-        out_tokens holds.
+        out_tokens holds. bound_m: that of the dispatch, whose tokens get their sums.
         Errors: ValueError (a shape), headrace.NotSupported (other weights than those of dispatch), as
         MoE.combine.
         """
         self._check_open(do_send, do_recv)
         self._check("expert_y", expert_y, [None, self._shape.hidden], None)
-        tokens = _tokens(indices, bound_m)
-        self._exchange.check_weights(weights[:tokens])
+        _count(bound_m)
+        self._exchange.check_weights(weights)
         if do_send:
             self._exchange.combine_send(expert_y)
         if do_recv:
             self._check("out_tokens", out_tokens, [None, self._shape.hidden], self._shape.out_dtype)
-            self._exchange.combine_receive(out_tokens[:tokens], accumulate)
+            self._exchange.combine_receive(out_tokens, accumulate)
 
     def destroy(self) -> None:
         """Ends the exchange once all ranks are here. A second call does nothing."""
@@ -162,13 +160,11 @@ class P2PAllToAll(AllToAllKernel):
             )
 
 
-def _tokens(rows: Tensor, bound_m: Tensor | None) -> int:
+def _count(bound_m: Tensor | None) -> Tensor | None:
     if bound_m is None:
-        return rows.shape[0]
+        return None
     if bound_m.numel() != 1 or bound_m.dtype != torch.int32:
         raise ValueError(
             f"bound_m has shape {list(bound_m.shape)} of {bound_m.dtype}, expected one torch.int32"
         )
-    if not 0 <= (tokens := int(bound_m)) <= rows.shape[0]:
-        raise ValueError(f"bound_m is {tokens}, expected 0 to {rows.shape[0]}, the tokens that are given")
-    return tokens
+    return bound_m.reshape(1)

@@ -111,7 +111,7 @@ class AllToAllContext:
         stream: int,
     ) -> None:
         """Strides: of x in bytes, of the others in elements."""
-        tokens, top_k = _bounded(num_tokens, bound_m_ptr), self._shape.top_k
+        tokens, top_k = num_tokens, self._shape.top_k
         scales = None
         if x_scale_ptr is not None:
             strides = (x_scale_stride_token or 0, x_scale_stride_elem or 0)
@@ -119,7 +119,8 @@ class AllToAllContext:
         indices = _tensor(indices_ptr, (tokens, top_k), (indices_stride, 1), torch.int32)
         weights = _tensor(weights_ptr, (tokens, top_k), (weights_stride, 1), torch.float32)
         rows = self._rows(x_ptr, tokens, x_stride, self._shape.in_dtype)
-        self._exchange.dispatch_send(rows, scales, indices, weights)
+        count = _tensor(bound_m_ptr, (1,), (1,), torch.int32) if bound_m_ptr else None
+        self._exchange.dispatch_send(rows, scales, indices, weights, count)
 
     def dispatch_recv(
         self,
@@ -160,7 +161,7 @@ class AllToAllContext:
         accumulate: bool,
         stream: int,
     ) -> None:
-        """Strides: in elements.
+        """Strides: in elements. The bound is that of the dispatch.
 
         Errors: headrace.NotSupported (rows that are not of out_dtype; other weights than dispatch had).
         """
@@ -170,11 +171,10 @@ class AllToAllContext:
                 f"expert_y_dtype is {expert_y_dtype}, and the results were sent as {shape.out_dtype}: make "
                 f"them of that type"
             )
-        tokens = _bounded(num_tokens, bound_m_ptr)
         out = self._rows(
-            out_tokens_ptr, tokens, out_tokens_stride * shape.out_dtype.itemsize, shape.out_dtype
+            out_tokens_ptr, num_tokens, out_tokens_stride * shape.out_dtype.itemsize, shape.out_dtype
         )
-        weights = _tensor(weights_ptr, (tokens, shape.top_k), (weights_stride, 1), torch.float32)
+        weights = _tensor(weights_ptr, (num_tokens, shape.top_k), (weights_stride, 1), torch.float32)
         self._exchange.check_weights(weights)
         self._exchange.combine_receive(out, accumulate)
 
@@ -217,12 +217,6 @@ def _meeting(
         for part in each:
             text.update(part.as_bytes())
     return _Meeting(text.hexdigest()[:20], len(ranks))
-
-
-def _bounded(count: int, address: int | None) -> int:
-    if not address:
-        return count
-    return min(count, ctypes.c_int32.from_address(address).value)
 
 
 def _tensor(address: int, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
