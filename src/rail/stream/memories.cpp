@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/stream/memories.hpp"
 
+#include "rail/stream/next_free.hpp"
 #include "wire/bounded_reader.hpp"
 #include "wire/byte_writer.hpp"
 
@@ -13,7 +14,9 @@ constexpr std::string_view key_magic = "nickey1:";
 
 Result<MemoryId> Memories::add(const Memory& memory) {
   if (memory.bytes == 0) return make_error(Code::invalid_argument, "0 bytes cannot be registered");
-  const std::uint32_t id = next_.fetch_add(1, std::memory_order_relaxed);
+  const std::lock_guard lock(next_mutex_);
+  const std::uint32_t id =
+      next_free(next_, [this](std::uint32_t number) { return number == 0 || View(*this).has(number); });
   RegisteredMemory kept;
   kept.id = id;
   kept.base = reinterpret_cast<std::byte*>(memory.address);

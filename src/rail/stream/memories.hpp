@@ -8,8 +8,8 @@
 #include "rail/provider.hpp"
 #include "transport/region_table.hpp"
 
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,10 +38,15 @@ class Memories {
   /// Waits for those that hold a View.
   /// Returns whether it was a GPU's.
   bool remove(MemoryId id);
+  /// For tests: this number is looked at next.
+  void skip_to(std::uint32_t next) { next_ = next; }
 
   class View {
    public:
     explicit View(const Memories& memories) : view_(memories.table_) {}
+    [[nodiscard]] bool has(std::uint32_t id) {
+      return view_.find({id, 0, 0}, transport::Access::read).region != nullptr;
+    }
     /// Null: no such memory, outside of it, out of reach, or not for peers in this way.
     [[nodiscard]] std::byte* find(const Range& range, Access least, Reach reach = Reach::host);
     /// The memory in which the range lies; null as above.
@@ -53,7 +58,8 @@ class Memories {
 
  private:
   transport::RegionTable<RegisteredMemory> table_;
-  std::atomic<std::uint32_t> next_ = 1;
+  std::mutex next_mutex_;
+  std::uint32_t next_ = 1;
 };
 
 struct Key {

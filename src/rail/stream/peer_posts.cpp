@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Posts to a peer: looked at, put into frames, ended.
+#include "rail/stream/next_free.hpp"
 #include "rail/stream/peer.hpp"
 
 #include <utility>
@@ -17,8 +18,10 @@ Result<RemoteId> Peer::load(std::string_view key) {
   if (life_ != Life::usable) return make_error(Code::not_found, "{} is not ready", setup_.where);
   if (read.life != their_life_)
     return make_error(Code::corrupt, "a key of life {:016x}, the peer is {:016x}", read.life, their_life_);
-  loaded_.emplace(next_remote_, Loaded{read.memory, read.gpu});
-  return RemoteId{next_remote_++};
+  const std::uint32_t id =
+      next_free(next_remote_, [this](std::uint32_t number) { return loaded_.contains(number); });
+  loaded_.emplace(id, Loaded{read.memory, read.gpu});
+  return RemoteId{id};
 }
 
 /// In the host's memory.
