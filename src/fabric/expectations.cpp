@@ -10,6 +10,11 @@ bool is_of_barrier(std::uint64_t key) { return (key >> 32 & Expectations::barrie
 
 }  // namespace
 
+/// Barriers have a bound of their own: what nobody expects must not end them.
+std::size_t& Expectations::without_expectation(std::uint64_t key) {
+  return is_of_barrier(key) ? barriers_ : unexpected_;
+}
+
 void Expectations::arrived(Immediate immediate, std::uint64_t amount) {
   arrivals_ += amount;
   for (;;) {
@@ -17,11 +22,11 @@ void Expectations::arrived(Immediate immediate, std::uint64_t amount) {
     auto at = entries_.find(packed(immediate));
     if (at == entries_.end() || at->second.expectation == nullptr) {
       if (at == entries_.end()) {
-        if (unexpected_ >= most_unexpected) {
+        if (without_expectation(packed(immediate)) >= most_unexpected) {
           lost_ += amount;
           return;
         }
-        ++unexpected_;
+        ++without_expectation(packed(immediate));
         at = entries_.emplace(packed(immediate), Entry{}).first;
       }
       at->second.kept += amount;
@@ -82,8 +87,8 @@ std::vector<std::function<void()>> Expectations::serve(Entries::iterator at) {
     entry.takes.pop_front();
   }
   if (entry.empty()) {
+    --without_expectation(at->first);
     entries_.erase(at);
-    --unexpected_;
   }
   return served;
 }
@@ -93,7 +98,7 @@ Result<std::uint64_t> Expectations::take(Immediate immediate, std::uint64_t amou
   std::unique_lock lock(mutex_);
   if (closed_) return make_error(Code::invalid_argument, "the fabric is closed: open another");
   auto [at, added] = entries_.try_emplace(packed(immediate));
-  if (added) ++unexpected_;
+  if (added) ++without_expectation(packed(immediate));
   const std::uint64_t id = next_take_++;
   at->second.takes.push_back({id, amount, std::move(taken)});
   const auto served = serve(at);
@@ -158,7 +163,7 @@ void Expectations::close() {
     for (auto& [key, entry] : entries_)
       if (entry.expectation != nullptr) all.push_back(std::move(entry.expectation));
     entries_.clear();
-    unexpected_ = 0;
+    unexpected_ = barriers_ = 0;
   }
   for (const auto& each : all) each->end();
 }

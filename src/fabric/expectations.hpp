@@ -69,6 +69,7 @@ class Expectations : public std::enable_shared_from_this<Expectations> {
   }
   std::uint64_t remove(const std::shared_ptr<Expectation>& expectation);
   std::vector<std::function<void()>> serve(Entries::iterator at);
+  [[nodiscard]] std::size_t& without_expectation(std::uint64_t key);
   void tell_unexpected();
   void tell_soon(std::unique_lock<std::mutex>& lock);
 
@@ -79,7 +80,7 @@ class Expectations : public std::enable_shared_from_this<Expectations> {
 
   std::mutex mutex_;
   Entries entries_;
-  std::size_t unexpected_ = 0;  // entries without an expectation
+  std::size_t unexpected_ = 0, barriers_ = 0;  // entries without an expectation
   std::uint64_t next_take_ = 1;
   bool closed_ = false;
   bool telling_ = false;

@@ -112,6 +112,19 @@ TEST(FabricExpectations, unexpected_ones_are_kept_up_to_a_bound_and_losses_are_c
   EXPECT_EQ(table.all->lost(), 10U);
 }
 
+TEST(FabricExpectations, unexpected_ones_leave_room_for_those_of_barriers) {
+  Table table;
+  for (std::uint32_t i = 0; i < Expectations::most_unexpected; ++i) table.all->arrived({i, 0}, 1);
+  const Immediate at{7, Expectations::barrier_scope};
+  table.all->arrived(at, 1);
+  EXPECT_EQ(table.all->lost(), 0U);
+  bool served = false;
+  static_cast<void>(value_of(table.all->take(at, 1, [&] { served = true; })));
+  EXPECT_TRUE(served) << "the barrier would wait for ever";
+  table.all->arrived({UINT32_MAX, 0}, 1);
+  EXPECT_EQ(table.all->lost(), 1U);
+}
+
 TEST(FabricExpectations, unexpected_ones_go_to_the_callback_with_their_sum) {
   Table table;
   std::map<std::uint32_t, std::uint64_t> told;
