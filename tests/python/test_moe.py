@@ -6,8 +6,8 @@ import multiprocessing
 import os
 import pickle
 import signal
-import time
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
