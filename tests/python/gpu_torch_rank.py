@@ -313,15 +313,16 @@ def check_symmetric(r):
     window.tensor_deregister()
 
 
-def program_of(name, rank, size):
+def program_of(name, size):
+    """The same on all ranks, as compilers need it: what differs are tensors."""
     ops = torch.ops.headrace
 
-    def program(tensor):
-        total = ops.all_reduce(tensor * (rank + 1), "sum", name)
+    def program(tensor, factor, addend):
+        total = ops.all_reduce(tensor * factor, "sum", name)
         gathered = ops.all_gather_single(total * 2, name)
         scattered = ops.reduce_scatter_single(gathered, "avg", name)
         exchanged = ops.all_to_all_single(scattered, [1] * size, [1] * size, name)
-        return ops.broadcast(exchanged + rank, 1, name)
+        return ops.broadcast(exchanged + addend, 1, name)
 
     return program
 
@@ -329,7 +330,8 @@ def program_of(name, rank, size):
 def check_operators(r):
     """torch.ops.headrace on a stream of its own, with gradients: called, traced, and compiled by inductor."""
     name = torch_ops.register(dist.group.WORLD)
-    program = program_of(name, r.rank, r.size)
+    program = program_of(name, r.size)
+    factor, addend = (torch.full((), float(value), device=r.device) for value in (r.rank + 1, r.rank))
     factors = r.size * (r.size + 1) / 2  # the sum of those of all ranks
     gradient = torch.zeros(r.size, 1000)
     gradient[1] = 2 * r.size**2 * (r.rank + 1)
@@ -342,7 +344,7 @@ def check_operators(r):
             for _ in range(100):  # work that the operators come after
                 tensor += 0.01
             tensor = tensor.round().requires_grad_()
-            result = run(tensor)
+            result = run(tensor, factor, addend)
             result.sum().backward()
             r.same(result.detach(), torch.full((r.size, 1000), 2 * factors + 1), f"operators, {how}")
             r.same(tensor.grad, gradient, f"gradients of operators, {how}")
