@@ -4,6 +4,7 @@
 ranks as threads, masks, and what it refuses."""
 
 import importlib.util
+import multiprocessing
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -238,6 +239,46 @@ def test_a_group_of_torch_serves():
         buffer.destroy()
     finally:
         dist.destroy_process_group()
+
+
+def in_a_process(rank, folder, said):
+    """A step of both modes, of two ranks that meet in a group of torch."""
+    dist = torch.distributed
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
+    buffer = deep_ep.Buffer(dist.group.WORLD, BUFFER_BYTES, low_latency_mode=True, explicitly_destroy=True)
+    tokens = Tokens.of(rank)
+    per_rank, _, per_expert, is_in_rank, _ = buffer.get_dispatch_layout(tokens.topk_idx, EXPERTS)
+    got, *_, handle, _ = buffer.dispatch(
+        tokens.random,
+        num_tokens_per_rank=per_rank,
+        is_token_in_rank=is_in_rank,
+        num_tokens_per_expert=per_expert,
+    )
+    sums, *_ = buffer.combine(got, handle)
+    normal = calc_diff(sums, tokens.random.float() * is_in_rank.sum(1, keepdim=True))
+    rows, _, handle, _, hook = buffer.low_latency_dispatch(
+        tokens.random, tokens.topk_idx, TOKENS, EXPERTS, use_fp8=False, return_recv_hook=True
+    )
+    hook()
+    sums, *_ = buffer.low_latency_combine(rows, tokens.topk_idx, tokens.topk_weights, handle)
+    said.put((normal, calc_diff(sums, tokens.random.float() * tokens.topk_weights.sum(1, keepdim=True))))
+    dist.barrier()
+    buffer.destroy()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_ranks_are_processes_of_a_group_of_torch(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    said = context.SimpleQueue()
+    processes = [context.Process(target=in_a_process, args=(rank, tmp_path, said)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for normal, low_latency in [said.get() for _ in processes]:
+        assert normal < 5e-6 and low_latency < 1e-5
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
 
 
 # --- low-latency mode
