@@ -99,7 +99,8 @@ class Commands {
 
   /// Posts units [first, first + count) of a write of the list, with what all threads of the scope have
   /// written before. While as many commands as the queue has slots have not ended, it waits. Returns the
-  /// number of the command, from 1 on; 0: late, or the queue is closed, and nothing was posted.
+  /// number of the command, from 1 on; 0: late, or closed while it waited, and nothing was posted. A queue
+  /// with free slots takes a command after its close, too, and carries it no more: `wait` says `closed`.
   template <Scope scope>
   HEADRACE_DEVICE uint64_t post(uint32_t write, uint32_t first, uint32_t count) const {
     detail::fence();
