@@ -3040,7 +3040,7 @@ class FabricQueueWrite:
     command moves all of them or a part.
     """
 
-    def __init__(self, source: FabricMemory, target: FabricDescriptor, unit_bytes: int, units: int = 1, *, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | None = None) -> None:
+    def __init__(self, source: FabricMemory, target: FabricDescriptor, unit_bytes: int, units: int = 1, *, source_offset: int = 0, target_offset: int = 0, immediate: int | None = None, scope: int = 0, count_by: str = 'request', spread: str = 'free', nic: int | None = None, timeout: float | datetime.timedelta | None = None) -> None:
         """
         The arguments of posts are those of each command: count_by "page" counts once for each unit, and
         the timeout begins when the worker takes the command.
@@ -3358,7 +3358,7 @@ class Fabric:
         InvalidArgument (no function, no such GPU).
         """
 
-    def command_queue(self, writes: Sequence[FabricQueueWrite], *, device: int | None = None, capacity: int = 1024, timeout: float | None = 10.0) -> FabricCommandQueue:
+    def command_queue(self, writes: Sequence[FabricQueueWrite], *, device: int | None = None, capacity: int = 1024, timeout: float | datetime.timedelta | None = 10.0) -> FabricCommandQueue:
         """
         A queue through which kernels post writes of this list, all from memory of one group.
 
