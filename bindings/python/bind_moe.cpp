@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // <headrace/moe.hpp>: dispatch and combine of experts.
 #include <headrace/moe.hpp>
+#include <headrace/moe_plan.hpp>
 
 #include "bindings/python/agent_handle.hpp"
 #include "bindings/python/binding.hpp"
@@ -189,11 +190,65 @@ void check_count(const char* name, std::int64_t count, std::int64_t tokens) {
                 " rows, expected one for each of " + std::to_string(tokens) + " tokens");
 }
 
+/// A table of replicas, with its memory.
+struct PyMoEReplicas {
+  std::vector<std::int32_t> first{0}, places;
+  std::vector<std::int64_t> loads, until, before;
+  MoEReplicas table;
+};
+
+MoEChoice choice_of(const std::string& name) {
+  for (const MoEChoice choice : {MoEChoice::in_turn, MoEChoice::least_loaded})
+    if (moe_choice_name(choice) == name) return choice;
+  raise_invalid("choice is \"" + name + "\": give \"in_turn\" or \"least_loaded\"");
+}
+
+void point_at_memory(PyMoEReplicas& replicas) {
+  MoEReplicas& table = replicas.table;
+  table.experts = static_cast<int>(replicas.first.size()) - 1;
+  table.first = replicas.first.data(), table.places = replicas.places.data();
+  table.loads = replicas.loads.empty() ? nullptr : replicas.loads.data();
+  table.until = replicas.until.empty() ? nullptr : replicas.until.data();
+  table.before = replicas.before.empty() ? nullptr : replicas.before.data();
+}
+
+void make_replicas(PyMoEReplicas* place, const std::vector<std::vector<std::int32_t>>& places,
+                   const std::string& choice, const std::vector<std::int64_t>& loads) {
+  new (place) PyMoEReplicas;
+  place->table.choice = choice_of(choice);
+  place->loads = loads;
+  for (const auto& of : places) {
+    place->places.insert(place->places.end(), of.begin(), of.end());
+    place->first.push_back(static_cast<std::int32_t>(place->places.size()));
+  }
+  point_at_memory(*place);
+}
+
+PyMoEReplicas* replicas_of_plan(const MoEPlan& plan, const MoEConfig& config) {
+  auto made = std::make_unique<PyMoEReplicas>();
+  const auto count = static_cast<std::ptrdiff_t>(plan.first.size()) - 1;
+  const auto before = plan.before.begin() + config.rank / config.group_size * count;
+  made->first = plan.first, made->places = plan.places, made->until = plan.until;
+  made->before.assign(before, before + count);
+  made->table.choice = MoEChoice::by_share;
+  point_at_memory(*made);
+  return made.release();
+}
+
+const MoEReplicas* replicas_for(nb::handle replicas, const MoEConfig& config) {
+  if (replicas.is_none()) return nullptr;
+  const auto& given = nb::cast<const PyMoEReplicas&>(replicas);
+  if (!given.loads.empty() && given.loads.size() != static_cast<std::size_t>(config.ranks))
+    raise_invalid("replicas has " + std::to_string(given.loads.size()) + " loads, expected one for each of " +
+                  std::to_string(config.ranks) + " ranks");
+  return &given.table;
+}
+
 /// The tensors of a dispatch.
 struct DispatchArguments {
   nb::handle rows, experts, weights, scales;
   const Tensors& payloads;
-  nb::handle cast, count;
+  nb::handle cast, count, replicas;
 };
 
 MoECast cast_of(nb::handle name) {
@@ -243,6 +298,7 @@ MoETokens tokens_of(MoETensors& tensors, const MoEConfig& config, const Dispatch
     tokens.weights = static_cast<const float*>(of.data);
   }
   if (!given.count.is_none()) tokens.count_at = tensors.count(given.count);
+  tokens.replicas = replicas_for(given.replicas, config);
   add_columns(tokens, tensors, config, given);
   return tokens;
 }
@@ -275,20 +331,21 @@ MoESums sums_of(MoETensors& tensors, const MoEConfig& config, nb::handle out, co
 }
 
 void dispatch_send(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
-                   nb::handle scales, const Tensors& payloads, nb::handle cast, nb::handle count) {
+                   nb::handle scales, const Tensors& payloads, nb::handle cast, nb::handle count,
+                   nb::handle replicas) {
   MoETensors tensors(self.exchange);
-  const MoETokens tokens =
-      tokens_of(tensors, self.moe()->config(), {rows, experts, weights, scales, payloads, cast, count});
+  const MoETokens tokens = tokens_of(tensors, self.moe()->config(),
+                                     {rows, experts, weights, scales, payloads, cast, count, replicas});
   self.ask([&](headrace::MoE& moe) { return moe.dispatch_send(tokens, routing); });
 }
 
 void dispatch(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
               const PyMoERows& out, nb::handle scales, const Tensors& payloads, nb::handle cast,
-              nb::handle count) {
+              nb::handle count, nb::handle replicas) {
   MoETensors tensors(self.exchange);
   const MoERows& to = memory_of(out, self.moe()->config());
-  const MoETokens tokens =
-      tokens_of(tensors, self.moe()->config(), {rows, experts, weights, scales, payloads, cast, count});
+  const MoETokens tokens = tokens_of(tensors, self.moe()->config(),
+                                     {rows, experts, weights, scales, payloads, cast, count, replicas});
   self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, to, routing); });
 }
 
@@ -476,12 +533,49 @@ void bind_moe_values(nb::module_& module) {
               "by_rank: [output_rows, top_k] of float32.");
 }
 
+void bind_moe_balance(nb::module_& module) {
+  nb::class_<PyMoEReplicas>(
+      module, "MoEReplicas",
+      "Which experts of the configuration, called places, hold each expert that tokens name: a table for "
+      "one\n"
+      "dispatch; another one may have another table. Ranks of one group give the same.\n\n"
+      "places: of each expert, one at least.\n"
+      "choice: \"in_turn\", or \"least_loaded\": of the rank with the fewest entries, `loads` and those of "
+      "the\n"
+      "tokens before. Places of ranks that do not take part are passed over.\n"
+      "loads: least_loaded: of each rank; empty: zeros.")
+      .def("__init__", &make_replicas, nb::arg("places"), nb::arg("choice") = "in_turn",
+           nb::arg("loads") = nb::tuple());
+  nb::class_<MoEPlan>(module, "MoEPlan",
+                      "Replicas for one step, made from its routing: moe_plan. The caller brings the weights "
+                      "of `experts` to\n"
+                      "the places that had none, or others.")
+      .def_ro("experts", &MoEPlan::experts, "Of each place; -1: none.")
+      .def_ro("loads", &MoEPlan::loads, "Of each rank: the entries that it gets.")
+      .def("replicas", &replicas_of_plan, nb::arg("config"), nb::rv_policy::take_ownership,
+           "The table for the tokens of this rank.");
+  module.def(
+      "moe_plan",
+      [](const MoEConfig& config, const std::vector<std::int32_t>& experts,
+         const std::vector<std::int64_t>& counts) { return take(moe_plan(config, experts, counts)); },
+      nb::arg("config"), nb::arg("experts"), nb::arg("counts"),
+      "Moves entries for hot experts from busy ranks to free places of idle ones, until no rank has more "
+      "than\n"
+      "its share, or there is no free place for more. All ranks get the same from the same input.\n\n"
+      "config: its experts are the places.\n"
+      "experts: that each place holds; -1: it is free. Each expert keeps its first place.\n"
+      "counts: how many entries of the tokens of each group of ranks name each expert, groups one after\n"
+      "another.\n"
+      "Errors: InvalidArgument.");
+}
+
 }  // namespace
 
 void bind_moe(nb::module_& module) {
   bind_moe_config(module);
   bind_moe_failure(module);
   bind_moe_values(module);
+  bind_moe_balance(module);
   nb::class_<PyMoE>(
       module, "MoE", nb::is_weak_referenceable(),
       "One rank of a mixture of experts: dispatch sends each token's row to the ranks of its experts, "
@@ -547,6 +641,7 @@ void bind_moe(nb::module_& module) {
           nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
           nb::arg("scales").none() = nb::none(), nb::arg("payloads") = nb::tuple(),
           nb::arg("cast").none() = nb::none(), nb::arg("count").none() = nb::none(),
+          nb::arg("replicas").none() = nb::none(),
           "Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of "
           "this rank\n"
           "into `out`.\n\n"
@@ -561,6 +656,7 @@ void bind_moe(nb::module_& module) {
           "blocks of\n"
           "128 elements with scales of that form: 4 bytes a block, or a byte in words of 4.\n"
           "count: one int32: the tokens are the first ones, so many as it says when the dispatch begins.\n"
+          "replicas: MoEReplicas: tokens name its experts; None: those of the configuration.\n"
           "Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, "
           "PeerLost,\n"
           "Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).")
@@ -568,6 +664,7 @@ void bind_moe(nb::module_& module) {
            nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"),
            nb::arg("scales").none() = nb::none(), nb::arg("payloads") = nb::tuple(),
            nb::arg("cast").none() = nb::none(), nb::arg("count").none() = nb::none(),
+           nb::arg("replicas").none() = nb::none(),
            "The first half of dispatch: returns when the rows have left.")
       .def(
           "dispatch_receive",

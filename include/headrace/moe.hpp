@@ -111,6 +111,30 @@ struct MoEConfig {
   }
 };
 
+/// How a dispatch chooses among the replicas of an expert. Those of ranks that do not take part are passed
+/// over.
+enum class MoEChoice : std::int32_t {
+  in_turn = 0,  ///< one after another, in the order of the tokens
+  least_loaded =
+      1,         ///< that of the rank with the fewest entries: `loads`, and those of these tokens before it
+  by_share = 2,  ///< so many for each as `until` says (moe_plan.hpp)
+};
+/// The name of a choice, as written in this header.
+HEADRACE_API std::string_view moe_choice_name(MoEChoice choice) noexcept;
+
+/// Which experts of the configuration, called places here, hold the expert that a token names. Of one
+/// dispatch; another one may have another table. Ranks of one group give the same.
+struct MoEReplicas {
+  int experts = 0;                       ///< that tokens name: 0 to this less one
+  const std::int32_t* first = nullptr;   ///< [experts + 1]: where the places of each begin, at 0
+  const std::int32_t* places = nullptr;  ///< [first[experts]]; each expert has one at least
+  MoEChoice choice = MoEChoice::in_turn;
+  const std::int64_t* loads = nullptr;  ///< least_loaded: [ranks]; null: zeros
+  const std::int64_t* until = nullptr;  ///< by_share: [first[experts]]: entries for the places of an expert
+                                        ///< up to this one
+  const std::int64_t* before = nullptr;  ///< by_share: [experts]: entries of earlier groups; null: zeros
+};
+
 /// What a rank gives to a dispatch. Ranks of one group give the same.
 struct MoETokens {
   std::int64_t count = 0;         ///< 0 to max_tokens
@@ -135,6 +159,7 @@ struct MoETokens {
   Payload payloads[moe_most_payloads] = {};
   /// Not null: the tokens are fewer, so many as this says when the dispatch begins, 0 to `count`.
   const std::int32_t* count_at = nullptr;
+  const MoEReplicas* replicas = nullptr;  ///< null: tokens name experts of the configuration
 };
 
 /// Where a dispatch puts what comes. What is null is not written, but rows and scales must be there.

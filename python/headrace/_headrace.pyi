@@ -3712,6 +3712,48 @@ class MoERows:
     def weights(self) -> Tensor | None:
         """by_rank: [output_rows, top_k] of float32."""
 
+class MoEReplicas:
+    """
+    Which experts of the configuration, called places, hold each expert that tokens name: a table for one
+    dispatch; another one may have another table. Ranks of one group give the same.
+
+    places: of each expert, one at least.
+    choice: "in_turn", or "least_loaded": of the rank with the fewest entries, `loads` and those of the
+    tokens before. Places of ranks that do not take part are passed over.
+    loads: least_loaded: of each rank; empty: zeros.
+    """
+
+    def __init__(self, places: Sequence[Sequence[int]], choice: str = 'in_turn', loads: Sequence[int] = ()) -> None: ...
+
+class MoEPlan:
+    """
+    Replicas for one step, made from its routing: moe_plan. The caller brings the weights of `experts` to
+    the places that had none, or others.
+    """
+
+    @property
+    def experts(self) -> list[int]:
+        """Of each place; -1: none."""
+
+    @property
+    def loads(self) -> list[int]:
+        """Of each rank: the entries that it gets."""
+
+    def replicas(self, config: MoEConfig) -> MoEReplicas:
+        """The table for the tokens of this rank."""
+
+def moe_plan(config: MoEConfig, experts: Sequence[int], counts: Sequence[int]) -> MoEPlan:
+    """
+    Moves entries for hot experts from busy ranks to free places of idle ones, until no rank has more than
+    its share, or there is no free place for more. All ranks get the same from the same input.
+
+    config: its experts are the places.
+    experts: that each place holds; -1: it is free. Each expert keeps its first place.
+    counts: how many entries of the tokens of each group of ranks name each expert, groups one after
+    another.
+    Errors: InvalidArgument.
+    """
+
 class MoE:
     """
     One rank of a mixture of experts: dispatch sends each token's row to the ranks of its experts, combine
@@ -3776,7 +3818,7 @@ class MoE:
         column_scales: words of 4 bytes of a column lie side by side.
         """
 
-    def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None) -> None:
+    def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None, replicas: object | None = None) -> None:
         """
         Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of this rank
         into `out`.
@@ -3790,11 +3832,12 @@ class MoE:
         cast: "float32" or "ue8m0": rows are bfloat16 and become float8_e4m3fn, which dtype is, in blocks of
         128 elements with scales of that form: 4 bytes a block, or a byte in words of 4.
         count: one int32: the tokens are the first ones, so many as it says when the dispatch begins.
+        replicas: MoEReplicas: tokens name its experts; None: those of the configuration.
         Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, PeerLost,
         Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).
         """
 
-    def dispatch_send(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None) -> None:
+    def dispatch_send(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None, replicas: object | None = None) -> None:
         """The first half of dispatch: returns when the rows have left."""
 
     def dispatch_receive(self, routing: MoERouting, out: MoERows) -> None:

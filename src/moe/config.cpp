@@ -137,6 +137,18 @@ std::string_view moe_cast_name(MoECast cast) noexcept {
   return "unknown";
 }
 
+std::string_view moe_choice_name(MoEChoice choice) noexcept {
+  switch (choice) {
+    case MoEChoice::in_turn:
+      return "in_turn";
+    case MoEChoice::least_loaded:
+      return "least_loaded";
+    case MoEChoice::by_share:
+      return "by_share";
+  }
+  return "unknown";
+}
+
 Result<void> MoEConfig::check() const {
   HEADRACE_TRY_VOID(check_name(*this));
   HEADRACE_TRY_VOID(check_ranks(*this));

@@ -110,7 +110,8 @@ Result<void> Rank::check_cast(MoECast cast) const {
                     moe_cast_name(cast), config_.scale_bytes, bytes, hidden);
 }
 
-Result<void> Rank::read_experts(const MoETokens& tokens, Routing& routing) const {
+Result<void> Rank::read_experts(const MoETokens& tokens, Routing& routing) {
+  if (tokens.replicas != nullptr) HEADRACE_TRY_VOID(check_replicas(*tokens.replicas, config_.experts));
   switch (tokens.experts_dtype) {
     case DType::int64:
       return read_numbers<std::int64_t>(tokens, routing);
@@ -124,23 +125,26 @@ Result<void> Rank::read_experts(const MoETokens& tokens, Routing& routing) const
 }
 
 template <class Number>
-Result<void> Rank::read_numbers(const MoETokens& tokens, Routing& routing) const {
+Result<void> Rank::read_numbers(const MoETokens& tokens, Routing& routing) {
   const auto* const numbers = static_cast<const Number*>(tokens.experts);
+  const int experts = tokens.replicas == nullptr ? config_.experts : tokens.replicas->experts;
+  if (tokens.replicas != nullptr) chooser_.begin(*tokens.replicas, spread_, rank_, active_);
   for (std::uint64_t token = 0; token < static_cast<std::uint64_t>(tokens.count); ++token) {
     const auto entries = routing.entries(token);
     for (std::size_t k = 0; k < entries.size(); ++k) {
       const Number number = numbers[token * entries.size() + k];
-      if (number < -1 || number >= config_.experts)
+      if (number < -1 || number >= experts)
         return make_error(Code::invalid_argument,
                           "token {} names expert {} as its entry {}: expected -1 to {}", token, number, k,
-                          config_.experts - 1);
+                          experts - 1);
       RoutedEntry& entry = entries[k];
       entry = {};
       if (tokens.weights != nullptr) entry.weight = tokens.weights[token * entries.size() + k];
       if (number == -1) continue;
-      entry.rank =
-          rank_of_expert(spread_.first_expert.data(), layout_.ranks, static_cast<std::uint32_t>(number));
-      entry.expert = static_cast<std::uint32_t>(number) - spread_.first_expert[entry.rank];
+      auto place = static_cast<std::uint32_t>(number);
+      if (tokens.replicas != nullptr) place = chooser_.place_of(place);
+      entry.rank = rank_of_expert(spread_.first_expert.data(), layout_.ranks, place);
+      entry.expert = place - spread_.first_expert[entry.rank];
     }
   }
   return {};

@@ -63,6 +63,7 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       block_row_(sum_row_.size()),
       token_row_(static_cast<std::size_t>(config.row_bytes())),
       token_scales_(static_cast<std::size_t>(config.scale_bytes)),
+      chooser_(config),
       answered_(static_cast<std::size_t>(config.ranks)) {
   for (std::byte* const memory : windows) windows_.emplace_back(memory, layout_);
   if (!windows_[home_].exists()) home_ = rank_;

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "moe/epochs.hpp"
+#include "moe/replicas.hpp"
 #include "moe/routing.hpp"
 #include "moe/sums.hpp"
 #include "moe/words.hpp"
@@ -150,9 +151,9 @@ class Rank {
   [[nodiscard]] Result<void> check_tokens(const MoETokens& tokens, const Routing& routing) const;
   [[nodiscard]] Result<void> check_columns(const MoETokens& tokens) const;
   [[nodiscard]] Result<void> check_cast(MoECast cast) const;
-  [[nodiscard]] Result<void> read_experts(const MoETokens& tokens, Routing& routing) const;
+  [[nodiscard]] Result<void> read_experts(const MoETokens& tokens, Routing& routing);
   template <class Number>
-  [[nodiscard]] Result<void> read_numbers(const MoETokens& tokens, Routing& routing) const;
+  [[nodiscard]] Result<void> read_numbers(const MoETokens& tokens, Routing& routing);
   void send_cards(const Routing& routing);
   void send_records(const MoETokens& tokens, Routing& routing);
   [[nodiscard]] TokenRow row_of(const MoETokens& tokens, std::uint64_t token);
@@ -232,6 +233,7 @@ class Rank {
   std::vector<std::byte> token_row_;     ///< cast
   std::vector<std::byte> token_scales_;  ///< gathered or made
 
+  ReplicaChooser chooser_;
   std::vector<std::uint64_t> answered_;  ///< while ranks regroup: the number of each
 };
 

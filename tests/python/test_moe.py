@@ -169,6 +169,57 @@ def test_an_expert_writes_its_results_into_the_windows_of_the_sources(open_ranks
     open_ranks(2, layout="by_rank").run(body)
 
 
+def test_a_plan_gives_ranks_their_share_of_a_hot_expert(open_ranks):
+    # Two ranks with three places each, the last of which is free; most tokens name expert 0.
+    places = [0, 1, -1, 2, 3, -1]
+    named = [np.array([[0, 1 + token % 3] for token in range(TOKENS)]) for _ in range(2)]
+    counts = [int((experts == expert).sum()) for experts in named for expert in range(4)]
+
+    def body(moe):
+        rows, _, _ = tokens_of(moe.config.rank)
+        plan = headrace.moe_plan(moe.config, places, counts)
+        assert plan.loads == [2 * TOKENS, 2 * TOKENS]
+        routing, got = moe.new_routing(), moe.new_rows()
+        experts = named[moe.config.rank]
+        moe.dispatch(rows, experts, routing=routing, out=got, replicas=plan.replicas(moe.config))
+        assert np.asarray(got.counts).sum() == plan.loads[moe.config.rank]
+        first, results = np.asarray(got.first_rows), np.zeros_like(np.asarray(got.rows))
+        for local in range(3):
+            of = slice(first[local], first[local + 1])
+            results[of] = np.asarray(got.rows)[of] * (plan.experts[3 * moe.config.rank + local] + 1)
+        sums = np.empty((TOKENS, HIDDEN), np.float32)
+        moe.combine(results, routing=routing, out=sums)
+        assert (sums == rows * (experts.sum(axis=1) + 2)[:, None]).all()
+
+    open_ranks(2).run(body)
+
+
+def test_replicas_are_chosen_in_turn_and_wrong_ones_are_refused(open_ranks):
+    (moe,) = open_ranks(1).moes
+    rows, _, _ = tokens_of(0)
+    routing, got = moe.new_routing(), moe.new_rows()
+    experts = np.array([[0, 1]] * TOKENS)
+    moe.dispatch(rows, experts, routing=routing, out=got, replicas=headrace.MoEReplicas([[0, 5], [3]]))
+    assert np.asarray(got.counts).tolist() == [TOKENS // 2, 0, 0, TOKENS, 0, TOKENS // 2]
+    for places, changes, sentence in (
+        ([[0], [6]], {}, "expert 1 has place 6 in replicas, expected 0 to 5"),
+        ([[0], []], {}, "expert 1 has 0 places in replicas, expected 1 to 6"),
+        (
+            [[0], [1]],
+            {"choice": "least_loaded", "loads": [1, 2]},
+            "replicas has 2 loads, expected one for each of 1",
+        ),
+        ([[0]], {}, "token 0 names expert 1 as its entry 1: expected -1 to 0"),
+    ):
+        replicas = headrace.MoEReplicas(places, **changes)
+        with pytest.raises(headrace.InvalidArgument, match=sentence):
+            moe.dispatch(rows, experts, routing=routing, out=got, replicas=replicas)
+    with pytest.raises(headrace.InvalidArgument, match='choice is "best": give "in_turn" or "least_loaded"'):
+        headrace.MoEReplicas([[0]], "best")
+    with pytest.raises(headrace.InvalidArgument, match="5 places are given, expected those of the config"):
+        headrace.moe_plan(moe.config, [0, 1, 2, 3, 4], [])
+
+
 def test_sums_travel_as_float8_if_asked(open_ranks):
     def body(moe):
         routing, got = moe.new_routing(), moe.new_rows()
