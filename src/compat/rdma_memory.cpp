@@ -19,9 +19,9 @@ MemoryRange range_of(const void* buf, std::size_t len, int device, MemoryKind ki
 
 }  // namespace
 
-RdmaMemory::RdmaMemory(const void* buf, std::size_t len, int cudaDev, MemoryKind kind)
-    : buf_(buf), len_(len), device_(cudaDev) {
-  const auto range = range_of(buf, len, cudaDev, kind);
+RdmaMemory::RdmaMemory(const void* buf, std::size_t len, int cuda_dev, MemoryKind kind)
+    : buf_(buf), len_(len), device_(cuda_dev) {
+  const auto range = range_of(buf, len, cuda_dev, kind);
   registration_ = segment_of(buf, len);
   reused_ = registration_ != nullptr;
   if (reused_) return;

@@ -46,10 +46,10 @@ Timeout timeout_of(const std::optional<std::chrono::milliseconds>& timeout) {
 
 }  // namespace
 
-RdmaTransport::RdmaTransport(int cudaDev, void* evb, std::optional<int> maxNumCqe,
-                             std::optional<int> maxNumNic)
-    : max_cqe_(maxNumCqe.value_or(0)) {
-  (void)cudaDev, (void)evb, (void)maxNumNic;
+RdmaTransport::RdmaTransport(int cuda_dev, void* evb, std::optional<int> max_num_cqe,
+                             std::optional<int> max_num_nic)
+    : max_cqe_(max_num_cqe.value_or(0)) {
+  (void)cuda_dev, (void)evb, (void)max_num_nic;
   auto state = State::open();
   if (!state) throw std::runtime_error(state.error().message);
   state_ = *std::move(state);
@@ -61,8 +61,8 @@ bool RdmaTransport::supported() { return Endpoint::shared().ok(); }
 
 std::string RdmaTransport::bind() { return write_url(state_->endpoint(), state_->scope()); }
 
-commResult_t RdmaTransport::connect(const std::string& peerUrl) {
-  auto url = read_url(peerUrl);
+commResult_t RdmaTransport::connect(const std::string& peer_url) {
+  auto url = read_url(peer_url);
   if (!url) throw std::invalid_argument(url.error().message);
   const auto done = state_->connect(*std::move(url));
   if (!done) throw std::runtime_error(done.error().message);
@@ -75,7 +75,7 @@ int RdmaTransport::getNumNics() const {
   return static_cast<int>(state_->endpoint().fabric.groups().front().nics.size());
 }
 
-CommFuture RdmaTransport::write(RdmaMemory::View localBuffer, const RdmaRemoteBuffer& remoteBuffer,
+CommFuture RdmaTransport::write(RdmaMemory::View local_buffer, const RdmaRemoteBuffer& remote_buffer,
                                 bool notify, std::optional<std::chrono::milliseconds> timeout) {
   const auto mock = state_->mock();
   auto& endpoint = state_->endpoint();
@@ -85,12 +85,12 @@ CommFuture RdmaTransport::write(RdmaMemory::View localBuffer, const RdmaRemoteBu
   if (mock == MockType::Timeout) return state_->post([&] { return endpoint.idle(options.timeout); });
 
   const auto peer = peer_of(state_->peer());
-  const auto place = place_of(remoteBuffer, localBuffer.size(), peer);
+  const auto place = place_of(remote_buffer, local_buffer.size(), peer);
   if (notify) options.immediate = endpoint.immediate(Signal::written, peer.scope);
-  const auto& local = *localBuffer.registration_;
+  const auto& local = *local_buffer.registration_;
   return state_->post([&] {
-    return endpoint.fabric.write(local.memory(), local.offset_of(localBuffer.data()), place.key.descriptor,
-                                 place.offset, localBuffer.size(), options);
+    return endpoint.fabric.write(local.memory(), local.offset_of(local_buffer.data()), place.key.descriptor,
+                                 place.offset, local_buffer.size(), options);
   });
 }
 
@@ -99,14 +99,14 @@ CommFuture RdmaTransport::waitForWrite() {
   return state_->next_write();
 }
 
-CommFuture RdmaTransport::read(const RdmaMemory::MutableView& localBuffer,
-                               const RdmaRemoteBuffer& remoteBuffer,
+CommFuture RdmaTransport::read(const RdmaMemory::MutableView& local_buffer,
+                               const RdmaRemoteBuffer& remote_buffer,
                                std::optional<std::chrono::milliseconds> timeout) {
-  const auto place = place_of(remoteBuffer, localBuffer.size(), peer_of(state_->peer()));
-  const auto& local = *localBuffer.registration_;
+  const auto place = place_of(remote_buffer, local_buffer.size(), peer_of(state_->peer()));
+  const auto& local = *local_buffer.registration_;
   return state_->post([&] {
-    return state_->endpoint().fabric.read(local.memory(), local.offset_of(localBuffer.data()),
-                                          place.key.descriptor, place.offset, localBuffer.size(),
+    return state_->endpoint().fabric.read(local.memory(), local.offset_of(local_buffer.data()),
+                                          place.key.descriptor, place.offset, local_buffer.size(),
                                           {.timeout = timeout_of(timeout)});
   });
 }

@@ -28,17 +28,17 @@ std::string StagedRdmaTransportBase::setupLocalTransport() {
   return *std::move(info);
 }
 
-void StagedRdmaTransportBase::connectRemoteTransport(const std::string& peerConnInfo) {
+void StagedRdmaTransportBase::connectRemoteTransport(const std::string& peer_conn_info) {
   if (!state_->is_set_up()) throw std::runtime_error("call setupLocalTransport first");
   if (state_->connected())
     throw std::runtime_error("the transport is connected already: make another one for another peer");
-  const auto done = state_->connect(peerConnInfo);
+  const auto done = state_->connect(peer_conn_info);
   if (!done) throw std::invalid_argument(done.error().message);
 }
 
-StagedRdmaServerTransport::StagedRdmaServerTransport(int cudaDev, void* evb, StagedTransferConfig config)
+StagedRdmaServerTransport::StagedRdmaServerTransport(int cuda_dev, void* evb, StagedTransferConfig config)
     : StagedRdmaTransportBase(Role::server, config) {
-  (void)cudaDev, (void)evb;
+  (void)cuda_dev, (void)evb;
 }
 
 CommFuture StagedRdmaServerTransport::send(const ScatterGatherDescriptor& src) {
@@ -47,9 +47,9 @@ CommFuture StagedRdmaServerTransport::send(const ScatterGatherDescriptor& src) {
   return state_->begin([state = state_.get(), src, number] { return state->send(src, number); });
 }
 
-StagedRdmaClientTransport::StagedRdmaClientTransport(int cudaDev, void* evb, StagedTransferConfig config)
+StagedRdmaClientTransport::StagedRdmaClientTransport(int cuda_dev, void* evb, StagedTransferConfig config)
     : StagedRdmaTransportBase(Role::client, config) {
-  (void)cudaDev, (void)evb;
+  (void)cuda_dev, (void)evb;
 }
 
 CommFuture StagedRdmaClientTransport::recv(const ScatterGatherDescriptor& dst) {
