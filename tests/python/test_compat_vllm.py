@@ -304,7 +304,9 @@ def test_a_manager_gives_a_handle_and_masks(monkeypatch):
             manager.clean_buffers()
             assert not manager.query_fault()
             manager.update_mask(lost, True)
-            with pytest.raises(headrace.NotSupported, match="rank 2 is left out, and does not come back"):
+            with pytest.raises(
+                headrace.NotSupported, match="rank 2 is left out, and ranks come back together"
+            ):
                 manager.update_mask(lost, False)
         with pytest.raises(headrace.NotSupported, match="by the prepare/finalize object of a layer"):
             manager.dispatch(None, None)

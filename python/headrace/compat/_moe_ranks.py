@@ -34,6 +34,7 @@ class MoERanks:
         self.rank, self.size, self.wait_limit = rank, size, wait_limit
         self._gather = gather
         self._agent = headrace.Agent(f"moe-{rank}-{uuid4().hex[:12]}", backends=["shm"])
+        self._agents: list[str] = []
         self._windows: dict[tuple[Any, ...], MoEWindow] = {}
 
     @property
@@ -58,8 +59,14 @@ class MoERanks:
         for agent, metadata in exported:
             if agent != self._agent.name:
                 self._agent.import_metadata(metadata)
-        moe.join([agent for agent, _ in exported], timeout=JOIN_LIMIT)
+        self._agents = [agent for agent, _ in exported]
+        moe.join(self._agents, timeout=JOIN_LIMIT)
         return MoEWindow(moe, config)
+
+    def take_all_back(self) -> None:
+        """Ranks that were left out take part again. All ranks call it between two operations."""
+        for window in self.windows:
+            window.moe.regroup(self._agents, (1 << self.size) - 1, timeout=JOIN_LIMIT)
 
     def close(self) -> None:
         for window in self.windows:

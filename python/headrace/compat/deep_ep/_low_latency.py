@@ -258,8 +258,14 @@ class LowLatency:
             self._agree()
         elif ~self._active() & bit:
             raise headrace.NotSupported(
-                f"rank {rank} is left out, and does not come back: make a new Buffer on all ranks"
+                f"rank {rank} is left out, and ranks come back together: call low_latency_clean_mask_buffer "
+                f"on all ranks, also on those that were left out"
             )
+
+    def unmask_all(self) -> None:
+        """Takes all ranks back, which all call it."""
+        self._left_out = 0
+        self._ranks.take_all_back()
 
     def masked(self) -> list[int]:
         active = self._active()

@@ -326,7 +326,7 @@ class Buffer:
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
         """Leaves a rank out.
 
-        Errors: NotSupported (a rank that was left out is to come back).
+        Errors: NotSupported (a rank that was left out is to come back: low_latency_clean_mask_buffer).
         """
         self._low_latency.mask(rank_to_mask, mask)
 
@@ -335,12 +335,11 @@ class Buffer:
         mask_status.copy_(torch.tensor(self._low_latency.masked(), dtype=mask_status.dtype))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Takes all ranks back.
+        """Takes all ranks back. All ranks call it between two operations, also those that were left out.
 
-        Errors: NotSupported (one was left out).
+        Errors: those of MoE.regroup.
         """
-        for rank in range(self.group_size):
-            self._low_latency.mask(rank, False)
+        self._low_latency.unmask_all()
 
     def get_next_low_latency_combine_buffer(self, handle: Any) -> Tensor:
         """[local experts, ranks * max tokens, hidden] of bfloat16: memory of which combine(zero_copy=True)
