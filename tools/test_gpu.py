@@ -1396,6 +1396,12 @@ def moe(sitting: Sitting) -> bool:
     return sitting.run([program, "time", "--seconds", "100"], rows=True) and right
 
 
+def moe_racecheck(sitting: Sitting) -> bool:
+    """compute-sanitizer finds races in shared memory of the kernels of MoE, on small shapes."""
+    program = str(sitting.carried / "bench" / "bench_gpu_moe")
+    return sanitized(sitting, [*sanitizer_command("racecheck"), program, "quick"], {})
+
+
 def probe(sitting: Sitting) -> bool:
     """bench/gpu/gpu_probe.cpp: the speed of the links without an agent. Runs only if --steps names it."""
     return sitting.run([str(sitting.carried / "bench" / "bench_gpu_probe"), "--correct", "--quick"], tail=40)
@@ -1443,6 +1449,7 @@ STEPS: dict[str, Step] = {
     "torch_operators": Step(torch_operators, 120, 60),
     "torch_further": Step(torch_further, 120, 60),
     "moe": Step(moe, 440, 290),
+    "moe_racecheck": Step(moe_racecheck, 120, 60),
     "courier": Step(courier, 150, 90),
     "fabric": Step(fabric, 420, 150),
     "runner": Step(runner, 340, 210),
