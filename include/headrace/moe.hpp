@@ -129,9 +129,9 @@ struct MoEReplicas {
   const std::int32_t* first = nullptr;   ///< [experts + 1]: where the places of each begin, at 0
   const std::int32_t* places = nullptr;  ///< [first[experts]]; each expert has one at least
   MoEChoice choice = MoEChoice::in_turn;
-  const std::int64_t* loads = nullptr;  ///< least_loaded: [ranks]; null: zeros
-  const std::int64_t* until = nullptr;  ///< by_share: [first[experts]]: entries for the places of an expert
-                                        ///< up to this one
+  const std::int64_t* loads = nullptr;   ///< least_loaded: [ranks]; null: zeros
+  const std::int64_t* until = nullptr;   ///< by_share: [first[experts]]: entries for the places of an expert
+                                         ///< up to this one
   const std::int64_t* before = nullptr;  ///< by_share: [experts]: entries of earlier groups; null: zeros
 };
 
