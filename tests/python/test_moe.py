@@ -333,6 +333,68 @@ def test_experts_and_weights_need_not_lie_side_by_side(open_ranks):
         assert (sums == expected_sums(0)).all()
 
 
+def test_calls_out_of_order_and_routings_of_others_are_refused(open_ranks):
+    ranks = open_ranks(1)
+    (moe,), (other,) = ranks.moes, open_ranks(1).moes
+    rows, experts, weights = tokens_of(0)
+    one, two, three = (moe.new_routing() for _ in range(3))
+    got = moe.new_rows()
+    sums = np.zeros((TOKENS, HIDDEN), np.float32)
+    moe.dispatch_send(rows, experts, weights, routing=one)
+    moe.dispatch_send(rows, experts, weights, routing=two)
+    with pytest.raises(headrace.InvalidArgument, match="dispatch 3 cannot begin: 2 are under way"):
+        moe.dispatch_send(rows, experts, weights, routing=three)
+    with pytest.raises(headrace.InvalidArgument, match="the routing is not that of dispatch 1"):
+        moe.dispatch_receive(two, got)
+    with pytest.raises(
+        headrace.InvalidArgument, match="dispatch 1 is under way: receive it before ranks regroup"
+    ):
+        moe.regroup(ranks.names, 1)
+    moe.dispatch_receive(one, got)
+    moe.dispatch_receive(two, got)
+    with pytest.raises(headrace.InvalidArgument, match="the routing was made by another MoE"):
+        other.combine(np.asarray(got.rows), routing=one, out=sums)
+    big = np.zeros((TOKENS + 1, HIDDEN), np.float32)
+    with pytest.raises(headrace.InvalidArgument, match="21 tokens are given, expected 0 to max_tokens = 20"):
+        moe.dispatch_send(big, np.zeros((TOKENS + 1, 2), np.int64), routing=one)
+
+
+def test_ranks_with_other_configurations_are_told_the_field_and_both_values():
+    with ExitStack() as stack:
+        names = [unique("moe") for _ in range(2)]
+        agents = [stack.enter_context(headrace.Agent(name, backends=["shm"])) for name in names]
+        moe = stack.enter_context(headrace.MoE(agents[0], config_of(0, 2)))
+        other = stack.enter_context(headrace.MoE(agents[1], config_of(1, 2, payload_bytes=[8])))
+        with pytest.raises(
+            headrace.InvalidArgument, match="it has not joined the other ranks: call join first"
+        ):
+            moe.new_routing()
+        agents[0].import_metadata(agents[1].export_metadata())
+        agents[1].import_metadata(agents[0].export_metadata())
+        sentence = r"rank 0 has payload_bytes \[\], rank 1 has \[8\]: give all ranks the same configuration"
+        with pytest.raises(headrace.InvalidArgument, match=sentence):
+            moe.join(names, timeout=10)
+        with pytest.raises(
+            headrace.InvalidArgument, match=r"rank 1 has payload_bytes \[8\], rank 0 has \[\]"
+        ):
+            other.join(names, timeout=10)
+
+
+def test_a_forked_child_is_refused(open_ranks):
+    (moe,) = open_ranks(1).moes
+    routing, got = moe.new_routing(), moe.new_rows()
+    child = os.fork()
+    if child == 0:
+        try:
+            moe.dispatch(*tokens_of(0), routing=routing, out=got)
+            os._exit(1)
+        except headrace.InvalidArgument as error:
+            os._exit(0 if "it was opened before this process was forked" in str(error) else 2)
+        finally:
+            os._exit(3)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_rank_that_is_given_in_another_order_is_refused():
     with ExitStack() as stack:
         names = [unique("moe") for _ in range(2)]
