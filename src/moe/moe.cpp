@@ -66,8 +66,7 @@ struct MoE::State {
   Result<void> try_join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
   void tell_reason(const Error& error) const;
   /// Maps the windows of these ranks, those anew that have another one now.
-  Result<void> map_members(std::span<const std::string> agents, moe::Mask ranks, Deadline deadline,
-                           std::vector<std::optional<Mapping>>& replaced);
+  Result<void> map_members(std::span<const std::string> agents, moe::Mask ranks, Deadline deadline);
   [[nodiscard]] Result<Mapping> map_again(int peer, const std::string& name, Deadline deadline) const;
   [[nodiscard]] bool is_current(int peer, const std::string& name) const;
   [[nodiscard]] std::function<bool(int)> is_lost() {
@@ -82,7 +81,8 @@ struct MoE::State {
   [[nodiscard]] Result<void> compare_lists();
   [[nodiscard]] std::uint64_t list_of(int peer) const;
 
-  std::vector<std::string> mapped_agents_;  // whose windows the mappings are
+  std::vector<std::optional<Mapping>> replaced_;  // whose windows the rank may still use
+  std::vector<std::string> mapped_agents_;        // whose windows the mappings are
   std::uint64_t list_ = 0;
   bool lists_agree_ = false;  // those of all ranks
 };
@@ -164,8 +164,7 @@ Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask 
   const std::scoped_lock lock(mutex);
   const Deadline deadline = Deadline::after(timeout);
   if (mappings.empty()) mappings.resize(agents.size()), mapped_agents_.resize(agents.size());
-  std::vector<std::optional<Mapping>> replaced;  // until no window of them is used
-  HEADRACE_TRY_VOID(map_members(agents, ranks, deadline, replaced));
+  HEADRACE_TRY_VOID(map_members(agents, ranks, deadline));
   std::vector<std::byte*> windows(agents.size());
   for (std::size_t peer = 0; peer < windows.size(); ++peer) {
     if ((ranks >> peer & 1) == 0) continue;
@@ -175,11 +174,13 @@ Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask 
   lists_agree_ = true;  // ranks that regroup have met
   const moe::Window own(memory.get(), moe::window_layout(config));
   own.tell(moe::WindowLayout::refused_at, 0);
-  return rank->regroup(windows, ranks, deadline);
+  HEADRACE_TRY_VOID(rank->regroup(windows, ranks, deadline));
+  replaced_.clear();
+  return {};
 }
 
-Result<void> MoE::State::map_members(std::span<const std::string> agents, moe::Mask ranks, Deadline deadline,
-                                     std::vector<std::optional<Mapping>>& replaced) {
+Result<void> MoE::State::map_members(std::span<const std::string> agents, moe::Mask ranks,
+                                     Deadline deadline) {
   for (int peer = 0; peer < config.ranks; ++peer) {
     const auto at = static_cast<std::size_t>(peer);
     if (peer == config.rank || (ranks >> peer & 1) == 0 || is_current(peer, agents[at])) continue;
@@ -187,7 +188,7 @@ Result<void> MoE::State::map_members(std::span<const std::string> agents, moe::M
     if (!mapping)
       return std::move(mapping).error().within(
           fmt::format("rank {} (agent {})", peer, name_text(agents[at])));
-    replaced.push_back(std::exchange(mappings[at], std::move(*mapping)));
+    replaced_.push_back(std::exchange(mappings[at], std::move(*mapping)));
     mapped_agents_[at] = agents[at];
   }
   return {};

@@ -245,6 +245,19 @@ TEST(MoEAgents, a_rank_comes_back_as_another_agent_of_the_same_name) {
       "call it");
 }
 
+/// The votes are in the old window of rank 0, which is mapped anew before rank 1 is not found.
+TEST(MoEAgents, a_regroup_that_fails_keeps_the_windows_that_are_in_use) {
+  const MoEConfig config = three_agents();
+  AgentRanks ranks(config, {.backends = {"shm"}, .store = "memory:moe_kept"});
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.agent(rank).publish());
+  ranks.run([&](int rank) { ASSERT_TRUE(ranks[rank].join(ranks.names(), 30s)); });
+  ranks.restart(0, config);
+  const auto met = ranks[2].regroup(std::vector<std::string>{"moe0", "nobody", "moe2"}, 0b111, 1s);
+  ASSERT_FALSE(met);
+  EXPECT_NE(met.error().message.find("rank 1 (agent \"nobody\")"), std::string::npos) << met.error().message;
+  EXPECT_EQ(ranks[2].active(), 0b111U);
+}
+
 TEST(MoEAgents, that_could_not_join_tell_their_reason_to_those_that_wait) {
   MoEConfig config = three_agents();
   config.wait_limit = 50ms;
