@@ -75,11 +75,11 @@ void RdmaTransport::State::watch_ended(const FabricWork& watch, Status status) {
 CommFuture RdmaTransport::State::post(const Post& post) {
   if (broken()) return commInternalError;
   auto work = posted(post);
-  if (work) return follow(*std::move(work));
+  if (work) return follow(*work);
   return result_of({.code = work.code()}, work.error());
 }
 
-CommFuture RdmaTransport::State::follow(FabricWork work) {
+CommFuture RdmaTransport::State::follow(const FabricWork& work) {
   const auto future = std::make_shared<CommFuture::State>();
   std::uint64_t number = 0;
   {

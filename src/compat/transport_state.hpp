@@ -57,7 +57,7 @@ class RdmaTransport::State : public std::enable_shared_from_this<RdmaTransport::
 
   bool write_came();
   void watch_ended(const FabricWork& watch, Status status);
-  CommFuture follow(FabricWork work);
+  CommFuture follow(const FabricWork& work);
   void ended(std::uint64_t number, Status status);
   commResult_t result_of(Status status, const Error& error);
   void fail_waits(commResult_t result);
