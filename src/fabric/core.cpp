@@ -100,8 +100,10 @@ void Core::close() {
   if (forked()) return;
   closed_ = true;
   for (const auto& worker : workers_) worker->begin_close();
-  for (const auto& worker : workers_) worker->wait_closed();
+  // A worker that gives back memory of GPUs may wait for their kernels, so these have to leave first.
   expectations_->close();
+  close_queues();
+  for (const auto& worker : workers_) worker->wait_closed();
   callbacks_->close();
 }
 

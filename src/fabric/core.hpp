@@ -135,6 +135,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<Part::Setup> range_part(const Ranges& ranges) const;
   Result<std::shared_ptr<Work>> make_message(Part::Setup part, const Room& room,
                                              const FabricPost& post) const;
+  void close_queues();
   [[nodiscard]] Result<CommandQueue::Write> queue_write(const FabricQueueWrite& write) const;
   Result<std::shared_ptr<Watchers>> watchers_of(std::optional<int> device);
 
@@ -154,6 +155,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<std::shared_ptr<Worker>> workers_;  // by group; after the telemetry, which its NICs use
   std::shared_ptr<const AddressParts> address_;
 
+  std::mutex queues_mutex_;
+  std::vector<std::weak_ptr<CommandQueue>> queues_;
   std::mutex watchers_mutex_;
   std::map<std::pair<std::size_t, bool>, std::shared_ptr<Watchers>> watchers_;  // by group, and if for GPUs
 

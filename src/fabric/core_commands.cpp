@@ -64,9 +64,21 @@ Result<FabricCommandQueue> Core::command_queue(std::span<const FabricQueueWrite>
   setup.clock = clock_;
   setup.fork = fork_;
   auto made = std::make_shared<CommandQueue>(std::move(setup), std::move(memory));
+  {
+    const std::lock_guard lock(queues_mutex_);
+    std::erase_if(queues_, [](const auto& queue) { return queue.expired(); });
+    queues_.push_back(made);
+  }
   if (!made->setup.worker->poll_memory(made))
     return make_error(Code::invalid_argument, "the fabric is closed: open another");
   return FabricCommandQueue(std::make_shared<const HeldQueue>(std::move(made)));
+}
+
+/// Kernels that wait leave.
+void Core::close_queues() {
+  const std::lock_guard lock(queues_mutex_);
+  for (const auto& each : queues_)
+    if (const auto queue = each.lock()) queue->close();
 }
 
 }  // namespace headrace::fabric

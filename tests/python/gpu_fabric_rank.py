@@ -20,7 +20,7 @@ import numpy
 
 import headrace
 
-SECONDS = 80  # longer than any step: a wait that needs it has failed
+SECONDS = 50  # longer than any step: a wait that needs it has failed
 ROW, ROWS = 4096, 16  # bytes of a row, and different rows
 ARRIVED, SEEN = 1, 2  # immediates
 RIGHT, LATE, CLOSED, WRONG = range(4)

@@ -204,6 +204,27 @@ TEST(FabricCommands, the_close_of_the_fabric_ends_kernels_that_wait) {
   expect_refused(sides.two.here.command_queue(sides.list), Code::invalid_argument, "closed");
 }
 
+/// As a driver's call does that gives memory back.
+TEST(FabricCommands, kernels_leave_at_the_close_while_the_worker_waits_for_them) {
+  FabricQueueOptions options;
+  options.capacity = 1;
+  QueueSides sides(2, options);
+  const auto flag = value_of(value_of(sides.two.here.expect({9, 0}, 1)).flag());
+  std::atomic_ref(handle_of(sides.queue)->posted).store(1);
+  std::promise<void> begun;
+  ASSERT_TRUE(fabric::Core::of(sides.two.here)->worker(0).push([&](fabric::Carrier&) {
+    auto waits_for_command = std::async(std::launch::async, [&] { return wait(sides.queue, 1); });
+    auto waits_for_flag = std::async(std::launch::async, [&] {
+      return device::wait_flag<Scope::thread>(reinterpret_cast<const std::uint64_t*>(flag.address()), 1, -1);
+    });
+    begun.set_value();
+    EXPECT_EQ(waits_for_command.get(), Waited::closed);
+    EXPECT_EQ(waits_for_flag.get(), Waited::closed);
+  }));
+  begun.get_future().wait();
+  sides.two.here.close();
+}
+
 TEST(FabricCommands, commands_of_a_queue_that_was_closed_are_carried) {
   QueueSides sides(100);
   const auto arrivals = value_of(sides.two.there.expect({1, 0}, 1));
