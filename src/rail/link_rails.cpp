@@ -260,7 +260,8 @@ void Link::look_at_heartbeat(Rail& rail, std::uint64_t now_ns) {
 void Link::ask(std::uint64_t now_ns) {
   const auto seldom = static_cast<std::uint64_t>(options_.heartbeat.count()) / 4;
   for (Rail& rail : rails_) {
-    if (rail.life != Life::live || now_ns - rail.asked_ns < seldom) continue;
+    const bool lately = rail.asked_ns != 0 && now_ns - rail.asked_ns < seldom;
+    if (rail.life != Life::live || lately) continue;
     rail.asked_ns = now_ns;
     if (post_message(rail, encode(Beat{}), now_ns)) rail.flights.rbegin()->second.is_beat = true;
   }

@@ -131,6 +131,10 @@ class CableEngines final : public EnginePair {
     return sides[0].link->live_rails() == cable_count && sides[1].link->live_rails() == cable_count;
   }
 
+  [[nodiscard]] bool all_up() const {
+    return std::all_of(nics_.begin(), nics_.end(), [](const auto* nic) { return nic->health().up; });
+  }
+
  private:
   void sleep_until_ready() { test::wait_for_nics(nics_); }
 
@@ -265,8 +269,9 @@ TEST_F(RailTcpCables_slow, a_NIC_says_whether_its_interface_is_up) {
 }
 
 TEST_F(RailTcpCables_slow, the_old_link_of_a_host_that_starts_again_ends_at_its_first_hello) {
-  const LinkOptions silent{.retry_after = 24h, .heartbeat = 1h, .silent_after = 24h};
+  const LinkOptions silent{.heartbeat = 1h, .silent_after = 24h};
   CableEngines engines(*namespaces_, silent);
+  ASSERT_TRUE(engines.until([&] { return engines.all_up(); }));
   engines.connect();
   ASSERT_TRUE(engines.until([&] { return engines.both_cables_live(); }));
   for (int cable = 0; cable < cable_count; ++cable)
@@ -274,7 +279,7 @@ TEST_F(RailTcpCables_slow, the_old_link_of_a_host_that_starts_again_ends_at_its_
   engines.start_again(0, silent);  // as if its host had lost power: side 1 hears nothing of it
   for (int cable = 0; cable < cable_count; ++cable)
     ASSERT_TRUE(namespaces_->on_cable(cable, "ip link set {} up"));
-  for (int i = 0; i < 100; ++i) engines.step();
+  ASSERT_TRUE(engines.until([&] { return engines.all_up(); }));
   ASSERT_TRUE(engines.sides[1].why_lost.empty());
   ASSERT_TRUE(engines.sides[0].engine->connect(engines.address_of_1()));
   // Before keep-alive of the sockets asks.
