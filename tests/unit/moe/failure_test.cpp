@@ -32,7 +32,9 @@ void expect_told(const Error& error, int number, Code code, std::string_view sen
       number);
   const bool is_told = error.message == voted;
   EXPECT_EQ(error.code, is_told ? Code::peer_lost : code);
-  if (!is_told) EXPECT_EQ(error.message, sentence);
+  if (!is_told) {
+    EXPECT_EQ(error.message, sentence);
+  }
 }
 
 TEST(MoEFailures, one_that_is_late_is_named_and_left_out_and_the_others_go_on) {
