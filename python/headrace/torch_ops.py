@@ -266,12 +266,29 @@ def _keep_root(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _broadcast_gradient(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    total = all_reduce(gradient, "sum", ctx.comm)
-    at_root = _comm(ctx.comm).get_rank() == ctx.root
-    return total if at_root else torch.zeros_like(total), None, None
+    return sum_at(gradient, ctx.root, ctx.comm), None, None
 
 
 broadcast.register_autograd(_broadcast_gradient, setup_context=_keep_root)
+
+
+@torch.library.custom_op("headrace::sum_at", mutates_args=())
+def sum_at(input: Tensor, root: int, comm: str) -> Tensor:
+    """The sum at the root, and zeros on the other ranks. One operator, because a compiler would leave out the
+    sum on ranks that do not use it."""
+    output = _plain(input).clone(memory_format=torch.contiguous_format)
+    _on(comm, output).all_reduce(output, headrace.ReduceOp.SUM)
+    return output if _comm(comm).get_rank() == root else output.zero_()
+
+
+@sum_at.register_fake
+def _(input: Tensor, root: int, comm: str) -> Tensor:
+    return input.new_empty(input.shape)
+
+
+sum_at.register_autograd(
+    lambda ctx, gradient: (broadcast(gradient, ctx.root, ctx.comm), None, None), setup_context=_keep_root
+)
 
 
 # --- messages, issued together

@@ -27,6 +27,14 @@ bool is_partial(const headrace_prepare_v1& args) {
   return lacks_a_nic<LocalRegion>(args.local) || lacks_a_nic<RemoteRegion>(args.remote);
 }
 
+/// Of copies by a GPU, which are cheap by the byte: each has to be begun by one side and seen by the other.
+constexpr std::uint64_t gpu_chunk_bytes = 128 << 20;
+
+bool is_of_gpu(const headrace_prepare_v1& args) {
+  return args.local->region_count > 0 &&
+         static_cast<const LocalRegion*>(args.local->regions[0])->memory.device.has_value();
+}
+
 }  // namespace
 
 Link::Link(Setup setup, Nics& nics, Receives& receives, LinkEvents& events, const LinkOptions& options)
@@ -113,7 +121,9 @@ bool Link::cut(Request& request, Rail& rail, std::uint64_t now_ns) {
   const ProviderInfo& info = nics_[rail.nic]->provider().info();
   Piece piece{&request, {request.next_, {request.args.count, 0}, 0, 0}};
   if (request.args.bytes > 0)
-    piece.chunk = transport::cut_chunk(request.args, request.next_, {options_.chunk_bytes, info.max_moves});
+    piece.chunk = transport::cut_chunk(
+        request.args, request.next_,
+        {info.near && is_of_gpu(request.args) ? gpu_chunk_bytes : options_.chunk_bytes, info.max_moves});
   piece.chunk.number = request.chunks_;
   const bool marked = request.number_ != 0 && request.number_ >= settle_below_ && !request.settled_ &&
                       request.chunks_ < most_marked_chunks;
