@@ -116,12 +116,42 @@ class VectorSums {
 /// What is added after the rows of a list, in this order. 0: nothing.
 struct LastTerms {
   uint64_t of[3];
+  [[nodiscard]] __device__ bool are_any() const { return (of[0] | of[1] | of[2]) != 0; }
 };
 
-/// A part of the weighted sum of the rows of a list goes to the same part of a row. `share`: of vectors.
+/// As sum_rows, of 1 to `Most` rows that are all there. Many bytes are on the way at once: a tile of all rows
+/// is read before the first sum, and only one vector's sums are in registers. A function of its own, as what
+/// its caller holds would not fit beside that: it is saved once a list.
+template <class Type, unsigned Most, unsigned Unroll>
+__device__ __noinline__ void sum_few_rows(uint64_t from, float weight, unsigned count, uint64_t to,
+                                          Share share) {
+  uint64_t row[Most];
+#pragma unroll
+  for (unsigned b = 0; b < Most; ++b) row[b] = __shfl_sync(all_lanes, from, b);
+  for (LaneVectors<Unroll> mine(share); mine.has_tile(); mine.next()) {
+    Vector held[Most][Unroll];
+#pragma unroll
+    for (unsigned b = 0; b < Most; ++b)
+#pragma unroll
+      for (unsigned u = 0; u < Unroll; ++u)
+        if (b < count && mine.has(u)) held[b][u] = load(row[b] + mine.offset(u));
+#pragma unroll
+    for (unsigned u = 0; u < Unroll; ++u) {
+      VectorSums<Type, 1> sums;
+#pragma unroll
+      for (unsigned b = 0; b < Most; ++b) {
+        const float factor = __shfl_sync(all_lanes, weight, b);
+        if (b == 0 || b < count) sums.add({held[b][u]}, factor);
+      }
+      if (mine.has(u)) store(to + mine.offset(u), sums.result(0));
+    }
+  }
+}
+
+/// As sum_rows, of any lists.
 template <class Type>
-__device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
-                                         uint64_t to, Share share) {
+__device__ __noinline__ void sum_any_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
+                                          uint64_t to, Share share) {
   constexpr unsigned unroll = Type::elements == 4 ? 4 : 3, batch = 2;  // what a thread reads together
   for (LaneVectors<unroll> mine(share); mine.has_tile(); mine.next()) {
     VectorSums<Type, unroll> sums;
@@ -155,6 +185,22 @@ __device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned c
     for (unsigned u = 0; u < unroll; ++u)
       if (mine.has(u)) store(to + mine.offset(u), sums.result(u));
   }
+}
+
+/// A part of the weighted sum of the rows of a list goes to the same part of a row. `share`: of vectors.
+template <class Type>
+__device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
+                                         uint64_t to, Share share) {
+  const bool are_all = __all_sync(all_lanes, lane() >= count || from != 0);
+  const unsigned few = !are_all || last.are_any() ? 0 : count;  // the tiles: 14 to 16 vectors of a thread
+  if (few == 0 || few > 8)
+    sum_any_rows<Type>(from, weight, count, last, to, share);
+  else if (few <= 2)
+    sum_few_rows<Type, 2, 7>(from, weight, count, to, share);
+  else if (few <= 4)
+    sum_few_rows<Type, 4, 4>(from, weight, count, to, share);
+  else
+    sum_few_rows<Type, 8, 2>(from, weight, count, to, share);
 }
 
 /// Zeros. `bytes`: a multiple of 4.
