@@ -30,10 +30,14 @@ class Combine {
     const uint64_t warps = uint64_t{common_.senders} * block_warps;
     const ChunkList chunks(shared_.records, common_.window.ranks);
     const uint32_t pieces = pieces_of(chunks.records(), common_.window.partial_bytes, warps);
-    for (uint64_t unit = uint64_t{blockIdx.x} * block_warps + warp(); unit < chunks.slots() * pieces;
-         unit += warps) {
-      const ChunkList::Slot slot = chunks.slot(unit / pieces);
-      if (slot.slot < slot.records) send_piece(slot, static_cast<uint32_t>(unit % pieces), pieces);
+    const uint64_t units = chunks.slots() * pieces;
+    uint64_t unit = uint64_t{blockIdx.x} * block_warps + warp();
+    Record next = unit < units ? record_at(chunks.slot(unit / pieces)) : Record{};
+    for (; unit < units; unit += warps) {
+      const Record record = next;  // the next one is read while this one is added
+      if (unit + warps < units) next = record_at(chunks.slot((unit + warps) / pieces));
+      if (record.at.slot < record.at.records)
+        send_piece(record, static_cast<uint32_t>(unit % pieces), pieces);
     }
   }
 
@@ -52,13 +56,23 @@ class Combine {
     return Share::of(common_.window.partial_bytes / vector_bytes, piece, pieces);
   }
 
-  __device__ void send_piece(const ChunkList::Slot& slot, uint32_t piece, uint32_t pieces) const {
+  /// The rows that a record has become, one in a lane.
+  struct Record {
+    ChunkList::Slot at;
+    uint32_t count;
+    Placed placed;  ///< of lanes below count
+  };
+  [[nodiscard]] __device__ Record record_at(const ChunkList::Slot& slot) const {
+    Record record{slot, *at<const uint32_t>(common_.placed_count_at(slot.source, slot.slot)), {no_row, 1}};
+    if (lane() < common_.top_k())  // read beside the count, even if there are fewer
+      record.placed = *at<const Placed>(common_.placed_at(slot.source, slot.slot) + lane() * sizeof(Placed));
+    return record;
+  }
+
+  __device__ void send_piece(const Record& record, uint32_t piece, uint32_t pieces) const {
     const WindowLayout& window = common_.window;
+    const auto& [slot, count, placed] = record;
     const uint64_t to = common_.windows[slot.source];
-    const uint32_t count = *at<const uint32_t>(common_.placed_count_at(slot.source, slot.slot));
-    Placed placed{no_row, 1};
-    if (lane() < count)
-      placed = *at<const Placed>(common_.placed_at(slot.source, slot.slot) + lane() * sizeof(Placed));
     sum_rows<Type>(placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
                    args_.weighted != 0 ? placed.weight : 1, count, LastTerms{},
                    to + window.partial_at(turn_.sends(), common_.rank, slot.slot), share(piece, pieces));
@@ -84,9 +98,10 @@ class Combine {
     const WindowLayout& window = common_.window;
     const uint64_t flag =
         common_.own_window() + window.partial_flag_at(turn_.receives(), visit.rank, chunk_of(visit.slot));
+    uint64_t seen = 0;
     if (!turn_.is_active(visit.rank) ||
-        !turn_.waits_for({visit.rank, HEADRACE_MOE_SUMS, flag, turn_.receives()}) ||
-        !headrace::moe::has_come(acquire(flag), turn_.receives()))
+        !turn_.waits_for({visit.rank, HEADRACE_MOE_SUMS, flag, turn_.receives()}, seen) ||
+        !headrace::moe::has_come(seen, turn_.receives()))
       return 0;
     return common_.own_window() + window.partial_at(turn_.receives(), visit.rank, visit.slot);
   }

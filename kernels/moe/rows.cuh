@@ -217,12 +217,15 @@ struct Visit {
 
   __device__ Visit(const Common& args, const RouteLists& lists, uint64_t token) {
     const uint64_t ranks = *at<const uint64_t>(lists.ranks + token * 8);
+    uint32_t its_slot = 0;  // read beside the ranks, even if it goes to fewer
+    if (lane() < args.visits)
+      its_slot = *at<const uint32_t>(lists.slots + (token * args.visits + lane()) * 4);
     count = static_cast<unsigned>(__popcll(ranks));
     is_one = lane() < count;
     uint64_t rest = ranks;
     for (unsigned i = 0; i < count; ++i, rest &= rest - 1)
       if (i == lane()) rank = static_cast<unsigned>(__ffsll(static_cast<long long>(rest)) - 1);
-    if (is_one) slot = *at<const uint32_t>(lists.slots + (token * args.visits + lane()) * 4);
+    slot = is_one ? its_slot : 0;
   }
 };
 
@@ -309,11 +312,11 @@ class Units {
 /// `tell` its flag: the units of other warps come before it, too.
 __device__ __forceinline__ bool ends_chunk(const Common& args, unsigned rank, uint64_t chunk,
                                            uint64_t units) {
-  fence_system();  // pairs with the acquire of the chunk's flag, over the counter
+  fence_gpu();  // pairs with the fence of the unit that ends the chunk, over the counter
   const uint64_t counter = args.done_at(rank, chunk);
   if (add(counter, 1) + 1 != units) return false;
   *at<uint32_t>(counter) = 0;
-  fence_system();
+  fence_system();  // pairs with the acquire of the chunk's flag, for the bytes of all units
   return true;
 }
 __device__ __forceinline__ uint64_t slots_in_chunk(uint64_t chunk, uint64_t records) {
