@@ -19,7 +19,7 @@ class DispatchSend {
       const uint64_t rooms = ranks_with_room(common_, turn_, offsetof(PeerWords, dispatch_taken));
       if (lane() == 0) shared_.rooms = rooms;
     });
-    if (blockIdx.x == 0) send_cards();
+    if (route_.is_clerk()) send_cards();
     send_records();
   }
 
@@ -165,9 +165,10 @@ class DispatchReceive {
     const Awaited awaited{source, HEADRACE_MOE_COUNTS, card(source) + offsetof(CardHead, epoch),
                           turn_.receives()};
     const uint64_t found = turn_.waits_for(awaited) ? card_came : card_is_missed;
+    // Read beside the exchange; of a card that is missed it is not used.
+    const uint64_t records = look_at(card(source) + offsetof(CardHead, records));
     const uint64_t before = swap_if(turn_.state(offsetof(State, cards)) + source * 8, 0, found);
     if ((before == 0 ? found : before) == card_is_missed) return 0;
-    const uint64_t records = *at<const uint64_t>(card(source) + offsetof(CardHead, records));
     if (records <= common_.window.slots) return static_cast<uint32_t>(records);
     turn_.leave_out({source, HEADRACE_MOE_COUNTS, 0, common_.window.slots + uint64_t{1}},
                     HEADRACE_MOE_CORRUPT, records);

@@ -34,13 +34,18 @@ class Route {
     }
     is_small_ = is_small(tokens_, common_.top_k());
     own_ = is_small_ ? Share{0, tokens_} : Share::of(tokens_, blockIdx.x, common_.senders);
-    lists_ = is_small_ && blockIdx.x != 0 ? common_.lists_of_block(blockIdx.x) : common_.lists();
+    lists_ = is_small_ && !is_clerk() ? common_.lists_of_block(blockIdx.x) : common_.lists();
     const uint32_t fitting = pool_words / common_.experts;
     counters_ = fitting < block_warps ? fitting : block_warps;
   }
 
   [[nodiscard]] __device__ uint64_t tokens() const { return tokens_; }
   [[nodiscard]] __device__ bool is_small_route() const { return is_small_; }
+  /// The block that sends the cards and keeps what concerns all tokens. All know a small route: then it is
+  /// the last one, whose records are the fewest, so that the cards do not delay the first ones.
+  [[nodiscard]] __device__ bool is_clerk() const {
+    return blockIdx.x == (is_small_ ? common_.senders - 1 : 0);
+  }
   /// The tokens whose route this block knows.
   [[nodiscard]] __device__ Share own() const { return own_; }
   [[nodiscard]] __device__ const RouteLists& lists() const { return lists_; }
@@ -59,10 +64,10 @@ class Route {
     __syncthreads();
     finish_orders();
     finish_slots();
-    if (blockIdx.x == 0 && threadIdx.x == 0) at<RoutingHead>(common_.routing)->tokens = tokens_;
+    if (is_clerk() && threadIdx.x == 0) at<RoutingHead>(common_.routing)->tokens = tokens_;
     __syncthreads();
   }
-  /// Entries for an expert, of all tokens. Of block 0, by any thread, between add_up and the end of `make`.
+  /// Entries for an expert, of all tokens. Of the clerk, by any thread, between add_up and the end of `make`.
   template <class Each>
   __device__ void each_total(const Each& each) const {
     for (unsigned expert = threadIdx.x; expert < common_.experts; expert += block_threads)
@@ -103,7 +108,7 @@ class Route {
   __device__ void count_entries() const {
     if (warp() >= counters_) return;
     const Share share = entries_of_warp();
-    const bool keeps = args_.experts != 0 && (!is_small_ || blockIdx.x == 0);
+    const bool keeps = args_.experts != 0 && (!is_small_ || is_clerk());
     for (uint64_t first = share.begin; first < share.end; first += warp_lanes) {
       const uint64_t entry = first + lane();
       const bool is_entry = entry < share.end;
@@ -214,8 +219,9 @@ class Route {
     const Share share = entries_of_warp();
     for (uint64_t entry = share.begin + lane(); entry < share.end; entry += warp_lanes) {
       const int32_t expert = active_expert_of(entry);
-      if (expert >= 0)
-        *at<uint32_t>(lists_.orders + entry * 4) += counter(warp(), static_cast<unsigned>(expert));
+      if (expert < 0) continue;
+      const uint32_t before = counter(warp(), static_cast<unsigned>(expert));
+      if (before != 0) *at<uint32_t>(lists_.orders + entry * 4) += before;  // 0 is not worth the read
     }
   }
   __device__ void finish_slots() const {
@@ -224,7 +230,8 @@ class Route {
       uint64_t slot_at = lists_.slots + token * common_.visits * 4;
       for (uint64_t rest = *at<const uint64_t>(lists_.ranks + token * 8); rest != 0; rest &= rest - 1) {
         const auto rank = static_cast<unsigned>(__ffsll(static_cast<long long>(rest)) - 1);
-        *at<uint32_t>(slot_at) += shared_.rank_counts[warp()][rank];
+        const uint32_t before = shared_.rank_counts[warp()][rank];
+        if (before != 0) *at<uint32_t>(slot_at) += before;
         slot_at += 4;
       }
     }
