@@ -33,12 +33,20 @@ class Combine {
     const uint64_t units = chunks.slots() * pieces;
     uint64_t unit = uint64_t{blockIdx.x} * block_warps + warp();
     Record next = unit < units ? record_at(chunks.slot(unit / pieces)) : Record{};
+    const unsigned together = counted_together(units / warps);
+    unsigned sent = 0;       // pieces that are not counted yet
+    ChunkList::Slot mine{};  // that of this lane
     for (; unit < units; unit += warps) {
       const Record record = next;  // the next one is read while this one is added
       if (unit + warps < units) next = record_at(chunks.slot((unit + warps) / pieces));
-      if (record.at.slot < record.at.records)
-        send_piece(record, static_cast<uint32_t>(unit % pieces), pieces);
+      if (record.at.slot >= record.at.records) continue;
+      send_piece(record, share(static_cast<uint32_t>(unit % pieces), pieces));
+      if (lane() == sent) mine = record.at;
+      if (++sent < together) continue;
+      count_pieces(mine, sent, pieces);
+      sent = 0;
     }
+    count_pieces(mine, sent, pieces);
   }
 
   /// By all threads of a block.
@@ -69,18 +77,31 @@ class Combine {
     return record;
   }
 
-  __device__ void send_piece(const Record& record, uint32_t piece, uint32_t pieces) const {
-    const WindowLayout& window = common_.window;
+  __device__ void send_piece(const Record& record, Share share) const {
     const auto& [slot, count, placed] = record;
-    const uint64_t to = common_.windows[slot.source];
-    sum_rows<Type>(placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
-                   args_.weighted != 0 ? placed.weight : 1, count, LastTerms{},
-                   to + window.partial_at(turn_.sends(), common_.rank, slot.slot), share(piece, pieces));
+    sum_rows<Type>(
+        placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
+        args_.weighted != 0 ? placed.weight : 1, count, LastTerms{},
+        common_.windows[slot.source] + common_.window.partial_at(turn_.sends(), common_.rank, slot.slot),
+        share);
+  }
+  /// A fence takes as long as a good part of a row: a warp with many pieces has one for several of them, a
+  /// small part of all, so that flags come late by no more than that.
+  [[nodiscard]] static __device__ unsigned counted_together(uint64_t pieces_of_warp) {
+    const uint64_t part = pieces_of_warp / 8;
+    return part == 0 ? 1 : part < 4 ? static_cast<unsigned>(part) : 4;
+  }
+  /// By a warp, of which the first `sent` lanes have a piece each.
+  __device__ void count_pieces(const ChunkList::Slot& mine, unsigned sent, uint32_t pieces) const {
     __syncwarp();
-    if (lane() != 0) return;
-    const uint64_t chunk = chunk_of(slot.slot);
-    if (ends_chunk(common_, slot.source, chunk, slots_in_chunk(chunk, slot.records) * pieces))
-      tell(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk), turn_.sends());
+    if (lane() < sent) {
+      const uint64_t chunk = chunk_of(mine.slot);
+      if (ends_chunk(common_, mine.source, chunk, slots_in_chunk(chunk, mine.records) * pieces))
+        tell(
+            common_.windows[mine.source] + common_.window.partial_flag_at(turn_.sends(), common_.rank, chunk),
+            turn_.sends());
+    }
+    __syncwarp();
   }
 
   __device__ void receive_piece(uint64_t token, uint32_t piece, uint32_t pieces) const {
