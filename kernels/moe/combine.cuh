@@ -12,10 +12,17 @@ template <class Type>
 class Combine {
  public:
   __device__ Combine(const CombineLaunch& args, Turn& turn, Shared& shared)
-      : args_(args), common_(args.common), turn_(turn), shared_(shared) {}
+      : args_(args),
+        common_(args.common),
+        turn_(turn),
+        shared_(shared),
+        tokens_(at<const RoutingHead>(args.common.routing)->tokens) {}
 
   /// By all threads of a sending block.
   __device__ void send() {
+    uint32_t records = 0;  // read beside the words of the room
+    if (threadIdx.x < common_.window.ranks)
+      records = at<const RoutingHead>(common_.routing)->records[threadIdx.x];
     if (warp() == 0) {
       const uint64_t rooms = ranks_with_room(common_, turn_, offsetof(PeerWords, combine_taken));
       if (lane() == 0) shared_.rooms = rooms;
@@ -23,8 +30,7 @@ class Combine {
     __syncthreads();
     if (threadIdx.x < common_.window.ranks) {
       const bool has_room = (shared_.rooms >> threadIdx.x & 1) != 0;
-      shared_.records[threadIdx.x] =
-          has_room ? at<const RoutingHead>(common_.routing)->records[threadIdx.x] : 0;
+      shared_.records[threadIdx.x] = has_room ? records : 0;
     }
     __syncthreads();
     const uint64_t warps = uint64_t{common_.senders} * block_warps;
@@ -51,10 +57,9 @@ class Combine {
 
   /// By all threads of a block.
   __device__ void receive() {
-    const uint64_t tokens = at<const RoutingHead>(common_.routing)->tokens;
     const uint32_t pieces =
-        pieces_of(tokens, common_.window.partial_bytes, uint64_t{gridDim.x} * block_warps);
-    Units units(turn_, tokens * pieces, common_.senders != gridDim.x);
+        pieces_of(tokens_, common_.window.partial_bytes, uint64_t{gridDim.x} * block_warps);
+    Units units(turn_, tokens_ * pieces, common_.senders != gridDim.x);
     for (uint64_t unit = 0; units.next(unit);)
       receive_piece(unit / pieces, static_cast<uint32_t>(unit % pieces), pieces);
   }
@@ -131,6 +136,7 @@ class Combine {
   const Common& common_;
   Turn& turn_;
   Shared& shared_;
+  const uint64_t tokens_;  // read at the begin, beside what the send reads
 };
 
 template <class Type>

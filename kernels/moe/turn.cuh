@@ -117,16 +117,15 @@ class Turn {
     __syncthreads();
     if (!is_last) return;
     const uint64_t gone = look_at(state(offsetof(State, gone_now)));
-    const bool tells = !is_over() && taken != no_word;  // both words are read before one is needed
+    const bool tells = !is_over() && taken != no_word;  // both are read before one is needed
+    __syncthreads();                                    // all have read what is set to 0
+    if (threadIdx.x == block_threads - 1) close(gone);  // another warp than those that tell
     const unsigned rank = threadIdx.x;
-    if (rank < args_.window.ranks) {
-      at<State>(args_.state)->cards[rank] = 0;
-      const bool is_there = is_active(rank) && (gone & bit_of(rank)) == 0;
-      if (tells && is_there)
-        release(args_.windows[rank] + args_.window.words_at(args_.rank) + taken, receives_);
-    }
-    __syncthreads();  // all have read what is set to 0
-    if (threadIdx.x == 0) close(gone);
+    if (rank >= args_.window.ranks) return;
+    at<State>(args_.state)->cards[rank] = 0;
+    const bool is_there = is_active(rank) && (gone & bit_of(rank)) == 0;
+    if (tells && is_there)
+      release(args_.windows[rank] + args_.window.words_at(args_.rank) + taken, receives_);
   }
 
  private:
