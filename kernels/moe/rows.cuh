@@ -28,7 +28,7 @@ class LaneVectors {
 
 /// A part of one row to the same part of each row of the list. `share`: of vectors.
 __device__ __forceinline__ void copy_to_all(uint64_t from, uint64_t to, unsigned count, Share share) {
-  constexpr unsigned unroll = 8;
+  constexpr unsigned unroll = 14;  // two tiles of a row of 14 KiB; more would not fit the registers
   for (LaneVectors<unroll> mine(share); mine.has_tile(); mine.next()) {
     Vector held[unroll];
 #pragma unroll
