@@ -89,6 +89,22 @@ TEST(MoEDeviceCode, makes_of_random_tokens_what_all_ranks_make_in_one_function) 
     run_case(seed, 2, 30);
 }
 
+/// Each number of rows has its own tiles of vectors: these rows have several, and part of one.
+TEST(MoEDeviceCode, rows_of_many_tiles_are_moved_and_added_in_any_number) {
+  for (const int top_k : {1, 2, 4, 7, 9}) {
+    SCOPED_TRACE("top_k " + std::to_string(top_k));
+    Random random(static_cast<std::uint64_t>(top_k));
+    MoEConfig config;
+    config.ranks = 1, config.experts = 10, config.top_k = top_k;
+    config.dtype = config.combine_dtype = DType::bfloat16;
+    config.hidden = 3600 + 8 * top_k, config.max_tokens = 6;
+    GridMachine machine(1, 1);
+    Ranks ranks(machine, config, 1, 60'000'000'000);
+    const Step step(random, config, Choice::uniform);
+    EXPECT_EQ(run_step(machine, ranks, step, false), "");
+  }
+}
+
 TEST(MoEDeviceCode, a_rank_that_does_not_come_is_named_and_left_out) {
   MoEConfig config;
   config.ranks = 3, config.experts = 9, config.top_k = 2;
