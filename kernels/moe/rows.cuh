@@ -116,42 +116,12 @@ class VectorSums {
 /// What is added after the rows of a list, in this order. 0: nothing.
 struct LastTerms {
   uint64_t of[3];
-  [[nodiscard]] __device__ bool are_any() const { return (of[0] | of[1] | of[2]) != 0; }
 };
 
-/// As sum_rows, of 1 to `Most` rows that are all there. Many bytes are on the way at once: a tile of all rows
-/// is read before the first sum, and only one vector's sums are in registers. A function of its own, as what
-/// its caller holds would not fit beside that: it is saved once a list.
-template <class Type, unsigned Most, unsigned Unroll>
-__device__ __noinline__ void sum_few_rows(uint64_t from, float weight, unsigned count, uint64_t to,
-                                          Share share) {
-  uint64_t row[Most];
-#pragma unroll
-  for (unsigned b = 0; b < Most; ++b) row[b] = __shfl_sync(all_lanes, from, b);
-  for (LaneVectors<Unroll> mine(share); mine.has_tile(); mine.next()) {
-    Vector held[Most][Unroll];
-#pragma unroll
-    for (unsigned b = 0; b < Most; ++b)
-#pragma unroll
-      for (unsigned u = 0; u < Unroll; ++u)
-        if (b < count && mine.has(u)) held[b][u] = load(row[b] + mine.offset(u));
-#pragma unroll
-    for (unsigned u = 0; u < Unroll; ++u) {
-      VectorSums<Type, 1> sums;
-#pragma unroll
-      for (unsigned b = 0; b < Most; ++b) {
-        const float factor = __shfl_sync(all_lanes, weight, b);
-        if (b == 0 || b < count) sums.add({held[b][u]}, factor);
-      }
-      if (mine.has(u)) store(to + mine.offset(u), sums.result(0));
-    }
-  }
-}
-
-/// As sum_rows, of any lists.
+/// A part of the weighted sum of the rows of a list goes to the same part of a row. `share`: of vectors.
 template <class Type>
-__device__ __noinline__ void sum_any_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
-                                          uint64_t to, Share share) {
+__device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
+                                         uint64_t to, Share share) {
   constexpr unsigned unroll = Type::elements == 4 ? 4 : 3, batch = 2;  // what a thread reads together
   for (LaneVectors<unroll> mine(share); mine.has_tile(); mine.next()) {
     VectorSums<Type, unroll> sums;
@@ -187,22 +157,6 @@ __device__ __noinline__ void sum_any_rows(uint64_t from, float weight, unsigned 
   }
 }
 
-/// A part of the weighted sum of the rows of a list goes to the same part of a row. `share`: of vectors.
-template <class Type>
-__device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
-                                         uint64_t to, Share share) {
-  const bool are_all = __all_sync(all_lanes, lane() >= count || from != 0);
-  const unsigned few = !are_all || last.are_any() ? 0 : count;  // the tiles: 14 to 16 vectors of a thread
-  if (few == 0 || few > 8)
-    sum_any_rows<Type>(from, weight, count, last, to, share);
-  else if (few <= 2)
-    sum_few_rows<Type, 2, 7>(from, weight, count, to, share);
-  else if (few <= 4)
-    sum_few_rows<Type, 4, 4>(from, weight, count, to, share);
-  else
-    sum_few_rows<Type, 8, 2>(from, weight, count, to, share);
-}
-
 /// Zeros. `bytes`: a multiple of 4.
 __device__ __forceinline__ void zero_row(uint64_t to, uint64_t bytes) {
   for (uint64_t i = lane() * 4; i < bytes; i += warp_lanes * 4) *at<uint32_t>(to + i) = 0;
@@ -217,15 +171,12 @@ struct Visit {
 
   __device__ Visit(const Common& args, const RouteLists& lists, uint64_t token) {
     const uint64_t ranks = *at<const uint64_t>(lists.ranks + token * 8);
-    uint32_t its_slot = 0;  // read beside the ranks, even if it goes to fewer
-    if (lane() < args.visits)
-      its_slot = *at<const uint32_t>(lists.slots + (token * args.visits + lane()) * 4);
     count = static_cast<unsigned>(__popcll(ranks));
     is_one = lane() < count;
     uint64_t rest = ranks;
     for (unsigned i = 0; i < count; ++i, rest &= rest - 1)
       if (i == lane()) rank = static_cast<unsigned>(__ffsll(static_cast<long long>(rest)) - 1);
-    slot = is_one ? its_slot : 0;
+    if (is_one) slot = *at<const uint32_t>(lists.slots + (token * args.visits + lane()) * 4);
   }
 };
 
@@ -312,11 +263,11 @@ class Units {
 /// `tell` its flag: the units of other warps come before it, too.
 __device__ __forceinline__ bool ends_chunk(const Common& args, unsigned rank, uint64_t chunk,
                                            uint64_t units) {
-  fence_gpu();  // pairs with the fence of the unit that ends the chunk, over the counter
+  fence_system();  // pairs with the acquire of the chunk's flag, over the counter
   const uint64_t counter = args.done_at(rank, chunk);
   if (add(counter, 1) + 1 != units) return false;
   *at<uint32_t>(counter) = 0;
-  fence_system();  // pairs with the acquire of the chunk's flag, for the bytes of all units
+  fence_system();
   return true;
 }
 __device__ __forceinline__ uint64_t slots_in_chunk(uint64_t chunk, uint64_t records) {
