@@ -262,7 +262,7 @@ if(HEADRACE_CUDA_DIR)
                               PROPERTIES COMPILE_OPTIONS "-isystem${HEADRACE_CUDA_DIR}")
 endif()
 
-# bindings/triton/window.cpp -> lib/headrace_window.bc, LLVM bitcode for headrace.triton, where a clang compiles for NVIDIA's GPUs.
+# bindings/triton/window.cu -> lib/headrace_window.bc, LLVM bitcode for headrace.triton, where a clang compiles for NVIDIA's GPUs.
 # It needs no CUDA.
 function(headrace_add_window_bitcode)
   if(HEADRACE_FUZZ)
@@ -280,7 +280,7 @@ function(headrace_add_window_bitcode)
     message(STATUS "lib/headrace_window.bc is not built, and headrace.triton needs it: install a clang that compiles for nvptx64")
     return()
   endif()
-  set(source ${PROJECT_SOURCE_DIR}/bindings/triton/window.cpp)
+  set(source ${PROJECT_SOURCE_DIR}/bindings/triton/window.cu)
   set(bitcode ${headrace_lib_dir}/headrace_window.bc)
   add_custom_command(
     OUTPUT ${bitcode}

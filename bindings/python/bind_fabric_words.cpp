@@ -115,7 +115,7 @@ std::unique_ptr<PyFabricWatcher> watch(const PyFabric& self, nb::object callback
   if (PyCallable_Check(callback.ptr()) == 0)
     raise_invalid(shown(callback) + " cannot be called: give a function");
   static_cast<void>(self.fabric());
-  const auto hooks = self.hooks();
+  const auto& hooks = self.hooks();
   const auto hook = hold<Callable>(std::move(callback));
   auto changed = [hook, weak = std::weak_ptr(hooks)](std::uint64_t before, std::uint64_t now) {
     const bool goes_on = call_hook(hook, [&] { return nb::make_tuple(before, now); });

@@ -154,7 +154,7 @@ class FabricJson final : public FabricReport {
       if (figure.bytes > 0) row(name, "counter_Gbit/s", "Gbit/s", rates.far_bits_per_second / 1e9);
     }
     for (const auto& [nic, rate] : rates_of_nics(figure))
-      row(name + "/" + nic, "Gbit/s", "Gbit/s", rate / 1e9);
+      row(fmt::format("{}/{}", name, nic), "Gbit/s", "Gbit/s", rate / 1e9);
   }
 
   void idle(const FabricClient::Idle& idle, double) override {

@@ -114,12 +114,12 @@ def test_public_headers_include_no_room_and_no_other_project(tree):
 
 def test_a_family_of_kernels_may_include_itself_what_families_share_and_public_headers_of_kernels(tree):
     tree("kernels/common/done.cuh")
-    tree("kernels/moe/moe.cuh")
+    tree("kernels/sorts/sorts.cuh")
     tree(
-        "kernels/moe/moe.cu",
-        '"kernels/moe/moe.cuh"',
+        "kernels/sorts/sorts.cu",
+        '"kernels/sorts/sorts.cuh"',
         '"kernels/common/done.cuh"',
-        "<headrace/plugin/kernels/moe_v1.h>",
+        "<headrace/plugin/kernels/sorts_v1.h>",
         "<headrace/plugin/columns_v1.h>",
         "<headrace/plugin/kernels_v1.h>",
     )
@@ -129,10 +129,10 @@ def test_a_family_of_kernels_may_include_itself_what_families_share_and_public_h
 @pytest.mark.parametrize(
     ("file", "header"),
     [
-        ("kernels/moe/moe.cpp", "kernels/grids/grids.hpp"),
-        ("kernels/moe/moe.cpp", "kernels/library/library.hpp"),
-        ("kernels/library/library.cpp", "kernels/moe/moe.hpp"),
-        ("kernels/common/family.hpp", "kernels/moe/moe.hpp"),
+        ("kernels/sorts/sorts.cpp", "kernels/grids/grids.hpp"),
+        ("kernels/sorts/sorts.cpp", "kernels/library/library.hpp"),
+        ("kernels/library/library.cpp", "kernels/sorts/sorts.hpp"),
+        ("kernels/common/family.hpp", "kernels/sorts/sorts.hpp"),
     ],
 )
 def test_families_of_kernels_know_neither_one_another_nor_the_library(tree, file, header):
@@ -143,9 +143,9 @@ def test_families_of_kernels_know_neither_one_another_nor_the_library(tree, file
 
 
 def test_kernels_may_include_public_headers_of_kernels_alone(tree):
-    tree("kernels/moe/moe.cpp", "<headrace/plugin/backend_v1.h>")
+    tree("kernels/sorts/sorts.cpp", "<headrace/plugin/backend_v1.h>")
     assert problems(tree) == [
-        "kernels/moe/moe.cpp:1: headrace/plugin/backend_v1.h: kernels may not include <headrace/...>"
+        "kernels/sorts/sorts.cpp:1: headrace/plugin/backend_v1.h: kernels may not include <headrace/...>"
     ]
 
 
