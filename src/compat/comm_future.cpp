@@ -64,13 +64,14 @@ bool CommFuture::State::wait_for(std::chrono::milliseconds timeout) const {
 }
 
 void CommFuture::State::on_ready(std::function<void(commResult_t)> done) {
-  std::optional<commResult_t> result;
-  {
-    const std::scoped_lock lock(mutex_);
-    result = result_;
-    if (!result) done_ = std::move(done);
+  std::unique_lock lock(mutex_);
+  if (!result_) {
+    done_ = std::move(done);
+    return;
   }
-  if (result) done(*result);
+  const commResult_t result = *result_;
+  lock.unlock();
+  done(result);
 }
 
 // --- the handle

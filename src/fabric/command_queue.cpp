@@ -14,7 +14,7 @@ constexpr std::size_t most_a_poll = 64;  // then the worker polls its NICs
 
 // ------------------------------------------------------------------ memory
 
-Result<std::unique_ptr<QueueMemory>> QueueMemory::make(std::shared_ptr<const gpu::Device> device,
+Result<std::unique_ptr<QueueMemory>> QueueMemory::make(const std::shared_ptr<const gpu::Device>& device,
                                                        std::uint32_t capacity, std::int64_t timeout_ns) {
   HEADRACE_TRY(host, HostBlock::make(device, commands_at + capacity * sizeof(headrace_fabric_command_v1)));
   std::unique_ptr<QueueMemory> made(new QueueMemory(std::move(host)));
@@ -24,12 +24,12 @@ Result<std::unique_ptr<QueueMemory>> QueueMemory::make(std::shared_ptr<const gpu
   handle.commands = made->host_.address() + commands_at;
   handle.timeout_ns = timeout_ns;
   handle.capacity = capacity;
-  if (device != nullptr) HEADRACE_TRY_VOID(made->copy_handle_to(std::move(device)));
+  if (device != nullptr) HEADRACE_TRY_VOID(made->copy_handle_to(device));
   return made;
 }
 
 /// Kernels change it: words of host memory would cost them a way over PCIe.
-Result<void> QueueMemory::copy_handle_to(std::shared_ptr<const gpu::Device> device) {
+Result<void> QueueMemory::copy_handle_to(const std::shared_ptr<const gpu::Device>& device) {
   HEADRACE_TRY(on_gpu, gpu::DeviceMemory::allocate(device, sizeof(headrace_fabric_queue_v1)));
   HEADRACE_TRY(stream, gpu::Stream::make(device));
   const gpu::ContextGuard current(*device);
@@ -67,7 +67,7 @@ std::optional<FabricQueueStatus> CommandQueue::status() const {
 
 HeldQueue::~HeldQueue() {
   if (queue_->setup.fork->forked()) {
-    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): its memory and its worker are the parent's
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): its memory and its worker are the parent's
     static_cast<void>(new std::shared_ptr<CommandQueue>(std::move(queue_)));
   } else {
     queue_->close();

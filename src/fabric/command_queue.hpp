@@ -30,7 +30,7 @@ class Worker;
 class QueueMemory {
  public:
   ///   errors  exhausted, backend_failed
-  static Result<std::unique_ptr<QueueMemory>> make(std::shared_ptr<const gpu::Device> device,
+  static Result<std::unique_ptr<QueueMemory>> make(const std::shared_ptr<const gpu::Device>& device,
                                                    std::uint32_t capacity, std::int64_t timeout_ns);
 
   [[nodiscard]] std::uint64_t handle() const;
@@ -48,7 +48,7 @@ class QueueMemory {
   [[nodiscard]] T& at(std::size_t byte) const {
     return *reinterpret_cast<T*>(host_.bytes() + byte);
   }
-  Result<void> copy_handle_to(std::shared_ptr<const gpu::Device> device);
+  Result<void> copy_handle_to(const std::shared_ptr<const gpu::Device>& device);
 
   HostBlock host_;
   gpu::DeviceMemory on_gpu_;  // the handle; empty: it is in `host_`

@@ -95,10 +95,10 @@ void Expectation::raise_flags() {
       rounds_.load(std::memory_order_relaxed) | (ended_ ? FabricFlag::ended : std::uint64_t{0});
   std::erase_if(flags_, [&](Flag* flag) {
     auto raised = flag->raise_to(value);
-    if (!raised)
-      callbacks_->tell(std::move(raised).error().within(
-          fmt::format("flag of immediate {}, which grows no more", immediate.value)));
-    return !raised;
+    if (raised) return false;
+    callbacks_->tell(std::move(raised).error().within(
+        fmt::format("flag of immediate {}, which grows no more", immediate.value)));
+    return true;
   });
 }
 

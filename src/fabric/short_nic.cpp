@@ -46,9 +46,9 @@ SocketAddress socket_address(int family, std::string_view host, std::uint16_t po
   return at;
 }
 
-template <class Address, std::size_t host_bytes>
+template <class Address, std::size_t HostBytes>
 std::string read_tcp(wire::PacketReader& in, int family) {
-  const std::string_view host = in.bytes(host_bytes);
+  const std::string_view host = in.bytes(HostBytes);
   const auto port = in.number<std::uint16_t>();
   const auto life = in.number<std::uint64_t>();
   if (!in.good()) return {};

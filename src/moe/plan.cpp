@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 #include "moe/balance.hpp"
 #include "moe/config.hpp"
+#include "moe/routing.hpp"
 
 #include <algorithm>
 #include <cstddef>

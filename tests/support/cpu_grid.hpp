@@ -31,6 +31,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the names that CUDA has
 #define __device__
 #define __forceinline__ inline
 #define __noinline__
@@ -234,3 +235,4 @@ inline unsigned atomicMax(unsigned* at, unsigned value) {
   *at = std::max(before, value);
   return before;
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -54,21 +54,21 @@ thread_local std::vector<std::string> told_here;
 thread_local std::string refuses_memory_here;
 
 /// A table that keeps a record of what is registered, instead of registering it.
-template <std::size_t candidate>
+template <std::size_t Candidate>
 Result<headrace_comm_backend_v1> recording(Result<headrace_comm_backend_v1> table) {
   if (!table) return table;
   table->tensor_register = [](void*, const headrace_comm_elements_v1* tensor, std::int64_t,
                               std::uint64_t* registration, headrace_text_v1* why) -> std::int32_t {
-    const std::string name = candidate_names[candidate];
+    const std::string name = candidate_names[Candidate];
     told_here.push_back(name + " gets " + std::to_string(tensor->count));
-    *registration = 40 + candidate;
+    *registration = 40 + Candidate;
     if (name != refuses_memory_here) return HEADRACE_OK;
     why->length = std::string("no such memory").copy(why->data, why->capacity);
     return HEADRACE_NOT_SUPPORTED;
   };
   table->tensor_deregister = [](void*, std::uint64_t registration, std::int64_t,
                                 headrace_text_v1*) -> std::int32_t {
-    told_here.push_back(candidate_names[candidate] + (" lets go of " + std::to_string(registration)));
+    told_here.push_back(candidate_names[Candidate] + (" lets go of " + std::to_string(registration)));
     return HEADRACE_OK;
   };
   return table;

@@ -12,7 +12,6 @@
 namespace headrace::test_fabric {
 namespace {
 
-using headrace::test::FakeFaults;
 using headrace::test::FakeNics;
 using headrace::test::Told;
 

@@ -155,7 +155,7 @@ TEST(MoEConfigText, says_whose_window_it_is) {
 }
 
 TEST(MoEConfigText, of_a_list_of_agents_is_a_number) {
-  const std::vector<std::string> list{"a", "b"}, same = list, order{"b", "a"}, joined{"ab", ""};
+  const std::vector<std::string> list{"a", "b"}, same{"a", "b"}, order{"b", "a"}, joined{"ab", ""};
   EXPECT_EQ(number_of_list(list), number_of_list(same));
   EXPECT_NE(number_of_list(list), number_of_list(order));
   EXPECT_NE(number_of_list(list), number_of_list(joined));

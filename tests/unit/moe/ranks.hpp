@@ -137,7 +137,8 @@ class Ranks {
                                   [this, rank](int peer) { return lost_of(peer, rank).load(); });
   }
   std::atomic<bool>& lost_of(int rank, int other) {
-    return lost_[static_cast<std::size_t>(rank * config_.ranks + other)];
+    return lost_[static_cast<std::size_t>(rank) * static_cast<std::size_t>(config_.ranks) +
+                 static_cast<std::size_t>(other)];
   }
   MoEConfig config_;
   std::vector<Memory> memory_, old_memory_;

@@ -53,7 +53,7 @@ struct Side {
   std::vector<Event> events;
 };
 
-bool until(std::vector<Side*> sides, const std::function<bool()>& holds) {
+bool until(const std::vector<Side*>& sides, const std::function<bool()>& holds) {
   for (int i = 0; i < 20'000; ++i) {
     std::vector<TcpProvider*> idle;
     for (Side* const side : sides) {
