@@ -344,7 +344,7 @@ class DispatchTurn final : public Turn {
     taken_[source] = 0;
     leave_out({source, HEADRACE_MOE_COUNTS, 0, most + 1}, HEADRACE_MOE_CORRUPT, sum);
   }
-  /// Where the rows of each source and expert begin, and what the caller is told of it.
+  /// Computes the first row of each source and expert, and writes counts and prefix sums for the caller.
   void lay_out() {
     taken_.resize(ranks());
     std::copy(taken_.begin(), taken_.end(), routing().records);

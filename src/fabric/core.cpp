@@ -230,7 +230,7 @@ Result<void> Core::deregister(const FabricMemory& memory) {
   } else {
     worker.wait_closed();  // then no NIC is left
   }
-  // Another thread may be at it: whatever this call returns, nothing touches the memory any more.
+  // Another thread may deregister the same memory. Nothing uses the memory once this call has returned.
   if (was_gone) return make_error(Code::not_found, "the memory was deregistered");
   return {};
 }

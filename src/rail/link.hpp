@@ -123,7 +123,8 @@ class Link {
   bool cancel_receive(std::uint64_t token, std::uint64_t now_ns) { return deliveries_.cancel(token, now_ns); }
   /// Posts what there is to post, and looks at the time.
   void pump(std::uint64_t now_ns);
-  /// Says something over each rail, not often: the network tells if nobody is there any more.
+  /// Sends a heartbeat over each rail, at most four in an interval. A host without this peer resets the
+  /// connection.
   void ask(std::uint64_t now_ns);
   /// `pump` was not called for that long: the peer is not to blame for it.
   void was_away(std::uint64_t now_ns, std::uint64_t for_ns);

@@ -25,7 +25,7 @@ MoEConfig three_ranks(std::chrono::nanoseconds wait_limit) {
   return config;
 }
 
-/// What a rank is told of rank 2: by its own wait, or after the vote of another.
+/// The errors by which a rank may learn that rank 2 is lost: of its own wait, or after the vote of another.
 void expect_told(const Error& error, int number, Code code, std::string_view sentence) {
   const std::string voted = fmt::format(
       "rank 2 was left out by another rank: rank {} waited for its counts in dispatch 1 (expected 1, seen 0)",
