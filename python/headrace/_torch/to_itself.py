@@ -20,12 +20,12 @@ class SelfWork:
         self._device: torch.device | None = None
         self._event: torch.cuda.Event | None = None
 
-    def end(self, memory: Tensor) -> None:
-        """The current stream copies from or to this memory."""
-        if memory.is_cuda:
-            self._device, stream = memory.device, torch.cuda.current_stream(memory.device)
-            memory.record_stream(stream)
-            self._event = stream.record_event()
+    def end(self, *memories: Tensor) -> None:
+        """The current stream copies from or to this memory, which stays until it has."""
+        for memory in memories:
+            if memory.is_cuda:
+                memory.record_stream(torch.cuda.current_stream(memory.device))
+                self._device, self._event = memory.device, _mark_on(memory)
         self._future.set_result(None)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -68,7 +68,8 @@ class ToItself:
         self._rank = rank
         self._lock = threading.Lock()
         self._sent: deque[tuple[Tensor, SelfWork]] = deque()
-        self._awaited: deque[tuple[Tensor, SelfWork]] = deque()
+        # A receive, and the work of its stream after which its memory may be written.
+        self._awaited: deque[tuple[Tensor, torch.cuda.Event | None, SelfWork]] = deque()
 
     def send(self, memory: Tensor) -> SelfWork:
         work = SelfWork(self._rank)
@@ -78,7 +79,9 @@ class ToItself:
                 work.end(kept)
                 self._sent.append((kept, work))
                 return work
-            target, receive = self._awaited[0]
+            target, free, receive = self._awaited[0]
+            if free is not None:
+                torch.cuda.current_stream(target.device).wait_event(free)
             self._copy(target, memory)
             self._awaited.popleft()
         receive.end(target)
@@ -89,13 +92,13 @@ class ToItself:
         work = SelfWork(self._rank)
         with self._lock:
             if not self._sent:
-                self._awaited.append((memory, work))
+                self._awaited.append((memory, _mark_on(memory), work))
                 return work
             kept, send = self._sent[0]
             send.wait()
             self._copy(memory, kept)
             self._sent.popleft()
-        work.end(memory)
+        work.end(memory, kept)
         return work
 
     def _copy(self, target: Tensor, memory: Tensor) -> None:
@@ -106,3 +109,8 @@ class ToItself:
             )
         with torch.no_grad():
             target.detach().view(-1).copy_(memory.detach().view(-1))
+
+
+def _mark_on(memory: Tensor) -> torch.cuda.Event | None:
+    """After what the current stream of its GPU holds; None: it is on the CPU."""
+    return torch.cuda.current_stream(memory.device).record_event() if memory.is_cuda else None

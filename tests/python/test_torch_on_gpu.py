@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+# backends: shm
+"""Groups in Python on a GPU, as far as no GPU is needed: stand-ins for tensors and streams write down what
+they are asked for."""
+
+import importlib.util
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+class Stream:
+    def __init__(self, name, lines):
+        self.name, self.lines = name, lines
+
+    def record_event(self):
+        self.lines.append(f"{self.name}: mark")
+        return f"mark of {self.name}"
+
+    def wait_event(self, event):
+        self.lines.append(f"{self.name}: waits for the {event}")
+
+
+class Streams:
+    """The streams of a GPU, of which one is the current one."""
+
+    def __init__(self, monkeypatch):
+        import torch
+
+        self.lines, self.device = [], torch.device("cuda:0")
+        self.current = self.stream("one")
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: self.current)
+
+    def stream(self, name):
+        return Stream(name, self.lines)
+
+
+class GpuTensor:
+    """A tensor on the GPU of some streams."""
+
+    is_cuda, dtype = True, "float32"
+
+    def __init__(self, name, streams):
+        self.name, self.streams, self.device = name, streams, streams.device
+
+    def numel(self):
+        return 4
+
+    def detach(self):
+        return self
+
+    def view(self, *_):
+        return self
+
+    def clone(self):
+        self.streams.lines.append(f"{self.streams.current.name}: copies {self.name}")
+        return GpuTensor(f"copy of {self.name}", self.streams)
+
+    def copy_(self, other):
+        self.streams.lines.append(f"{self.streams.current.name}: copies {other.name} to {self.name}")
+
+    def record_stream(self, stream):
+        self.streams.lines.append(f"{self.name} stays for {stream.name}")
+
+
+def messages():
+    from headrace._torch.to_itself import ToItself
+
+    return ToItself(3)
+
+
+def test_a_send_writes_to_its_receiver_when_the_receivers_stream_has_come_so_far(monkeypatch):
+    streams = Streams(monkeypatch)
+    itself, sent, got = messages(), GpuTensor("sent", streams), GpuTensor("got", streams)
+    received = itself.recv(got)
+    streams.current = streams.stream("two")
+    itself.send(sent)
+    assert streams.lines[:3] == [
+        "one: mark",
+        "two: waits for the mark of one",
+        "two: copies sent to got",
+    ]
+    assert {"got stays for two", "sent stays for two"} < set(streams.lines)
+    streams.current = streams.stream("three")
+    received.wait()
+    assert streams.lines[-1] == "three: waits for the mark of two"
+
+
+def test_what_a_send_has_kept_stays_until_the_receivers_stream_has_read_it(monkeypatch):
+    streams = Streams(monkeypatch)
+    itself, sent, got = messages(), GpuTensor("sent", streams), GpuTensor("got", streams)
+    itself.send(sent)
+    assert streams.lines[0] == "one: copies sent"
+    streams.lines.clear()
+    streams.current = streams.stream("two")
+    itself.recv(got)
+    assert streams.lines[:2] == ["two: waits for the mark of one", "two: copies copy of sent to got"]
+    assert {"got stays for two", "copy of sent stays for two"} < set(streams.lines)
