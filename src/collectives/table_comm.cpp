@@ -919,13 +919,22 @@ void TableComm::end_all(const Error& cause) {
 void TableComm::fail(const Call& call, Error error) {
   if (ended()) return;
   const Error full = described(*this, call, std::move(error));
+  tell_of_streams(full);
   end_all(full);
   if (!options().abort_on_error) return;
   host_->log.error("the process ends, as it shall when an operation fails: {}", full.message);
   std::abort();
 }
 
-void TableComm::comm_ended(const Error& cause) { end_all(cause); }
+void TableComm::comm_ended(const Error& cause) {
+  if (!ended() && any_works()) tell_of_streams(cause);
+  end_all(cause);
+}
+
+/// The caller has gone on long since, and may read an undefined result before a call of its tells the error.
+void TableComm::tell_of_streams(const Error& cause) const {
+  if (on_gpu()) host_->log.error("{}: its outputs are undefined, and streams go on with them", cause.message);
+}
 
 void TableComm::abort(std::string_view reason) {
   if (forked()) return;

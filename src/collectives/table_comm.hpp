@@ -152,6 +152,8 @@ class TableComm final : public Comm::Core {
   /// Ends the communicator on this rank, once. Its thread tells the backend.
   void end_all(const Error& cause);
   void fail(const Call& call, Error error);
+  /// Logs a failure that no call may return before its streams go on.
+  void tell_of_streams(const Error& cause) const;
   /// Ends what is under way, and the thread; whether the caller is to end the backend.
   bool leave();
   /// When no thread is inside it.

@@ -97,3 +97,42 @@ def test_what_a_send_has_kept_stays_until_the_receivers_stream_has_read_it(monke
     itself.recv(got)
     assert streams.lines[:2] == ["two: waits for the mark of one", "two: copies copy of sent to got"]
     assert {"got stays for two", "copy of sent stays for two"} < set(streams.lines)
+
+
+class Work:
+    """A headrace.Work that says what it is asked for."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def wait_on(self, stream):
+        self.lines.append(f"wait_on {stream}")
+
+    def wait_blocking(self, timeout):
+        self.lines.append(f"wait_blocking {timeout}")
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        (None, ["wait_on 7", "wait_blocking 2.0"]),
+        ("0", ["wait_on 7", "wait_blocking 2.0"]),
+        ("1", ["wait_blocking None", "wait_blocking 2.0"]),
+        ("true", ["wait_blocking None", "wait_blocking 2.0"]),
+    ],
+)
+def test_works_wait_on_the_host_where_torchs_variable_asks_for_it(monkeypatch, value, expected):
+    import torch
+
+    from headrace._torch.on_gpu import GpuWork, OnGpu, waits_on_host
+
+    monkeypatch.delenv("TORCH_NCCL_BLOCKING_WAIT", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", value)
+    lines = []
+    on_gpu = OnGpu(None, torch.device("cuda:0"), waits_on_host=waits_on_host())
+    monkeypatch.setattr(on_gpu, "current_stream", lambda: 7)
+    work = GpuWork(Work(lines), on_gpu)
+    work.wait()
+    work.wait(2.0)
+    assert lines == expected

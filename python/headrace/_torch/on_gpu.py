@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,18 +20,24 @@ _ON_A_STREAM = {
 }
 
 
+def waits_on_host() -> bool:
+    """Whether the program has asked torch's groups of GPUs to wait on the host, and to raise there what
+    fails."""
+    return os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0").lower() in {"1", "y", "yes", "t", "true"}
+
+
 class GpuWork:
     """An operation on a GPU. It is a headrace.Work whose wait holds up the current stream, as torch's do."""
 
-    __slots__ = ("_device", "_work")
+    __slots__ = ("_on_gpu", "_work")
 
-    def __init__(self, work: headrace.Work, device: torch.device) -> None:
-        self._work, self._device = work, device
+    def __init__(self, work: headrace.Work, on_gpu: OnGpu) -> None:
+        self._work, self._on_gpu = work, on_gpu
 
     def wait(self, timeout: float | timedelta | None = None) -> None:
         """Later work of the current stream waits for the operation. With a timeout the caller waits."""
-        if timeout is None:
-            self._work.wait_on(torch._C._cuda_getCurrentRawStream(self._device.index))
+        if timeout is None and not self._on_gpu.waits_on_host:
+            self._work.wait_on(self._on_gpu.current_stream())
         else:
             self._work.wait_blocking(timeout)
 
@@ -47,14 +54,14 @@ class GpuBatch:
 
     def issue(self, async_op: bool = False, hints: Any = None, timeout: Any = None) -> GpuWork:
         work = self._batch.issue(async_op, hints, timeout, self._on_gpu.current_stream())
-        return GpuWork(work, self._on_gpu.device)
+        return GpuWork(work, self._on_gpu)
 
 
 class OnGpu:
     """A headrace.Comm on a GPU. Its operations run on the current stream of the GPU and return a GpuWork."""
 
-    def __init__(self, comm: headrace.Comm, device: torch.device) -> None:
-        self.comm, self.device = comm, device
+    def __init__(self, comm: headrace.Comm, device: torch.device, *, waits_on_host: bool = False) -> None:
+        self.comm, self.device, self.waits_on_host = comm, device, waits_on_host
 
     def current_stream(self) -> int:
         return torch._C._cuda_getCurrentRawStream(self.device.index)  # which torch.compile does not trace
@@ -69,7 +76,7 @@ class OnGpu:
         operation: Callable[..., headrace.Work] = found
 
         def call(*arguments: Any, **more: Any) -> GpuWork:
-            return GpuWork(operation(*arguments, stream=self.current_stream(), **more), self.device)
+            return GpuWork(operation(*arguments, stream=self.current_stream(), **more), self)
 
         setattr(self, name, call)
         return call

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import headrace
 
 from .errors import as_torch_error
 from .monitored_barrier import monitored_barrier
-from .on_gpu import OnGpu
+from .on_gpu import OnGpu, waits_on_host
 from .opening import as_torch_errors
 from .profiling import ProfiledWork
 from .profiling import is_enabled as is_profiled
@@ -71,6 +72,8 @@ class Operations:
         self._comm = comm
         self._open_on_gpu = open_on_gpu
         self._on_gpu: OnGpu | None = None
+        self._opening = threading.Lock()
+        self._waits_on_host = open_on_gpu is not None and waits_on_host()
         self._block: headrace.Coalescing | None = None  # of operations on the GPU
         self._number = 0  # of operations
         self._barriers = 0  # monitored ones
@@ -98,7 +101,10 @@ class Operations:
                 'for others, as "nccl"'
             )
         if self._on_gpu is None:
-            self._on_gpu = OnGpu(self._open_on_gpu(device), device)
+            with self._opening:  # the thread that runs backward may come first, beside another one
+                if self._on_gpu is None:
+                    comm = self._open_on_gpu(device)
+                    self._on_gpu = OnGpu(comm, device, waits_on_host=self._waits_on_host)
         return self._on_gpu
 
     def _comms(self) -> list[headrace.Comm]:
@@ -380,7 +386,7 @@ class Operations:
         timeout = opts.timeout if opts.timeout > ZERO else None  # torch writes -1 ms for none
         operation, arguments = call
         try:
-            if not (opts.asyncOp or self._coalesced is not None or is_profiled()):
+            if not (opts.asyncOp or self._waits_on_host or self._coalesced is not None or is_profiled()):
                 operation(*arguments, False, None, timeout)
                 return GroupWork.done(result, staged) if staged else self._done
             works = (operation(*arguments, True, None, timeout),)

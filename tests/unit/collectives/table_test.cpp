@@ -4,6 +4,7 @@
 #include "ranks.hpp"
 
 #include <headrace/comm_backend.hpp>
+#include <headrace/log.hpp>
 #include <headrace/nan_check.hpp>
 
 #include <gmock/gmock.h>
@@ -379,6 +380,27 @@ TEST(TableCommOnGpu, lets_a_stream_wait_for_a_work) {
   const Work failed = must(comm.barrier(asynchronous()));
   script.end(script.last_work(), HEADRACE_PEER_LOST, "rank 2 is gone");
   EXPECT_EQ(failed.wait_on(stream_a).code(), Code::peer_lost);
+}
+
+TEST(TableCommOnGpu, logs_a_failure_behind_which_streams_go_on) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view, std::string_view text) {
+    const std::scoped_lock lock(mutex);
+    if (level == LogLevel::error) lines.emplace_back(text);
+  });
+  for (const char* const device : {"cpu", "cuda:2"}) {
+    Script& script = new_script();
+    Comm comm = must(script.open({}, device));
+    const Work work = must(comm.barrier(asynchronous()));
+    script.end(script.last_work(), HEADRACE_PEER_LOST, "rank 2 is gone");
+    EXPECT_EQ(work.wait().code(), Code::peer_lost);
+  }
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 1U);  // a caller on the CPU has the error from its call
+  EXPECT_THAT(lines.front(),
+              testing::AllOf(HasSubstr("barrier number 1 of \"world\""), HasSubstr("rank 2 is gone"),
+                             HasSubstr("its outputs are undefined, and streams go on with them")));
 }
 
 TEST(TableCommOnGpu, lets_a_stream_wait_for_every_call_of_a_group) {
