@@ -4,6 +4,7 @@
 they are asked for."""
 
 import importlib.util
+import types
 
 import pytest
 
@@ -136,3 +137,81 @@ def test_works_wait_on_the_host_where_torchs_variable_asks_for_it(monkeypatch, v
     work.wait()
     work.wait(2.0)
     assert lines == expected
+
+
+# --- batches
+
+
+class Group:
+    """A group in Python, whose operations are written down."""
+
+    def __init__(self):
+        self.lines = []
+
+    def as_one(self, device):
+        from headrace._torch.operations import Operations
+
+        return Operations.as_one(self, device)
+
+    def _start_coalescing(self, device):
+        self.lines.append(f"start {device}")
+
+    def _end_coalescing(self, device):
+        self.lines.append("end")
+        return "the work"
+
+    def _drop_coalesced(self):
+        self.lines.append("drop")
+
+
+def messages_of(group, *, on_gpu=True):
+    import torch
+    import torch.distributed as dist
+
+    message = object.__new__(dist.P2POp)
+    message.group = group
+    message.tensor = types.SimpleNamespace(is_cuda=on_gpu, device=torch.device("cuda:0"))
+    return [message, message]
+
+
+def test_a_batch_of_messages_on_a_gpu_begins_as_one():
+    from headrace._torch.batches import _begins_together
+
+    group = Group()
+    batch = _begins_together(lambda operations: group.lines.append(len(operations)))
+    assert batch(messages_of(group)) == ["the work"]
+    assert group.lines == ["start cuda:0", 2, "end"]
+
+
+def test_nothing_of_a_batch_begins_that_an_exception_leaves():
+    from headrace._torch.batches import _begins_together
+
+    group = Group()
+
+    def refuse(operations):
+        raise ValueError("no such rank")
+
+    with pytest.raises(ValueError, match="no such rank"):
+        _begins_together(refuse)(messages_of(group))
+    assert group.lines == ["start cuda:0", "drop"]
+
+
+def test_other_batches_are_torchs():
+    import torch.distributed as dist
+
+    from headrace._torch import batches
+
+    group, of_torch = Group(), types.SimpleNamespace()
+    for operations in (messages_of(group, on_gpu=False), messages_of(of_torch), [], "no list"):
+        assert batches._begins_together(lambda given: given)(operations) is operations
+    assert group.lines == []
+    before = dist.batch_isend_irecv
+    try:
+        batches.install()
+        once = dist.batch_isend_irecv
+        batches.install()
+        assert once is dist.batch_isend_irecv is dist.distributed_c10d.batch_isend_irecv
+        with pytest.raises(IndexError):  # torch's own
+            dist.batch_isend_irecv([])
+    finally:
+        dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = before

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _world
 
 import headrace
 
+from . import batches
 from .backend import HeadraceBackend, new_options, torch_takes_it
 from .opening import open_comm, open_on_gpu
 from .operations import Operations
@@ -70,6 +71,8 @@ class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # t
         timeout = timeout or DEFAULT_TIMEOUT
         self._on_gpu_at = partial(open_on_gpu, store=store, rank=rank, size=size, timeout=timeout, name=name)
         self._begin_on(comm or open_comm(store, rank, size, timeout, name, hints), self._open_for_gpu)
+        if torch.version.cuda:
+            batches.install()
         self._backend: HeadraceBackend | None = None
         if torch_takes_it():
             self.options = new_options(timeout, name, list(range(size)), self.getBackendName())

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,7 @@ class Operations:
     # --- several operations as one
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
+        self._drop_coalesced()  # torch leaves out the end after an exception
         self._coalesced = []
         if device is not None and device.type == "cuda":  # NCCL needs them as one, where some are receives
             on_gpu = self._serving(device)
@@ -158,6 +160,26 @@ class Operations:
         if block is not None:
             self._call(lambda: block.__exit__(None, None, None))
         return GroupWork.of_all(works)
+
+    def _drop_coalesced(self) -> None:
+        """Issues nothing of a block that has not ended."""
+        self._coalesced, block, self._block = None, self._block, None
+        if block is not None:
+            left = RuntimeError("an exception left the block of coalesced operations")
+            with suppress(headrace.Error):  # it was another thread's
+                block.__exit__(RuntimeError, left, None)
+
+    @contextmanager
+    def as_one(self, device: torch.device) -> Iterator[list[Work]]:
+        """Operations of the block begin together at its end; then the list has their work."""
+        works: list[Work] = []
+        self._start_coalescing(device)
+        try:
+            yield works
+        except BaseException:
+            self._drop_coalesced()
+            raise
+        works.append(self._end_coalescing(device))
 
     # what c10d calls by these names in classes written in Python
     start_coalescing = _start_coalescing
