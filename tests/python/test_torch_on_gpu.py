@@ -215,3 +215,63 @@ def test_other_batches_are_torchs():
             dist.batch_isend_irecv([])
     finally:
         dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = before
+
+
+# --- symmetric tensors
+
+
+@pytest.fixture
+def group():
+    import torch.distributed as dist
+    from torch._C import _distributed_c10d as c10d
+
+    from headrace._torch.group import HeadraceProcessGroup
+
+    made = HeadraceProcessGroup(dist.HashStore(), 0, 1, name="of symmetric tensors")
+    c10d._register_process_group("of symmetric tensors", made)
+    yield made
+    c10d._unregister_process_group("of symmetric tensors")
+    made.shutdown()
+
+
+def test_symmetric_tensors_of_gpus_meet_at_the_store_of_a_group_in_python(group):
+    from torch._C import _distributed_c10d as c10d
+
+    from headrace._torch import symmetric
+
+    seen = []
+
+    def torchs(tensor, name):
+        """As torch's C++ does: it resolves the name, and uses the store of what it finds."""
+        found = c10d._resolve_process_group(name)
+        found.get_group_store().set("a key", "a value")
+        seen.append((type(found), found.rank(), found.size()))
+        if tensor.fails:
+            raise RuntimeError("no memory")
+
+    symmetric.add(group)
+    rendezvous = symmetric._rendezvous_by(torchs)
+    name = group.group_name
+    rendezvous(types.SimpleNamespace(is_cuda=True, fails=False), name)
+    with pytest.raises(RuntimeError, match="no memory"):
+        rendezvous(types.SimpleNamespace(is_cuda=True, fails=True), name)
+    assert seen == [(c10d.ProcessGroup, 0, 1)] * 2
+    assert group.get_group_store().get("symmetric/a key") == b"a value"
+    assert c10d._resolve_process_group(name) is group
+    rendezvous(types.SimpleNamespace(is_cuda=False, fails=False), name)
+    assert seen[2][0] is type(group)  # the CPU's allocator asks the group for its communicator
+
+
+def test_torchs_own_rendezvous_goes_this_way_once(group):
+    import torch
+    from torch._C import _distributed_c10d as c10d
+
+    from headrace._torch import symmetric
+
+    symmetric.add(group)
+    ours = c10d._SymmetricMemory.rendezvous
+    assert ours.__qualname__.startswith("_rendezvous_by")
+    symmetric.add(group)
+    assert c10d._SymmetricMemory.rendezvous is ours
+    with pytest.raises(RuntimeError):  # torch's own: it is no symmetric tensor
+        ours(torch.ones(1), group.group_name)

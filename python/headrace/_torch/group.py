@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import _world
 
 import headrace
 
-from . import batches
+from . import batches, symmetric
 from .backend import HeadraceBackend, new_options, torch_takes_it
 from .opening import open_comm, open_on_gpu
 from .operations import Operations
@@ -73,6 +73,7 @@ class HeadraceProcessGroup(Operations, ProcessGroup):  # type: ignore[misc]  # t
         self._begin_on(comm or open_comm(store, rank, size, timeout, name, hints), self._open_for_gpu)
         if torch.version.cuda:
             batches.install()
+            symmetric.add(self)
         self._backend: HeadraceBackend | None = None
         if torch_takes_it():
             self.options = new_options(timeout, name, list(range(size)), self.getBackendName())
