@@ -100,6 +100,22 @@ def test_what_a_send_has_kept_stays_until_the_receivers_stream_has_read_it(monke
     assert {"got stays for two", "copy of sent stays for two"} < set(streams.lines)
 
 
+def test_outputs_with_gaps_stay_until_they_are_copied(monkeypatch):
+    """Their owner may drop them, and wait for the future of the work alone."""
+    from headrace._torch.work import GroupWork
+
+    streams = Streams(monkeypatch)
+    output, memory = GpuTensor("output", streams), GpuTensor("memory", streams)
+    work = GroupWork((), [], [(output, memory)])
+    streams.current = streams.stream("two")
+    work.wait()
+    assert streams.lines[0] == "two: copies memory to output"
+    assert {"output stays for two", "memory stays for two"} < set(streams.lines)
+    streams.current = streams.stream("three")
+    work.wait()
+    assert streams.lines[-1] == "three: waits for the mark of two"
+
+
 class Work:
     """A headrace.Work that says what it is asked for."""
 

@@ -169,8 +169,11 @@ class GroupWork(Work):
 
     def _future_on_gpu(self, device: torch.device) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[device])
+        # A capture takes no streams but those that it has begun.
+        is_captured = torch.cuda.is_current_stream_capturing()
+        stream = torch.cuda.current_stream(device) if is_captured else torch.cuda.Stream(device)
         try:
-            with torch.cuda.stream(torch.cuda.Stream(device)):
+            with torch.cuda.stream(stream):
                 self.wait()
                 future.set_result(self._result)
         except Exception as failed:
@@ -212,14 +215,14 @@ class GroupWork(Work):
                 torch.cuda.current_stream(device).wait_event(event)
             for tensor, memory in self._staged:
                 tensor.detach().copy_(memory)
-            on_gpu = [memory for _, memory in self._staged if memory.is_cuda]
+            on_gpu = [one for pair in self._staged if pair[0].is_cuda for one in pair]
             if on_gpu:
                 self._copied = _event_after(on_gpu)
             self._staged = ()
 
 
 def _event_after(memories: list[torch.Tensor]) -> tuple[torch.cuda.Event, torch.device]:
-    """After what the current stream has read."""
+    """After what the current stream has copied between them."""
     device = memories[0].device
     stream = torch.cuda.current_stream(device)
     for memory in memories:
