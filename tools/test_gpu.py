@@ -798,6 +798,11 @@ def torch_further(sitting: Sitting) -> bool:
     return pytest(sitting, ANY_LABEL, *more, file="test_gpu_comm.py", report="test_gpu_torch_further")
 
 
+def torch_order(sitting: Sitting) -> bool:
+    """Groups of torch beside streams that are held up, memory that is used again, and other programs."""
+    return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_torch_order.py")
+
+
 def courier(sitting: Sitting) -> bool:
     """Small pages, moved by the courier."""
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_courier.py")
@@ -1448,6 +1453,7 @@ STEPS: dict[str, Step] = {
     "fused": Step(fused, 120, 60),
     "torch_operators": Step(torch_operators, 120, 60),
     "torch_further": Step(torch_further, 120, 60),
+    "torch_order": Step(torch_order, 460, 240),
     "moe": Step(moe, 440, 290),
     "moe_racecheck": Step(moe_racecheck, 120, 60),
     "courier": Step(courier, 150, 90),

@@ -137,6 +137,7 @@ def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
 @pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
 def test_a_torch_group_passes_further_checks(gpus, messages, check, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")  # for ranks of one GPU
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # no multicast over NVLink
     run_ranks(
         [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store"), str(messages), check]
         for rank, gpu in enumerate(gpus)
