@@ -64,12 +64,6 @@ std::optional<std::uint64_t> process_of_hex(std::string_view hex) {
   return take_number(rest, 8);
 }
 
-std::string process_bytes(const Endpoint& endpoint) {
-  std::string bytes;
-  put_number(bytes, endpoint.id, 8);
-  return bytes;
-}
-
 }  // namespace
 
 Endpoint::Endpoint(Fabric opened, FabricMemory nothing)
@@ -116,11 +110,15 @@ std::uint64_t take_number(std::string_view& bytes, std::size_t width) {
   return number;
 }
 
-std::string write_url(const Endpoint& endpoint, std::uint32_t scope) {
+std::string encode(const Url& url) {
   std::string bytes(url_magic);
-  put_number(bytes, endpoint.id, 8);
-  put_number(bytes, scope, 4);
-  return bytes + endpoint.fabric.address().bytes();
+  put_number(bytes, url.process, 8);
+  put_number(bytes, url.scope, 4);
+  return bytes + url.address.bytes();
+}
+
+std::string write_url(const Endpoint& endpoint, std::uint32_t scope) {
+  return encode(Url{endpoint.id, scope, endpoint.fabric.address()});
 }
 
 Result<Url> read_url(std::string_view bytes) {
@@ -137,9 +135,14 @@ Result<Url> read_url(std::string_view bytes) {
   return url;
 }
 
+std::string encode(const AccessKey& key) {
+  std::string process;
+  put_number(process, key.process, 8);
+  return fmt::format("{}:{:x}:{}", hex_of(process), key.address, hex_of(key.descriptor.bytes()));
+}
+
 std::string write_key(const Endpoint& endpoint, const FabricMemory& memory) {
-  return fmt::format("{}:{:x}:{}", hex_of(process_bytes(endpoint)), memory.address(),
-                     hex_of(memory.descriptor().bytes()));
+  return encode(AccessKey{endpoint.id, memory.address(), memory.descriptor()});
 }
 
 Result<AccessKey> read_key(std::string_view text) {

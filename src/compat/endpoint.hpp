@@ -50,7 +50,10 @@ struct Url {
   std::uint32_t scope = 0;
   FabricAddress address;
 };
+[[nodiscard]] std::string encode(const Url& url);
+/// Of a transport here.
 [[nodiscard]] std::string write_url(const Endpoint& endpoint, std::uint32_t scope);
+/// Bytes of a peer.
 ///   errors  corrupt
 [[nodiscard]] Result<Url> read_url(std::string_view bytes);
 
@@ -60,7 +63,10 @@ struct AccessKey {
   std::uint64_t address = 0;  ///< where the memory begins in that process
   FabricDescriptor descriptor;
 };
+[[nodiscard]] std::string encode(const AccessKey& key);
+/// Of memory here.
 [[nodiscard]] std::string write_key(const Endpoint& endpoint, const FabricMemory& memory);
+/// Text of a peer.
 ///   errors  corrupt
 [[nodiscard]] Result<AccessKey> read_key(std::string_view text);
 

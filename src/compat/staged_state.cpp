@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 #include "base/start_thread.hpp"
 #include "compat/scatter_gather.hpp"
+#include "compat/staged_info.hpp"
 
 #include <algorithm>
 #include <array>
@@ -13,13 +14,6 @@
 namespace headrace::compat {
 namespace {
 
-constexpr std::string_view info_magic = "headrace-staged-1:";
-
-/// Before the bytes of each chunk.
-struct ChunkHead {
-  std::uint64_t total = 0;
-  std::uint64_t offset = 0;
-};
 constexpr std::size_t head_bytes = sizeof(ChunkHead);
 
 }  // namespace
@@ -64,37 +58,19 @@ Result<std::string> StagedRdmaTransportBase::State::set_up() {
   HEADRACE_TRY(thread, start_thread("hr-staged", [this] { run(); }));
   thread_ = std::move(thread);
 
-  std::string info(info_magic);
-  info += static_cast<char>(role_);
-  put_number(info, scope_, 4);
-  put_number(info, config_.stagingBufSize, 8);
-  const auto descriptor = memory.descriptor();
-  put_number(info, descriptor.bytes().size(), 2);
-  return info + descriptor.bytes() + endpoint_->fabric.address().bytes();
+  return encode(StagedInfo{role_ == Role::server, scope_, config_.stagingBufSize, memory.descriptor(),
+                           endpoint_->fabric.address()});
 }
 
-Result<void> StagedRdmaTransportBase::State::connect(std::string_view info) {
-  const auto wrong = [](std::string_view why) {
-    return make_error(Code::corrupt, "the information of the peer is wrong: {}", why);
-  };
-  if (!info.starts_with(info_magic) || info.size() < info_magic.size() + 15)
-    return wrong("give what its setupLocalTransport returned");
-  info.remove_prefix(info_magic.size());
-  if (info.front() == static_cast<char>(role_)) return wrong("connect a server to a client");
-  info.remove_prefix(1);
-  Peer peer;
-  peer.scope = static_cast<std::uint32_t>(take_number(info, 4));
-  peer.staging_bytes = take_number(info, 8);
-  const auto length = take_number(info, 2);
-  if (length > info.size()) return wrong("it is cut");
-  HEADRACE_TRY(staging, FabricDescriptor::from_bytes(info.substr(0, length)));
-  HEADRACE_TRY(address, FabricAddress::from_bytes(info.substr(length)));
-  if (staging.length_bytes() != peer.staging_bytes + head_bytes)
-    return wrong("its staging buffer has another size");
-  peer.staging = staging;
-  HEADRACE_TRY(connected, endpoint_->fabric.connect(address));
+Result<void> StagedRdmaTransportBase::State::connect(std::string_view bytes) {
+  HEADRACE_TRY(info, read_staged_info(bytes));
+  if (info.is_server == (role_ == Role::server))
+    return make_error(Code::corrupt, "the peer is a {0}, as this side is: connect a server to a client",
+                      info.is_server ? "server" : "client");
+  Peer peer{info.scope, info.staging_bytes, info.staging, {}};
+  HEADRACE_TRY(connected, endpoint_->fabric.connect(info.address));
   peer.address = connected;
-  HEADRACE_TRY(watch, endpoint_->watch(address));
+  HEADRACE_TRY(watch, endpoint_->watch(info.address));
   watch_ = watch;
   watch.on_done([gate = gate_, watch](Status status) {
     if (!status.ok() && status.code != Code::canceled)

@@ -42,7 +42,7 @@ class StagedRdmaTransportBase::State {
   ///   errors  those of Endpoint::shared and Fabric::register_memory, exhausted
   [[nodiscard]] Result<std::string> set_up();
   ///   errors  corrupt, invalid_argument
-  [[nodiscard]] Result<void> connect(std::string_view info);
+  [[nodiscard]] Result<void> connect(std::string_view bytes);
 
   /// Queues a transfer, which runs on the thread of the transport.
   [[nodiscard]] CommFuture begin(std::function<commResult_t()> transfer);
