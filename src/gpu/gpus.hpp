@@ -3,6 +3,7 @@
 // the driver nor the kernels are loaded, and a machine without GPUs costs nothing.
 #pragma once
 
+#include "gpu/closer.hpp"
 #include "gpu/prepared_move.hpp"
 
 #include <cstdint>
@@ -53,6 +54,8 @@ class Gpus {
   [[nodiscard]] Result<std::shared_ptr<const WorkingGpu>> like(std::uint32_t mark);
   /// Waits until all that was queued on the streams of these GPUs is done.
   void wait_idle() const;
+  /// For memory of peers.
+  [[nodiscard]] Closer& closer() { return closer_; }
 
  private:
   Result<std::shared_ptr<const WorkingGpu>> start(int ordinal);
@@ -65,6 +68,7 @@ class Gpus {
   std::optional<Result<KernelLibrary>> kernels_;
   std::map<int, Result<std::shared_ptr<const WorkingGpu>>> opened_;
   std::vector<DeviceInfo> seen_;  // filled at the first search for a mark
+  Closer closer_;                 // ends first: what it closes uses the driver
 };
 
 }  // namespace headrace::gpu

@@ -209,38 +209,46 @@ class Reader:
         return [int(number) for number in cupy.asnumpy(self.result)]
 
 
-def write_rounds(process, transport, rounds):
-    """A writer. It has no kernel at work: on one GPU those of other processes have turns of milliseconds."""
-    fabric = open_fabric(transport)
-    source = Bytes(ROW * ROWS, transport == "cuda_ipc")
-    writer = process.rank - 1
-    source.fill(numpy.repeat(numpy.array([row_of(r, writer) for r in range(ROWS)], numpy.uint8), ROW))
-    memory = source.registered(fabric)
-    seen = fabric.expect(SEEN, 1)
-    process.folder.put(f"address{process.rank}", bytes(fabric.address))
-    target = headrace.FabricDescriptor(process.folder.get("target"))
-    for round_ in range(1, rounds + 1):
-        work = fabric.write(
-            memory,
-            target,
+class Writer:
+    """It has no kernel at work: on one GPU those of other processes have turns of milliseconds."""
+
+    def __init__(self, process, transport):
+        self.fabric = open_fabric(transport)
+        self.number = process.rank - 1
+        source = Bytes(ROW * ROWS, transport == "cuda_ipc")
+        rows = numpy.array([row_of(r, self.number) for r in range(ROWS)], numpy.uint8)
+        source.fill(numpy.repeat(rows, ROW))
+        self.memory = source.registered(self.fabric)
+        self.seen = self.fabric.expect(SEEN, 1)
+        process.folder.put(f"address{process.rank}", bytes(self.fabric.address))
+        self.target = headrace.FabricDescriptor(process.folder.get("target"))
+
+    def post(self, round_, immediate=None, timeout=SECONDS):
+        return self.fabric.write(
+            self.memory,
+            self.target,
             ROW,
             source_offset=round_ % ROWS * ROW,
-            target_offset=writer * ROW,
-            immediate=ARRIVED,
-            timeout=SECONDS,
+            target_offset=self.number * ROW,
+            immediate=immediate,
+            timeout=timeout,
         )
-        seen.wait(SECONDS)
-        work.wait(SECONDS)
-    return fabric
+
+    def write_rounds(self, rounds):
+        for round_ in range(1, rounds + 1):
+            work = self.post(round_, ARRIVED)
+            self.seen.wait(SECONDS)
+            work.wait(SECONDS)
 
 
 def check_rounds(process, transport, place):
     """A kernel that waits for a flag reads right bytes."""
     if process.rank:
-        fabric = write_rounds(process, transport, process.rounds + 1)
+        writer = Writer(process, transport)
+        writer.write_rounds(process.rounds + 1)
         process.folder.put(f"done{process.rank}")
         process.folder.get("closed")
-        return fabric.close()
+        return writer.fabric.close()
     reader = Reader(process, transport, place)
     began = time.monotonic()
     reader.begin(process.rounds, 20)
@@ -255,13 +263,18 @@ def check_rounds(process, transport, place):
     reader.fabric.close()
 
 
+def be_killed(process, transport, rounds):
+    writer = Writer(process, transport)
+    writer.write_rounds(rounds)
+    process.folder.put("kill")
+    time.sleep(SECONDS)
+    sys.exit("it was not killed")
+
+
 def check_killed(process, transport, place):
     """A kernel whose peer was killed is late and leaves; the fabric and the GPU go on."""
     if process.rank == 1:
-        fabric = write_rounds(process, transport, 50)
-        process.folder.put("kill")
-        time.sleep(SECONDS)
-        return fabric.close()
+        return be_killed(process, transport, 50)
     reader = Reader(process, transport, place)
     reader.begin(1000, 3)
     ended = reader.end()
@@ -289,6 +302,50 @@ def check_killed(process, transport, place):
     expect(ended[:2] == [CLOSED, 1000], f"the kernel ended so, at this round: {ended}")
     expect(reader.flag.ended, "the flag has not ended")
     say("a kernel without a time limit has left at the close")
+
+
+def wait_until_lost(fabric, peer):
+    """Fails if the worker stands: then a post to the dead peer ends at its time."""
+    for _ in range(1000):
+        try:
+            fabric.post_immediate(peer, SEEN, timeout=10).wait()
+        except headrace.TimedOut:
+            sys.exit("wrong: the worker has stood still for 10 s after the death of a peer")
+        except headrace.Error:
+            return
+        time.sleep(0.01)
+    sys.exit("wrong: the peer is not lost")
+
+
+def check_others(process, transport, place):
+    """A peer that is killed while a kernel waits holds up no other, though closing its memory waits."""
+    writes = 200
+    if process.rank == 1:
+        return be_killed(process, transport, 1)
+    if process.rank == 2:
+        writer = Writer(process, transport)
+        writer.write_rounds(1)
+        process.folder.get("lost")
+        began = time.monotonic()
+        for round_ in range(writes):
+            writer.post(round_, timeout=10).wait()
+        seconds = time.monotonic() - began
+        say(f"{writes} writes after the death of a peer: {seconds / writes * 1e6:.0f} us each")
+        process.folder.put("written")
+        process.folder.get("closed")
+        return writer.fabric.close()
+    reader = Reader(process, transport, place)
+    reader.begin(1000, 40)
+    process.folder.get("kill")
+    wait_until_lost(reader.fabric, reader.peers[0])
+    process.folder.put("lost")
+    process.folder.get("written")
+    expect(not reader.stream.done, "the kernel has left before the writes of the other peer")
+    reader.fabric.close()
+    ended = reader.end()
+    expect(ended[0] == CLOSED, f"the kernel ended so, at this round: {ended}")
+    expect((reader.bytes.host()[ROW:] == row_of(writes - 1, 1)).all(), "the row of the other peer")
+    process.folder.put("closed")
 
 
 def check_replays(process, transport, place):
@@ -506,6 +563,7 @@ class Process:
 CHECKS = [
     check_rounds,
     check_killed,
+    check_others,
     check_replays,
     check_streams,
     check_memory,

@@ -53,14 +53,26 @@ def end(processes, killed=()):
         assert rank in killed or process.returncode == 0, f"process {rank}: see what it has printed"
 
 
-@pytest.mark.parametrize("transport", ["cuda_ipc", "tcp"])
-def test_a_kernel_leaves_when_its_peer_is_killed(transport, tmp_path):
-    processes = start("check_killed", 2, tmp_path, 0, transport)
+def kill_process_1(processes, folder):
+    """When it has written its rounds."""
     deadline = time.monotonic() + SECONDS
-    while not (tmp_path / "kill").exists() and processes[0].poll() is None:
+    while not (folder / "kill").exists() and processes[0].poll() is None:
         assert time.monotonic() < deadline, "the peer has not written its rounds"
         time.sleep(0.01)
     processes[1].kill()
+
+
+@pytest.mark.parametrize("transport", ["cuda_ipc", "tcp"])
+def test_a_kernel_leaves_when_its_peer_is_killed(transport, tmp_path):
+    processes = start("check_killed", 2, tmp_path, 0, transport)
+    kill_process_1(processes, tmp_path)
+    end(processes, killed={1})
+
+
+@pytest.mark.parametrize("transport", ["cuda_ipc", "tcp"])
+def test_a_peer_that_is_killed_while_a_kernel_waits_holds_up_no_other(transport, tmp_path):
+    processes = start("check_others", 3, tmp_path, 0, transport)
+    kill_process_1(processes, tmp_path)
     end(processes, killed={1})
 
 

@@ -102,7 +102,7 @@ std::optional<std::uint32_t> ShownMemories::gpu_of(std::uint64_t address, std::u
 }
 
 Result<ReachedMemory> ShownMemories::reach(const std::shared_ptr<const gpu::Device>& device,
-                                           std::uint64_t address, std::uint64_t bytes) {
+                                           gpu::Closer& closer, std::uint64_t address, std::uint64_t bytes) {
   auto* const found = const_cast<Shown*>(find(address, bytes));
   if (found == nullptr)
     return make_error(Code::not_found, "the peer has shown no GPU memory at {:#x} for {} bytes", address,
@@ -115,7 +115,7 @@ Result<ReachedMemory> ShownMemories::reach(const std::shared_ptr<const gpu::Devi
       found->opened.erase(device->ordinal());
       return std::move(memory).error();
     }
-    opened = std::make_shared<const gpu::PeerMemory>(std::move(*memory));
+    opened = closer.hold(std::move(*memory));
   }
   return ReachedMemory{opened, opened->address() + (address - found->address)};
 }

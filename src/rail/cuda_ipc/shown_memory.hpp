@@ -3,6 +3,7 @@
 // what has come in them.
 #pragma once
 
+#include "gpu/closer.hpp"
 #include "gpu/peer_memory.hpp"
 
 #include <cstddef>
@@ -53,12 +54,12 @@ class ShownMemories {
   Result<void> take(ShowPacket packet, std::vector<UniqueFd> descriptors);
   /// Its GPU, by its mark; nullopt: nothing is shown there, not yet perhaps.
   [[nodiscard]] std::optional<std::uint32_t> gpu_of(std::uint64_t address, std::uint64_t bytes) const;
-  /// Opens it for that GPU at the first call, which may take milliseconds.
+  /// Opens it for that GPU at the first call, which may take milliseconds. `closer` outlives what is opened.
   ///   errors  not_found (nothing is shown there, or it was freed), not_supported (this GPU has no path to
   ///   it),
   ///           corrupt, backend_failed
-  Result<ReachedMemory> reach(const std::shared_ptr<const gpu::Device>& device, std::uint64_t address,
-                              std::uint64_t bytes);
+  Result<ReachedMemory> reach(const std::shared_ptr<const gpu::Device>& device, gpu::Closer& closer,
+                              std::uint64_t address, std::uint64_t bytes);
 
  private:
   struct Shown {

@@ -247,7 +247,8 @@ Result<stream::Stream::Begun> ShmStream::begin_copy(std::span<const iovec> to, s
   for (const Pair& pair : pairs_of(to, from, launched)) {
     Step step{pair.to, 0, pair.from.bytes};
     if (pair.from.gpu) {
-      HEADRACE_TRY(reached, shown_to_us_.reach(copier->device, pair.from.address, pair.from.bytes));
+      HEADRACE_TRY(reached, shown_to_us_.reach(copier->device, ways_.gpus->closer(), pair.from.address,
+                                               pair.from.bytes));
       step.from = reached.address;
       kept.keep(std::move(reached.mapping));
     } else {

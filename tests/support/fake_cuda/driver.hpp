@@ -66,6 +66,10 @@ struct FakeDriver {
   void wait_for(const Condition& condition) {
     streams.wait(*call_lock(), condition);
   }
+  /// As in the driver, memory is given back when all work of the process has left.
+  void wait_for_kernels() {
+    wait_for([this] { return !streams.anything_waits() || streams.is_held(); });
+  }
   [[nodiscard]] std::size_t used_bytes(Device device) const {
     return pieces.allocated_bytes(device) + physical.bytes_of(device);
   }

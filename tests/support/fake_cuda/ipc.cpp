@@ -81,10 +81,16 @@ Outcome FakeDriver::ipc_open_mem_handle(Address* address, IpcMemoryHandle handle
 Outcome FakeDriver::ipc_close_mem_handle(Address address) {
   const auto found = pieces.find(address);
   if (found == pieces.end() || found->second.kind != Piece::Kind::imported) return Outcome::invalid_value;
-  if (--found->second.opened > 0) return Outcome::success;
-  ::close(found->second.fd);
-  ::munmap(pointer(address), found->second.mapped_bytes);
-  pieces.remove(found);
+  if (found->second.opened > 1) {
+    --found->second.opened;
+    return Outcome::success;
+  }
+  wait_for_kernels();  // observed; other threads go on meanwhile
+  const auto last = pieces.find(address);
+  if (--last->second.opened > 0) return Outcome::success;
+  ::close(last->second.fd);
+  ::munmap(pointer(address), last->second.mapped_bytes);
+  pieces.remove(last);
   return Outcome::success;
 }
 

@@ -23,8 +23,7 @@ Outcome FakeDriver::mem_alloc(Address* address, std::size_t bytes) {
 }
 Outcome FakeDriver::mem_free(Address address) {
   if (address == 0) return Outcome::success;
-  // As in the driver, freeing waits for the device.
-  wait_for([&] { return !streams.anything_waits() || streams.is_held(); });
+  wait_for_kernels();
   return pieces.free(address, Piece::Kind::device);
 }
 Outcome FakeDriver::mem_host_alloc(void** address, std::size_t bytes, unsigned) {

@@ -136,6 +136,7 @@ Outcome FakeDriver::mem_map(Address address, std::size_t bytes, std::size_t offs
   return Outcome::success;
 }
 Outcome FakeDriver::mem_unmap(Address address, std::size_t bytes) {
+  wait_for_kernels();
   for (const Address end = address + bytes; address < end;) {
     const auto found = pieces.find(address);
     if (found == pieces.end() || found->second.kind != Piece::Kind::mapped) return Outcome::invalid_value;

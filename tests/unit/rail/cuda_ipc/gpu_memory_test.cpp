@@ -7,7 +7,10 @@
 #include "unit/rail/shm/near_process.hpp"
 #include "unit/rail/shm/two_nics.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <thread>
 
 namespace headrace::rail::cuda_ipc {
@@ -222,9 +225,11 @@ TEST_F(RailGpu, without_copies_by_the_system_memory_of_GPUs_cannot_be_written) {
   EXPECT_EQ(a_.nic->post_write({peer, moves, 7, 1}).code, Code::not_supported);
 }
 
+enum class Then : std::uint8_t { deregister, keep };
+
 /// Writes from GPU memory of its process to the peer that joins, whose memory has that key.
 template <class Made>
-void write_from_gpu(NearNic& nic, const Made& memory, std::uint64_t bytes) {
+void write_from_gpu(NearNic& nic, const Made& memory, std::uint64_t bytes, Then then = Then::deregister) {
   auto made = nic.nic->register_memory({memory.address(), bytes, 0, Access::local});
   if (!made) ::_exit(2);
   if (!nic.until([&] { return nic.find(Kind::received) != nullptr; })) ::_exit(3);
@@ -235,7 +240,7 @@ void write_from_gpu(NearNic& nic, const Made& memory, std::uint64_t bytes) {
   const std::array moves{Move{made->id, *loaded, 0, 0, bytes}};
   if (!nic.nic->post_write({peer, moves, 7, 1}).ok()) ::_exit(4);
   if (!nic.until([&] { return nic.find(Kind::ended) != nullptr; })) ::_exit(5);
-  nic.nic->deregister(made->id);
+  if (then == Then::deregister) nic.nic->deregister(made->id);
   for (;;) nic.poll_or_sleep();
 }
 
@@ -265,18 +270,18 @@ void take_a_write_of(const NearProcess& writer, cuda::FakeCuda& fake, NearNic& h
   }
   here.nic->drop_peer(*peer);
   here.nic->deregister(target.registered.id);
-  EXPECT_EQ(fake.live().imports, 0);
-  EXPECT_EQ(fake.live().mappings, before.mappings);
+  EXPECT_TRUE(
+      here.until([&] { return fake.live().imports == 0 && fake.live().mappings == before.mappings; }));
 }
 
-NearProcess plain_writer(const std::string& folder) {
+NearProcess plain_writer(const std::string& folder, Then then = Then::deregister) {
   return NearProcess([&] {
     static cuda::FakeCuda fake;
     NearNic nic(folder, gpu_bytes, over(fake));
     static_cast<void>(nic.nic->post_receive({nic.registered.id, 0, 4096}, 1));
     const auto memory = gpu::DeviceMemory::allocate(gpu::Device::open(*fake.load(), 0).value(), gpu_bytes);
     NearProcess::say(nic);
-    write_from_gpu(nic, *memory, gpu_bytes);
+    write_from_gpu(nic, *memory, gpu_bytes, then);
   });
 }
 
@@ -309,6 +314,80 @@ TEST(RailGpuProcesses, a_writer_that_is_killed_while_a_GPU_copies_is_not_counted
   cuda::FakeCuda fake;
   NearNic here(folder.path(), gpu_bytes, over(fake));
   take_a_write_of(writer, fake, here, true);
+}
+
+/// A kernel that waits for what nobody does. It leaves by itself when a test that it blocks would hang.
+class WaitingKernel {
+ public:
+  explicit WaitingKernel(cuda::FakeCuda& fake)
+      : stream_(gpu::Stream::make(gpu::Device::open(*fake.load(), 0).value(), gpu::Priority::high).value()) {
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    fake.queue(stream_.handle(), [over = over_, late] {
+      if (std::chrono::steady_clock::now() > late) *over = true;
+      return over->load();
+    });
+  }
+  ~WaitingKernel() { leave(); }
+  WaitingKernel(const WaitingKernel&) = delete;
+  WaitingKernel& operator=(const WaitingKernel&) = delete;
+
+  [[nodiscard]] bool waits() const { return !*over_; }
+  void leave() const {
+    *over_ = true;
+    EXPECT_TRUE(stream_.wait_idle());
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> over_ = std::make_shared<std::atomic<bool>>(false);
+  const gpu::Stream stream_;
+};
+
+/// Closing the peer's memory waits for kernels, as the driver does; other peers are served meanwhile.
+void serve_others_while_a_kernel_waits(Then then) {
+  const test::TemporaryFolder folder;
+  const NearProcess writer = plain_writer(folder.path(), then);
+  cuda::FakeCuda fake;
+  NearNic here(folder.path(), gpu_bytes, over(fake)), other(folder.path(), gpu_bytes);
+  const GpuSide target(fake, here);
+  const PeerId to_here = connect(other, here);
+  const auto peer = here.nic->add_peer(writer.address, "hello");
+  ASSERT_TRUE(peer) << peer.error().message;
+  ASSERT_TRUE(here.until([&] { return here.find(Kind::ready) != nullptr; }));
+  const WaitingKernel kernel(fake);
+  const std::string& key = target.registered.key;
+  std::memcpy(here.memory.data(), key.data(), key.size());
+  ASSERT_TRUE(here.nic->post_message(*peer, {here.registered.id, 0, key.size()}, 1).ok());
+  ASSERT_TRUE(here.until([&] { return here.find(Kind::marked) != nullptr; }));
+  if (then == Then::keep) {
+    EXPECT_EQ(fake.live().imports, 1);
+    writer.send(SIGKILL);
+    ASSERT_TRUE(here.until([&] { return here.find(Kind::lost) != nullptr; }));
+  } else {
+    ASSERT_TRUE(here.until([&] { return fake.calls("cuIpcCloseMemHandle") > 0; }));
+  }
+  here.nic->drop_peer(*peer);
+
+  const auto loaded = other.nic->load_memory(to_here, here.registered.key);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const std::array moves{Move{other.registered.id, *loaded, 0, 0, 100'000}};
+  ASSERT_TRUE(other.nic->post_write({to_here, moves, 7, 2}).ok());
+  ASSERT_TRUE(other.until([&] {
+    here.poll();
+    return other.find(Kind::ended) != nullptr;
+  }));
+  EXPECT_TRUE(other.find(Kind::ended)->status.ok());
+  EXPECT_EQ(fake.live().imports, 1);
+  EXPECT_TRUE(kernel.waits()) << "something has waited for the kernel";
+  kernel.leave();
+  EXPECT_TRUE(here.until([&] { return fake.live().imports == 0; }));
+}
+
+TEST(RailGpuProcesses, a_peer_that_is_killed_while_a_kernel_waits_holds_up_no_other) {
+  serve_others_while_a_kernel_waits(Then::keep);
+}
+
+TEST(RailGpuProcesses, a_peer_that_deregisters_while_a_kernel_waits_holds_up_no_other) {
+  serve_others_while_a_kernel_waits(Then::deregister);
 }
 
 }  // namespace
