@@ -195,6 +195,12 @@ Result<FabricMemory> Core::register_memory(const MemoryRange& range, FabricAcces
   made->access = access;
   made->writable = range.writable;
   made->region = std::move(region);
+  auto identity = identify(memory);
+  if (!identity) {
+    workers_[number]->carrier().deregister(made->region);
+    return std::move(identity).error();
+  }
+  made->identity = std::move(*identity);
   if (access != FabricAccess::local)
     made->descriptor = make_descriptor(access, range.length_bytes, workers_[number]->carrier().nics(),
                                        rail::Engine::descriptor(made->region));
@@ -205,7 +211,16 @@ Result<std::shared_ptr<Memory>> Core::own(const FabricMemory& memory) const {
   HEADRACE_TRY_VOID(usable());
   HEADRACE_TRY(found, made_here(memory));
   if (found->gone) return make_error(Code::not_found, "the memory was deregistered");
+  if (found->identity != nullptr) HEADRACE_TRY_VOID(found->identity->check_unchanged());
   return found;
+}
+
+/// Of memory of a GPU.
+Result<std::shared_ptr<const gpu::MemoryIdentity>> Core::identify(const rail::Memory& memory) {
+  if (!memory.device) return std::shared_ptr<const gpu::MemoryIdentity>();
+  HEADRACE_TRY(device, flags_->open_gpu(*memory.device));
+  HEADRACE_TRY(identity, gpu::MemoryIdentity::of(std::move(device), memory.address, memory.bytes));
+  return std::make_shared<const gpu::MemoryIdentity>(std::move(identity));
 }
 
 Result<std::shared_ptr<Memory>> Core::made_here(const FabricMemory& memory) const {

@@ -122,6 +122,7 @@ class Core : public std::enable_shared_from_this<Core> {
   explicit Core(const CoreSetup& setup);
   Result<void> start(std::vector<OpenGroup> groups);
   [[nodiscard]] Result<void> usable() const;
+  [[nodiscard]] Result<std::shared_ptr<const gpu::MemoryIdentity>> identify(const rail::Memory& memory);
   [[nodiscard]] Result<std::shared_ptr<Memory>> own(const FabricMemory& memory) const;
   [[nodiscard]] Result<std::shared_ptr<Memory>> made_here(const FabricMemory& memory) const;
   [[nodiscard]] Result<std::size_t> group_for(const rail::Memory& memory,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fabric/address.hpp"
+#include "gpu/memory_identity.hpp"
 #include "rail/region.hpp"
 
 #include <atomic>
@@ -18,7 +19,8 @@ struct Memory {
   FabricAccess access = FabricAccess::local;
   bool writable = true;  ///< by reads
   rail::LocalRegion region;
-  std::shared_ptr<const DescriptorParts> descriptor;  ///< null: local
+  std::shared_ptr<const gpu::MemoryIdentity> identity = nullptr;  ///< of a GPU's
+  std::shared_ptr<const DescriptorParts> descriptor;              ///< null: local
 
   std::atomic<bool> gone = false;  ///< no post begins any more
   std::size_t parts = 0;           ///< of posts that use it; the worker's alone

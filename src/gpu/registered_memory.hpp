@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registered memory of a GPU. Addresses are reused, so the driver's buffer ids tell whether it is still the
-// same memory.
+// Registered memory of a GPU that moves pages of it.
 #pragma once
 
 #include "gpu/gpus.hpp"
+#include "gpu/memory_identity.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace headrace::gpu {
 
@@ -22,22 +23,20 @@ class RegisteredMemory {
 
   [[nodiscard]] const std::shared_ptr<const WorkingGpu>& gpu() const noexcept { return gpu_; }
   /// Identifies the memory: two objects with the same number have the same allocations.
-  [[nodiscard]] std::uint64_t buffers() const noexcept { return buffers_; }
+  [[nodiscard]] std::uint64_t buffers() const noexcept { return identity_.buffers(); }
 
   /// Checks that all of it is still the memory that was registered: some driver calls for each allocation.
   ///   errors   not_found
   [[nodiscard]] Result<void> check_unchanged(std::uint32_t region_id) const;
   /// The same for its first byte only: one driver call.
-  [[nodiscard]] bool begins_as_before() const;
+  [[nodiscard]] bool begins_as_before() const { return identity_.begins_as_before(); }
 
  private:
-  RegisteredMemory() = default;
+  RegisteredMemory(std::shared_ptr<const WorkingGpu> gpu, MemoryIdentity identity)
+      : gpu_(std::move(gpu)), identity_(std::move(identity)) {}
 
   std::shared_ptr<const WorkingGpu> gpu_;
-  cuda::Address address_ = 0;
-  std::uint64_t bytes_ = 0;
-  std::uint64_t buffers_ = 0;
-  std::uint64_t first_buffer_ = 0;
+  MemoryIdentity identity_;
 };
 
 }  // namespace headrace::gpu

@@ -70,13 +70,12 @@ Result<stream::NewStream> ShmProvider::accept() {
   return stream::NewStream{std::move(stream), std::move(where), 0};
 }
 
-Result<Registered> ShmProvider::register_memory(const Memory& memory) {
-  if (memory.device && gpus_) {
-    HEADRACE_TRY(gpu, gpus_->open(*memory.device));
-    HEADRACE_TRY_VOID(
-        gpu::share_memory(*gpu->device, memory.address, static_cast<std::size_t>(memory.bytes)));
-  }
-  return StreamProvider::register_memory(memory);
+Result<std::shared_ptr<const gpu::MemoryIdentity>> ShmProvider::identify(const Memory& memory) {
+  if (!memory.device) return std::shared_ptr<const gpu::MemoryIdentity>();
+  HEADRACE_TRY(gpu, gpus_->open(*memory.device));
+  HEADRACE_TRY_VOID(gpu::share_memory(*gpu->device, memory.address, static_cast<std::size_t>(memory.bytes)));
+  HEADRACE_TRY(identity, gpu::MemoryIdentity::of(gpu->device, memory.address, memory.bytes));
+  return std::make_shared<const gpu::MemoryIdentity>(std::move(identity));
 }
 
 /// Copies by GPUs that have begun may still write to it: waits for them.

@@ -34,8 +34,6 @@ class ShmProvider final : public stream::StreamProvider {
 
   ~ShmProvider() override { drop_all(); }
 
-  /// Memory of a GPU must be such that other processes can open it.
-  Result<Registered> register_memory(const Memory& memory) override;
   void deregister(MemoryId memory) override;
 
  private:
@@ -47,6 +45,8 @@ class ShmProvider final : public stream::StreamProvider {
   Result<stream::NewStream> reach(std::string_view address) override;
   Result<stream::NewStream> accept() override;
   bool must_ask_system() override;
+  /// Memory of a GPU must be such that other processes can open it.
+  Result<std::shared_ptr<const gpu::MemoryIdentity>> identify(const Memory& memory) override;
   [[nodiscard]] Ways ways() { return {copies_, gpus_ ? &*gpus_ : nullptr}; }
 
   UnixListener listener_;

@@ -12,7 +12,7 @@ constexpr std::string_view key_magic = "nickey1:";
 
 }  // namespace
 
-Result<MemoryId> Memories::add(const Memory& memory) {
+Result<MemoryId> Memories::add(const Memory& memory, std::shared_ptr<const gpu::MemoryIdentity> identity) {
   if (memory.bytes == 0) return make_error(Code::invalid_argument, "0 bytes cannot be registered");
   const std::lock_guard lock(next_mutex_);
   const std::uint32_t id =
@@ -23,6 +23,7 @@ Result<MemoryId> Memories::add(const Memory& memory) {
   kept.length = memory.bytes;
   kept.access = memory.access;
   kept.device = memory.device;
+  kept.identity = std::move(identity);
   HEADRACE_TRY_VOID(table_.add(kept));
   return MemoryId{id};
 }
@@ -36,7 +37,13 @@ bool Memories::remove(MemoryId id) {
 
 const RegisteredMemory* Memories::View::memory_of(const Range& range, Access least) {
   const auto found = view_.find(range, transport::Access::read);
-  return found.region == nullptr || found.region->access < least ? nullptr : found.region;
+  const RegisteredMemory* const memory = found.region;
+  if (memory == nullptr || memory->access < least) return nullptr;
+  if (memory->identity != nullptr && memory->id != unchanged_) {
+    if (!memory->identity->begins_as_before()) return nullptr;
+    unchanged_ = memory->id;
+  }
+  return memory;
 }
 
 std::byte* Memories::View::find(const Range& range, Access least, Reach reach) {

@@ -5,6 +5,7 @@
 // memory is quiet when `remove` has returned.
 #pragma once
 
+#include "gpu/memory_identity.hpp"
 #include "rail/provider.hpp"
 #include "transport/region_table.hpp"
 
@@ -22,6 +23,7 @@ using transport::Range;
 struct RegisteredMemory : transport::Region {
   Access access = Access::local;
   std::optional<int> device;  ///< its GPU: `base` is no address of the host
+  std::shared_ptr<const gpu::MemoryIdentity> identity = nullptr;  ///< of a GPU's: null if nobody has asked
 };
 
 /// Which memory a range may lie in.
@@ -34,7 +36,7 @@ enum class Reach : bool {
 class Memories {
  public:
   ///   errors  invalid_argument (empty)
-  Result<MemoryId> add(const Memory& memory);
+  Result<MemoryId> add(const Memory& memory, std::shared_ptr<const gpu::MemoryIdentity> identity = nullptr);
   /// Waits for those that hold a View.
   /// Returns whether it was a GPU's.
   bool remove(MemoryId id);
@@ -49,11 +51,13 @@ class Memories {
     }
     /// Null: no such memory, outside of it, out of reach, or not for peers in this way.
     [[nodiscard]] std::byte* find(const Range& range, Access least, Reach reach = Reach::host);
-    /// The memory in which the range lies; null as above.
+    /// The memory in which the range lies; null as above, or if memory of a GPU was freed since: its address
+    /// may have another allocation.
     [[nodiscard]] const RegisteredMemory* memory_of(const Range& range, Access least);
 
    private:
     transport::RegionTable<RegisteredMemory>::View view_;
+    std::uint32_t unchanged_ = 0;  // the last memory whose identity was looked at; ids begin at 1
   };
 
  private:

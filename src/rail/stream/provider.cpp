@@ -54,7 +54,8 @@ Result<Registered> StreamProvider::register_memory(const Memory& memory) {
   if (memory.device && !info_.gpu_memory)
     return make_error(Code::not_supported, "this NIC reaches host memory alone, this is memory of GPU {}",
                       *memory.device);
-  HEADRACE_TRY(id, state_.memories.add(memory));
+  HEADRACE_TRY(identity, identify(memory));
+  HEADRACE_TRY(id, state_.memories.add(memory, std::move(identity)));
   return Registered{
       id, encode(Key{state_.life, static_cast<std::uint32_t>(id), memory.bytes, memory.device.has_value()})};
 }

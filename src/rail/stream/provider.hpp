@@ -79,6 +79,11 @@ class StreamProvider : public Provider {
   virtual Result<NewStream> accept() = 0;
   /// False: this pass may do without a system call, for peers have other ways to tell their news.
   virtual bool must_ask_system() { return true; }
+  /// Memory of a GPU that the NIC takes: which it is; null: nobody looks.
+  ///   errors  those of the driver
+  virtual Result<std::shared_ptr<const gpu::MemoryIdentity>> identify(const Memory& /*memory*/) {
+    return std::shared_ptr<const gpu::MemoryIdentity>();
+  }
 
  private:
   Peer* find(PeerId peer);

@@ -179,6 +179,26 @@ TEST_F(RailGpu, a_range_outside_or_of_memory_that_is_gone_is_refused) {
   EXPECT_EQ(gb_->bytes()[5], 0);
 }
 
+TEST_F(RailGpu, memory_that_was_freed_is_refused_though_other_memory_has_its_address) {
+  const auto address = gb_->memory.address();
+  gb_->memory = {};
+  const auto device = gpu::Device::open(*fake_.load(), 0).value();
+  const auto other = gpu::DeviceMemory::allocate(device, gpu_bytes).value();
+  ASSERT_EQ(other.address(), address) << "the fake gives the address again";
+  auto* const bytes = reinterpret_cast<char*>(other.address());
+  std::memset(bytes, 3, gpu_bytes);
+  ASSERT_TRUE(write(ga_->registered.id, remote_gpu_, 100).ok());
+  ASSERT_TRUE(ends());
+  EXPECT_EQ(a_.events.back().status.code, Code::not_found);
+  const std::array moves{Move{ga_->registered.id, remote_gpu_, 0, 0, 100}};
+  ASSERT_TRUE(a_.nic->post_read({peer_, moves, 2}).ok());
+  ASSERT_TRUE(ends(2));
+  EXPECT_EQ(a_.events.back().status.code, Code::not_found);
+  EXPECT_EQ(b_.find(Kind::marked), nullptr);
+  EXPECT_EQ(std::count(bytes, bytes + gpu_bytes, 3), static_cast<long>(gpu_bytes));
+  EXPECT_EQ(ga_->bytes()[0], 'A');
+}
+
 TEST_F(RailGpu, deregistering_waits_for_copies_that_have_begun) {
   fake_.hold();
   ASSERT_TRUE(write(ga_->registered.id, remote_gpu_, 1000).ok());
