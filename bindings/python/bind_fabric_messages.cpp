@@ -120,7 +120,8 @@ void bind_fabric_messages(nb::class_<PyFabric>& fabric) {
           nb::sig("def receive(self, target: FabricMemory, length_bytes: int | None = None, *, "
                   "target_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork"),
           "Gives room for one message of any peer; FabricWork.length_bytes is then its length. Receives are\n"
-          "used in the order of their posts.\n\n"
+          "used in the order of their posts. A message for memory of a GPU comes into host memory first, of\n"
+          "which the receive takes as much; then it is copied.\n\n"
           "length_bytes: None: the target from target_offset on. timeout: seconds or a timedelta; None: no "
           "limit.")
       .def("receive_all", &receive_all_messages, nb::arg("count"), nb::arg("length_bytes"),

@@ -243,7 +243,8 @@ class Fabric {
   HEADRACE_API Result<FabricWork> send(const FabricPeer& peer, const FabricMemory& from,
                                        std::uint64_t from_offset, std::uint64_t bytes,
                                        const FabricPost& post = {});
-  /// Room for one message of any peer. Receives are used in the order of their posts.
+  /// Room for one message of any peer. Receives are used in the order of their posts. A message for memory of
+  /// a GPU comes into host memory first, of which the receive takes as much; then it is copied.
   HEADRACE_API Result<FabricWork> receive(const FabricMemory& to, std::uint64_t to_offset,
                                           std::uint64_t bytes, const FabricPost& post = {});
   /// `count` buffers of `bytes` each. Each message is told on the callback thread; its buffer receives again

@@ -3325,7 +3325,8 @@ class Fabric:
     def receive(self, target: FabricMemory, length_bytes: int | None = None, *, target_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Gives room for one message of any peer; FabricWork.length_bytes is then its length. Receives are
-        used in the order of their posts.
+        used in the order of their posts. A message for memory of a GPU comes into host memory first, of
+        which the receive takes as much; then it is copied.
 
         length_bytes: None: the target from target_offset on. timeout: seconds or a timedelta; None: no limit.
         """

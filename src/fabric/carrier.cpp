@@ -93,10 +93,14 @@ Result<void> Carrier::begin(const std::shared_ptr<Part>& part) {
 
 Status Carrier::start(Part& part) {
   if (part.setup.kind == Part::Kind::move) return part.link->post(part.request(), part.setup.plan);
-  const rail::LocalRegion* const region = &part.setup.here->region;
-  const std::uint64_t offset = part.setup.here_rows.base;
+  const rail::LocalRegion* region = &part.setup.here->region;
+  std::uint64_t offset = part.setup.here_rows.base;
   if (part.setup.kind == Part::Kind::send)
     return part.link->send({region, offset, part.setup.page_bytes, part.token()});
+  if (part.setup.landing != nullptr) {
+    region = &part.setup.landing->region;
+    offset = 0;
+  }
   return engine_->post_receive({region, offset, part.setup.page_bytes, part.token(), nullptr, false});
 }
 
@@ -232,7 +236,35 @@ void Carrier::settle() {
   if (!lost_.empty()) forget_lost_links();
 }
 
+// ------------------------------------------------------------------ messages into memory of GPUs
+
+/// The end of such a receive is that of the copy.
+bool Carrier::begin_landing(const Ended& ended) {
+  Landing* const landing = ended.part->setup.landing.get();
+  if (landing == nullptr || !ended.status.ok() || landing->has_begun()) return false;
+  if (!parts_.contains(&ended.part->request())) return false;
+  landing->begin(ended.part->work->bytes());
+  landings_.push_back(ended.part);
+  return true;
+}
+
+/// How many are copied.
+std::size_t Carrier::look_at_landings() {
+  const std::size_t count = landings_.size();
+  std::erase_if(landings_, [this](const std::shared_ptr<Part>& part) {
+    auto over = part->setup.landing->step();
+    if (over && !*over) return false;
+    ended_.push_back({part, {over.code()}, over ? std::string() : std::move(over.error().message)});
+    return true;
+  });
+  if (count > 0) settle();
+  return count;
+}
+
+// ------------------------------------------------------------------ ends
+
 void Carrier::part_ended(const Ended& ended) {
+  if (begin_landing(ended)) return;
   const std::shared_ptr<Part>& part = ended.part;
   if (parts_.erase(&part->request()) == 0) return;
   const std::shared_ptr<Work> work = std::exchange(part->work, nullptr);
@@ -248,6 +280,7 @@ void Carrier::part_ended(const Ended& ended) {
     const std::string peer = part->setup.owner.empty() ? "from any peer" : "to " + name_of(part->setup.owner);
     work->run.failed = std::move(error).within(fmt::format("{} {}", work->setup.what, peer));
   }
+  if (part->setup.landing != nullptr) deregister(part->setup.landing->region);
   finish_if_over(*work);
   if (part->setup.here == nullptr) return;
   --part->setup.here->parts;
@@ -284,12 +317,13 @@ void Carrier::forget_lost_links() {
 std::size_t Carrier::poll() {
   const std::size_t events = engine_->poll();
   settle();
-  return events + look_at_deadlines();
+  return events + look_at_landings() + look_at_deadlines();
 }
 
 bool Carrier::arm() {
-  return std::all_of(providers_.begin(), providers_.end(),
-                     [](rail::Provider* each) { return each->descriptor() < 0 || each->arm(); });
+  return landings_.empty() && std::all_of(providers_.begin(), providers_.end(), [](rail::Provider* each) {
+           return each->descriptor() < 0 || each->arm();
+         });
 }
 
 std::vector<int> Carrier::descriptors() const {
@@ -343,6 +377,8 @@ void Carrier::close() {
   }
   links_.clear();
   lost_.clear();
+  for (const auto& part : landings_) part->setup.landing->wait();
+  landings_.clear();
   const Error cause = canceled("the fabric was closed");
   const auto works = works_;
   for (const auto& [plain, work] : works) stop(*work, cause);

@@ -103,6 +103,8 @@ class Carrier final : rail::EngineEvents {
   static void drop_unused_regions(Peer& peer);
   void settle();
   void part_ended(const Ended& ended);
+  bool begin_landing(const Ended& ended);
+  std::size_t look_at_landings();
   static void stop(Work& work, const Error& cause);
   void tell_if_quiet(const std::shared_ptr<Memory>& memory);
   void finish_if_over(Work& work);
@@ -123,6 +125,8 @@ class Carrier final : rail::EngineEvents {
   std::unordered_map<const rail::Request*, std::shared_ptr<Part>> parts_;
   std::set<std::pair<std::uint64_t, Work*>> deadlines_;
   std::vector<std::pair<std::shared_ptr<Memory>, std::function<void()>>> waiting_for_memory_;
+  std::vector<std::shared_ptr<Part>>
+      landings_;  // whose messages have come, and are copied into a GPU's memory
 
   // Told from inside of the engine, done after it has returned.
   std::vector<Ended> ended_;

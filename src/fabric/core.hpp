@@ -134,8 +134,9 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<FabricWork> submit(const std::shared_ptr<Work>& work);
   Result<FabricWork> push(const std::shared_ptr<Work>& work);
   Result<Part::Setup> range_part(const Ranges& ranges) const;
-  Result<std::shared_ptr<Work>> make_message(Part::Setup part, const Room& room,
-                                             const FabricPost& post) const;
+  Result<std::shared_ptr<Work>> make_message(Part::Setup part, const Room& room, const FabricPost& post);
+  Result<std::shared_ptr<Landing>> make_landing(const Memory& here, const Room& room);
+  Result<std::shared_ptr<const gpu::Stream>> landing_stream(const std::shared_ptr<const gpu::Device>& device);
   void close_queues();
   [[nodiscard]] Result<CommandQueue::Write> queue_write(const FabricQueueWrite& write) const;
   Result<std::shared_ptr<Watchers>> watchers_of(std::optional<int> device);
@@ -160,6 +161,9 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<std::weak_ptr<CommandQueue>> queues_;
   std::mutex watchers_mutex_;
   std::map<std::pair<std::size_t, bool>, std::shared_ptr<Watchers>> watchers_;  // by group, and if for GPUs
+
+  std::mutex landing_mutex_;
+  std::map<int, std::shared_ptr<const gpu::Stream>> landing_streams_;  // by GPU
 
   std::atomic<bool> closed_ = false;
 };

@@ -242,8 +242,7 @@ Result<FabricWork> Core::barrier(const FabricPeers& peers, std::uint32_t value, 
 
 // ------------------------------------------------------------------ messages
 
-Result<std::shared_ptr<Work>> Core::make_message(Part::Setup part, const Room& room,
-                                                 const FabricPost& post) const {
+Result<std::shared_ptr<Work>> Core::make_message(Part::Setup part, const Room& room, const FabricPost& post) {
   HEADRACE_TRY(here, own(room.memory));
   const bool sends = part.kind == Part::Kind::send;
   if (post.immediate)
@@ -251,14 +250,18 @@ Result<std::shared_ptr<Work>> Core::make_message(Part::Setup part, const Room& r
   if (here->group != 0)
     return make_error(Code::invalid_argument, "messages use memory of the first group, this is of group {}",
                       here->group);
-  if (here->region.memory.device)
-    return make_error(Code::not_supported, "messages use host memory, this is of GPU {}",
+  if (sends && here->region.memory.device)
+    return make_error(Code::not_supported, "messages are sent from host memory, this is of GPU {}",
                       *here->region.memory.device);
   if (!sends && !here->writable)
     return make_error(Code::invalid_argument,
                       "a receive fills the memory, which was registered as not writable");
   HEADRACE_TRY_VOID(
       check_range(room.offset, room.bytes, here->region.memory.bytes, sends ? "source" : "target"));
+  if (here->region.memory.device) {
+    HEADRACE_TRY(landing, make_landing(*here, room));
+    part.landing = std::move(landing);
+  }
   part.here = std::move(here);
   part.here_rows.base = room.offset;
   part.page_bytes = room.bytes;
@@ -266,6 +269,29 @@ Result<std::shared_ptr<Work>> Core::make_message(Part::Setup part, const Room& r
                         room.bytes, 0, post);
   work->run.parts.push_back(std::make_shared<Part>(work, std::move(part)));
   return work;
+}
+
+Result<std::shared_ptr<const gpu::Stream>> Core::landing_stream(
+    const std::shared_ptr<const gpu::Device>& device) {
+  const std::lock_guard lock(landing_mutex_);
+  auto& stream = landing_streams_[device->ordinal()];
+  if (stream == nullptr) {
+    HEADRACE_TRY(made, gpu::Stream::make(device, gpu::Priority::high));
+    stream = std::make_shared<const gpu::Stream>(std::move(made));
+  }
+  return stream;
+}
+
+Result<std::shared_ptr<Landing>> Core::make_landing(const Memory& here, const Room& room) {
+  const rail::Memory& memory = here.region.memory;
+  HEADRACE_TRY(device, flags_->open_gpu(*memory.device));
+  HEADRACE_TRY(stream, landing_stream(device));
+  HEADRACE_TRY(landing,
+               Landing::make({std::move(stream), here.identity, memory.address + room.offset, room.bytes},
+                             std::move(device)));
+  HEADRACE_TRY(region, workers_[here.group]->carrier().register_memory(landing->memory()));
+  landing->region = std::move(region);
+  return landing;
 }
 
 Result<FabricWork> Core::send(const FabricPeer& peer, const Room& from, const FabricPost& post) {
@@ -282,7 +308,10 @@ Result<FabricWork> Core::receive(const Room& to, const FabricPost& post) {
   Part::Setup part;
   part.kind = Part::Kind::receive;
   HEADRACE_TRY(work, make_message(std::move(part), to, post));
-  return submit(work);
+  const auto landing = work->run.parts.front()->setup.landing;
+  auto submitted = submit(work);
+  if (!submitted && landing != nullptr) workers_.front()->carrier().deregister(landing->region);
+  return submitted;
 }
 
 Result<FabricWork> Core::receive_again(const Room& to) {

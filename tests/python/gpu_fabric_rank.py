@@ -475,6 +475,36 @@ def check_streams(process, transport, place):
     say("a stream that waits has gone on at the close")
 
 
+def check_messages(process, transport, place):
+    """Messages lie in memory of the GPU when their receives are done, whichever way they come."""
+    lengths = [0, 1, 1000, 5000, 100_000, (8 << 20) + 5]
+    if process.rank == 1:
+        fabric = open_fabric(transport)
+        source = Bytes(max(lengths), False)
+        source.fill(numpy.arange(max(lengths)) * 7 % 251)
+        memory = source.registered(fabric)
+        peer = fabric.connect(headrace.FabricAddress(process.folder.get("address0")))
+        for length in lengths:
+            fabric.send(peer, memory, length, timeout=SECONDS).wait()
+        process.folder.get("received")
+        return fabric.close()
+    fabric = headrace.Fabric(groups=[headrace.FabricGroupOptions(["this host", "127.0.0.1"])])
+    target = Bytes(max(lengths) + 1, True)
+    memory = target.registered(fabric)
+    process.folder.put("address0", bytes(fabric.address))
+    for length in lengths:
+        target.fill(numpy.full(max(lengths) + 1, 255, numpy.uint8))
+        work = fabric.receive(memory, timeout=SECONDS)
+        work.wait()
+        expect(work.length_bytes == length, f"{work.length_bytes} bytes have come, not {length}")
+        got = target.host()
+        expect((got[:length] == numpy.arange(length) * 7 % 251).all(), f"the message of {length} bytes")
+        expect((got[length:] == 255).all(), f"bytes behind the message of {length}")
+    say(f"messages of {lengths} bytes over {transport} lie in memory of the GPU")
+    process.folder.put("received")
+    fabric.close()
+
+
 def check_memory(process, transport, place):
     """What fabrics with flags, watched words and queues have taken of the GPU comes back."""
 
@@ -566,6 +596,7 @@ CHECKS = [
     check_others,
     check_replays,
     check_streams,
+    check_messages,
     check_memory,
     check_speed,
 ]

@@ -86,6 +86,11 @@ def test_streams_wait_for_flags_and_change_watched_words(place, tmp_path):
     end(start("check_streams", 1, tmp_path, ROUNDS, "cuda_ipc", place))
 
 
+@pytest.mark.parametrize("transport", ["cuda_ipc", "tcp"])
+def test_messages_come_into_memory_of_the_gpu(transport, tmp_path):
+    end(start("check_messages", 2, tmp_path, 0, transport))
+
+
 def test_memory_of_the_gpu_comes_back(tmp_path):
     end(start("check_memory", 1, tmp_path, 0))
 
