@@ -63,6 +63,10 @@ function(headrace_add_room room)
     # Its loops over pages and indices become vector code: a third of the time.
     set_source_files_properties(src/memory/page_list.cpp PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   endif()
+  if(room STREQUAL "fabric")
+    # As page_list.cpp of memory.
+    set_source_files_properties(src/fabric/page_indices.cpp PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
+  endif()
   if(room STREQUAL "base")
     # Plugins and the memory of tests are hashed: not optimised, it takes most of the time of opening an agent.
     set_source_files_properties(src/base/hash.cpp PROPERTIES COMPILE_OPTIONS -O2 SKIP_PRECOMPILE_HEADERS ON)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fabric/part.hpp"
 
+#include "fabric/page_indices.hpp"
+
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -27,29 +28,18 @@ Result<void> copy_indices(std::span<const Number> from, std::vector<std::uint32_
                           std::string_view side) {
   if constexpr (std::is_same_v<Number, std::uint32_t>) {
     to.assign(from.begin(), from.end());
-    return {};
-  }
-  to.resize(from.size());
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    if (!std::in_range<std::uint32_t>(from[i]))
-      return at_page(
-          make_error(Code::invalid_argument, "page {} of the {} has index {}; indices go from 0 to {}", i,
-                     side, from[i], std::numeric_limits<std::uint32_t>::max()),
-          i);
-    to[i] = static_cast<std::uint32_t>(from[i]);
+  } else {
+    to.resize(from.size());
+    if (narrow(from, to)) return {};
+    const auto bad = std::ranges::find_if_not(from, [](Number n) { return std::in_range<std::uint32_t>(n); });
+    if (bad == from.end()) return {};  // another thread has changed it; the copy is looked at next
+    const auto page = static_cast<std::uint64_t>(bad - from.begin());
+    return at_page(
+        make_error(Code::invalid_argument, "page {} of the {} has index {}; indices go from 0 to {}", page,
+                   side, *bad, std::numeric_limits<std::uint32_t>::max()),
+        page);
   }
   return {};
-}
-
-/// In lanes that do not wait for one another: a million indices are looked through at each post.
-std::uint32_t greatest(std::span<const std::uint32_t> numbers) {
-  std::array<std::uint32_t, 8> lanes{};
-  const std::size_t even = numbers.size() - numbers.size() % lanes.size();
-  for (std::size_t i = 0; i < even; i += lanes.size())
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane)
-      lanes[lane] = std::max(lanes[lane], numbers[i + lane]);
-  for (const std::uint32_t number : numbers.subspan(even)) lanes[0] = std::max(lanes[0], number);
-  return *std::max_element(lanes.begin(), lanes.end());
 }
 
 Error outside(const PageRows& rows, std::uint64_t page, std::uint64_t index, std::uint64_t page_bytes,
