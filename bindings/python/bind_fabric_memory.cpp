@@ -195,10 +195,13 @@ void bind_fabric_registration(nb::class_<PyFabric>& fabric) {
           "memory given by address the caller must do this.\n"
           "Errors: InvalidArgument (empty, not contiguous, read-only and \"writable\", a GPU without a\n"
           "group), NotSupported (a network card that cannot reach this kind of memory).")
-      .def("deregister", &PyFabric::deregister, nb::arg("memory"),
-           "Cancels the posts that use the memory. When it returns, they have ended, and no peer reaches "
-           "it.\n\n"
-           "Errors: NotFound (deregistered already), InvalidArgument (of another fabric).");
+      .def(
+          "deregister", &PyFabric::deregister, nb::arg("memory"),
+          "Cancels the posts that use the memory. When it returns, they have ended, and no peer reaches "
+          "it.\n"
+          "Waits until peers of this host have closed memory of a GPU.\n\n"
+          "Errors: NotFound (deregistered already), InvalidArgument (of another fabric), TimedOut (it is\n"
+          "deregistered, but a peer has not closed it for ten seconds: the memory should not be freed yet).");
   fabric.attr("register_memory") = fabric.attr("register");
 }
 

@@ -174,8 +174,9 @@ class Fabric {
                                                                   FabricAccess access = FabricAccess::local,
                                                                   std::optional<std::size_t> group = {});
   /// Cancels the posts that use it. When it returns, they have ended, and no peer reaches the memory.
-  ///   blocks  until they have ended
-  ///   errors  not_found (deregistered already, or of another fabric)
+  ///   blocks  until they have ended, and peers of this host have closed memory of a GPU
+  ///   errors  not_found (deregistered already, or of another fabric), timed_out (it is deregistered, but a
+  ///           peer has not closed it for ten seconds: the memory should not be freed yet)
   HEADRACE_API Result<void> deregister(const FabricMemory& memory);
   /// `count` buffers of `bytes` each, in registered host memory of the first group.
   ///   errors  invalid_argument (none, or empty), exhausted

@@ -3231,8 +3231,10 @@ class Fabric:
     def deregister(self, memory: FabricMemory) -> None:
         """
         Cancels the posts that use the memory. When it returns, they have ended, and no peer reaches it.
+        Waits until peers of this host have closed memory of a GPU.
 
-        Errors: NotFound (deregistered already), InvalidArgument (of another fabric).
+        Errors: NotFound (deregistered already), InvalidArgument (of another fabric), TimedOut (it is
+        deregistered, but a peer has not closed it for ten seconds: the memory should not be freed yet).
         """
 
     register_memory = register

@@ -57,6 +57,25 @@ void Carrier::tell_if_quiet(const std::shared_ptr<Memory>& memory) {
   });
 }
 
+void Carrier::when_closed_by_peers(const std::shared_ptr<Memory>& memory, std::function<void()> closed) {
+  open_at_peers_.emplace_back(memory, std::move(closed));
+}
+
+bool Carrier::is_open_at_peers(const Memory& memory) const {
+  for (std::size_t nic = 0; nic < providers_.size(); ++nic)
+    if (memory.region.keys[nic] != rail::no_key && providers_[nic]->is_open_at_peers(memory.region.ids[nic]))
+      return true;
+  return false;
+}
+
+void Carrier::look_at_open_memory() {
+  std::erase_if(open_at_peers_, [this](const auto& each) {
+    if (is_open_at_peers(*each.first)) return false;
+    each.second();
+    return true;
+  });
+}
+
 // ------------------------------------------------------------------ posts
 
 void Carrier::post(const std::shared_ptr<Work>& work) {
@@ -317,6 +336,7 @@ void Carrier::forget_lost_links() {
 std::size_t Carrier::poll() {
   const std::size_t events = engine_->poll();
   settle();
+  if (!open_at_peers_.empty()) look_at_open_memory();
   return events + look_at_landings() + look_at_deadlines();
 }
 
@@ -389,6 +409,8 @@ void Carrier::close() {
   leaving_.clear();
   for (const auto& [memory, quiet] : waiting_for_memory_) quiet();
   waiting_for_memory_.clear();
+  for (const auto& [memory, closed] : open_at_peers_) closed();
+  open_at_peers_.clear();
 }
 
 }  // namespace headrace::fabric

@@ -55,6 +55,8 @@ class Carrier final : rail::EngineEvents {
   void forget(const NicList& owner);
   /// Cancels the posts that use it, and calls `quiet` when they have ended.
   void quiet(const std::shared_ptr<Memory>& memory, std::function<void()> quiet);
+  /// Calls `closed` when no peer has the memory open any more, which was deregistered.
+  void when_closed_by_peers(const std::shared_ptr<Memory>& memory, std::function<void()> closed);
   /// Cancels everything.
   void begin_close();
   /// Whether all has ended and left.
@@ -105,6 +107,8 @@ class Carrier final : rail::EngineEvents {
   void part_ended(const Ended& ended);
   bool begin_landing(const Ended& ended);
   std::size_t look_at_landings();
+  [[nodiscard]] bool is_open_at_peers(const Memory& memory) const;
+  void look_at_open_memory();
   static void stop(Work& work, const Error& cause);
   void tell_if_quiet(const std::shared_ptr<Memory>& memory);
   void finish_if_over(Work& work);
@@ -125,6 +129,7 @@ class Carrier final : rail::EngineEvents {
   std::unordered_map<const rail::Request*, std::shared_ptr<Part>> parts_;
   std::set<std::pair<std::uint64_t, Work*>> deadlines_;
   std::vector<std::pair<std::shared_ptr<Memory>, std::function<void()>>> waiting_for_memory_;
+  std::vector<std::pair<std::shared_ptr<Memory>, std::function<void()>>> open_at_peers_;
   std::vector<std::shared_ptr<Part>>
       landings_;  // whose messages have come, and are copied into a GPU's memory
 

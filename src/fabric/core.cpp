@@ -68,6 +68,7 @@ Core::Core(const CoreSetup& setup)
     : clock_(setup.clock),
       links_(setup.links),
       spin_(setup.spin),
+      peers_close_within_(setup.peers_close_within),
       id_(random_u64()),
       flags_(std::make_shared<FlagMaker>(setup.driver)),
       telemetry_(*clock_) {}
@@ -242,12 +243,29 @@ Result<void> Core::deregister(const FabricMemory& memory) {
   if (pushed) {
     is_quiet.wait();
     worker.carrier().deregister(found->region);
+    if (found->region.memory.device) HEADRACE_TRY_VOID(wait_closed_by_peers(found));
   } else {
     worker.wait_closed();  // then no NIC is left
   }
   // Another thread may deregister the same memory. Nothing uses the memory once this call has returned.
   if (was_gone) return make_error(Code::not_found, "the memory was deregistered");
   return {};
+}
+
+/// A peer that does nothing, or whose kernels do not leave, must not hold up the caller for ever.
+Result<void> Core::wait_closed_by_peers(const std::shared_ptr<Memory>& memory) {
+  auto closed = std::make_shared<std::promise<void>>();
+  const auto is_closed = closed->get_future();
+  const bool pushed = workers_[memory->group]->push([memory, closed](Carrier& carrier) {
+    carrier.when_closed_by_peers(memory, [closed] { closed->set_value(); });
+  });
+  if (!pushed || is_closed.wait_for(peers_close_within_) == std::future_status::ready) return {};
+  return make_error(
+      Code::timed_out,
+      "the memory of GPU {} at {:#x} is deregistered, but a peer has not closed it within {} ms: "
+      "free it when the peers have ended, or closed their fabrics",
+      *memory->region.memory.device, memory->region.memory.address,
+      std::chrono::duration_cast<std::chrono::milliseconds>(peers_close_within_).count());
 }
 
 Result<FabricBuffers> Core::host_buffers(std::size_t count, std::uint64_t bytes) {

@@ -17,6 +17,7 @@
 #include "telemetry/telemetry.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -34,6 +35,7 @@ struct CoreSetup {
   rail::LinkOptions links = {};
   FabricSpin spin = FabricSpin::brief;
   FlagMaker::Driver driver = cuda::load_driver;  ///< of flags and other words of GPUs
+  std::chrono::nanoseconds peers_close_within = std::chrono::seconds(10);  ///< memory of GPUs
 };
 
 /// Thread-safe.
@@ -123,6 +125,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<void> start(std::vector<OpenGroup> groups);
   [[nodiscard]] Result<void> usable() const;
   [[nodiscard]] Result<std::shared_ptr<const gpu::MemoryIdentity>> identify(const rail::Memory& memory);
+  Result<void> wait_closed_by_peers(const std::shared_ptr<Memory>& memory);
   [[nodiscard]] Result<std::shared_ptr<Memory>> own(const FabricMemory& memory) const;
   [[nodiscard]] Result<std::shared_ptr<Memory>> made_here(const FabricMemory& memory) const;
   [[nodiscard]] Result<std::size_t> group_for(const rail::Memory& memory,
@@ -144,6 +147,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const std::shared_ptr<const Clock> clock_;
   const rail::LinkOptions links_;
   const FabricSpin spin_;
+  const std::chrono::nanoseconds peers_close_within_;
   const std::uint64_t id_;
   const std::shared_ptr<const ForkGuard> fork_ = std::make_shared<const ForkGuard>();
   const std::shared_ptr<Callbacks> callbacks_ = std::make_shared<Callbacks>();

@@ -30,6 +30,9 @@ class MeteredProvider final : public rail::Provider {
     return nic_->register_memory(memory);
   }
   void deregister(rail::MemoryId memory) override { nic_->deregister(memory); }
+  [[nodiscard]] bool is_open_at_peers(rail::MemoryId memory) override {
+    return nic_->is_open_at_peers(memory);
+  }
   Result<rail::PeerId> add_peer(std::string_view address, std::string_view hello) override {
     return nic_->add_peer(address, hello);
   }

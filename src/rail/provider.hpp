@@ -118,6 +118,9 @@ class Provider {
   /// When it returns, no peer can reach the memory through this NIC, also not with a key that it has. The
   /// caller has no post on the memory.
   virtual void deregister(MemoryId memory) = 0;
+  /// Of memory that was deregistered: a peer may have it mapped yet. Nothing of it is read or written any
+  /// more, but who frees it waits until this is false. A NIC whose peers map nothing need not say it.
+  [[nodiscard]] virtual bool is_open_at_peers(MemoryId /*memory*/) { return false; }
 
   /// Starts to connect; `ready` or `lost` follows, here, and `joined` with the hello (at most 256 bytes)
   /// there. May not wait, and may not replace or end another peer of the same address.

@@ -67,7 +67,8 @@ void read_show(std::string_view bytes) {
     auto packet = cuda_ipc::read_show_packet(one, descriptors);
     if (packet ? packet->piece_bytes.size() != descriptors : packet.error().message.empty()) std::abort();
     if (!packet) continue;
-    if (packet->shows && cuda_ipc::encode(*packet) != one) std::abort();
+    if (packet->says == cuda_ipc::ShowPacket::Says::shown && cuda_ipc::encode(*packet) != one) std::abort();
+    if (packet->says == cuda_ipc::ShowPacket::Says::closed) continue;
     const std::uint64_t address = packet->address;
     static_cast<void>(shown.take(std::move(*packet), std::vector<UniqueFd>(descriptors)));
     static_cast<void>(shown.gpu_of(address, 1));

@@ -246,6 +246,7 @@ def check_rounds(process, transport, place):
     if process.rank:
         writer = Writer(process, transport)
         writer.write_rounds(process.rounds + 1)
+        writer.fabric.deregister(writer.memory)  # fails if the reader does not close it
         process.folder.put(f"done{process.rank}")
         process.folder.get("closed")
         return writer.fabric.close()

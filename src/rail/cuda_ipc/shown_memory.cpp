@@ -15,7 +15,7 @@ constexpr std::string_view show_magic = "HRSHOW1:";
 
 bool is_sound(const ShowPacket& packet, std::size_t descriptors) {
   const bool ends = packet.address + packet.bytes >= packet.address;
-  if (!packet.shows) return descriptors == 0;
+  if (packet.says != ShowPacket::Says::shown) return descriptors == 0;
   return packet.bytes > 0 && ends && packet.pieces <= max_shown_pieces &&
          packet.piece_bytes.size() <= packet.pieces && (packet.pieces == 0 || !packet.piece_bytes.empty());
 }
@@ -26,7 +26,7 @@ std::string encode(const ShowPacket& packet) {
   wire::ByteWriter out;
   out.bytes(show_magic);
   out.number(packet.memory);
-  out.number(static_cast<std::uint32_t>(packet.shows));
+  out.number(static_cast<std::uint32_t>(packet.says));
   out.number(packet.gpu);
   out.number(packet.address);
   out.number(packet.bytes);
@@ -42,8 +42,8 @@ Result<ShowPacket> read_show_packet(std::string_view bytes, std::size_t descript
   ShowPacket packet;
   const bool ours = in.bytes(show_magic.size()) == show_magic;
   packet.memory = in.number<std::uint32_t>();
-  const auto shows = in.number<std::uint32_t>();
-  packet.shows = shows == 1;
+  const auto says = in.number<std::uint32_t>();
+  packet.says = ShowPacket::Says{says};
   packet.gpu = in.number<std::uint32_t>();
   packet.address = in.number<std::uint64_t>();
   packet.bytes = in.number<std::uint64_t>();
@@ -54,13 +54,15 @@ Result<ShowPacket> read_show_packet(std::string_view bytes, std::size_t descript
   if (descriptors > UnixSocket::max_descriptors) in.fail();
   for (std::size_t i = 0; in.good() && i < descriptors; ++i)
     packet.piece_bytes.push_back(in.number<std::uint64_t>());
-  if (ours && shows <= 1 && in.complete() && is_sound(packet, descriptors)) return packet;
+  if (ours && says <= static_cast<std::uint32_t>(ShowPacket::Says::closed) && in.complete() &&
+      is_sound(packet, descriptors))
+    return packet;
   return make_error(Code::corrupt, "a packet of {} bytes and {} descriptors shows no GPU memory",
                     bytes.size(), descriptors);
 }
 
 Result<void> ShownMemories::take(ShowPacket packet, std::vector<UniqueFd> descriptors) {
-  if (!packet.shows) {
+  if (packet.says == ShowPacket::Says::gone) {
     shown_.erase(packet.memory);
     return {};
   }
@@ -69,6 +71,7 @@ Result<void> ShownMemories::take(ShowPacket packet, std::vector<UniqueFd> descri
     return make_error(Code::exhausted, "the peer shows more than {} memories of GPUs", max_shown_memories);
   Shown& shown = shown_[packet.memory];
   if (fresh) {
+    if (closed_ != nullptr) shown.hold = closed_->hold(packet.memory);
     shown.gpu = packet.gpu;
     shown.address = packet.address;
     shown.pieces = packet.pieces;
@@ -115,9 +118,9 @@ Result<ReachedMemory> ShownMemories::reach(const std::shared_ptr<const gpu::Devi
       found->opened.erase(device->ordinal());
       return std::move(memory).error();
     }
-    opened = closer.hold(std::move(*memory));
+    opened = closer.hold(Opened{found->hold, std::move(*memory)});
   }
-  return ReachedMemory{opened, opened->address() + (address - found->address)};
+  return ReachedMemory{opened, opened->memory.address() + (address - found->address)};
 }
 
 }  // namespace headrace::rail::cuda_ipc

@@ -5,6 +5,7 @@
 
 #include "gpu/closer.hpp"
 #include "gpu/peer_memory.hpp"
+#include "rail/cuda_ipc/closed_memories.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace headrace::rail::cuda_ipc {
@@ -23,8 +25,13 @@ inline constexpr std::size_t max_shown_memories = 65'536;  ///< of one peer
 
 /// One packet; memory with many pieces takes several, which come one after the other.
 struct ShowPacket {
+  enum class Says : std::uint32_t {
+    gone,    ///< memory of the sender: close it. The rest is 0
+    shown,   ///< memory of the sender
+    closed,  ///< memory of the receiver, which it has hidden: it is open here no more. The rest is 0
+  };
   std::uint32_t memory = 0;
-  bool shows = true;          ///< false: it is gone, and the rest is 0
+  Says says = Says::shown;
   std::uint32_t gpu = 0;      ///< mark_of
   std::uint64_t address = 0;  ///< there
   std::uint64_t bytes = 0;
@@ -47,9 +54,12 @@ struct ReachedMemory {
 /// What one peer has shown. One thread at a time.
 class ShownMemories {
  public:
-  /// `same_process`: the memory is reached as it is.
-  explicit ShownMemories(bool same_process) : same_process_(same_process) {}
+  /// `same_process`: the memory is reached as it is. `closed` hears of those that are gone and closed; null:
+  /// nobody does.
+  explicit ShownMemories(bool same_process, std::shared_ptr<ClosedMemories> closed = nullptr)
+      : same_process_(same_process), closed_(std::move(closed)) {}
 
+  /// A packet that says `shown` or `gone`.
   ///   errors  corrupt, exhausted (too many)
   Result<void> take(ShowPacket packet, std::vector<UniqueFd> descriptors);
   /// Its GPU, by its mark; nullopt: nothing is shown there, not yet perhaps.
@@ -62,16 +72,22 @@ class ShownMemories {
                               std::uint64_t address, std::uint64_t bytes);
 
  private:
+  struct Opened {
+    std::shared_ptr<const void> hold;  // goes after the mapping
+    gpu::PeerMemory memory;
+  };
   struct Shown {
+    std::shared_ptr<const void> hold;
     std::uint32_t gpu = 0;
     std::uint64_t address = 0;
     std::uint32_t pieces = 0;
     gpu::SharedMemory shared;
-    std::map<int, std::shared_ptr<const gpu::PeerMemory>> opened;  // by our GPU
+    std::map<int, std::shared_ptr<const Opened>> opened;  // by our GPU
   };
   [[nodiscard]] const Shown* find(std::uint64_t address, std::uint64_t bytes) const;
 
   const bool same_process_;
+  const std::shared_ptr<ClosedMemories> closed_;
   std::map<std::uint32_t, Shown> shown_;  // by the peer's number
 };
 

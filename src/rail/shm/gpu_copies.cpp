@@ -202,10 +202,25 @@ Result<void> ShmStream::show(const stream::RegisteredMemory& memory) {
   return {};
 }
 
-/// A peer that takes no packet now keeps the memory open until it goes.
 void ShmStream::hide(std::uint32_t memory) {
   if (shown_.erase(memory) == 0) return;
-  static_cast<void>(send_packet({.memory = memory, .shows = false}, {}));
+  hidden_.insert(memory);
+  tell(memory, cuda_ipc::ShowPacket::Says::gone);
+}
+
+void ShmStream::tell_closed() {
+  for (const std::uint32_t memory : closed_->take()) tell(memory, cuda_ipc::ShowPacket::Says::closed);
+}
+
+void ShmStream::tell(std::uint32_t memory, cuda_ipc::ShowPacket::Says says) {
+  untold_.push_back({.memory = memory, .says = says});
+  send_untold();
+}
+
+/// What a full socket does not take goes with a later poll. A peer that takes nothing of so much is lost.
+void ShmStream::send_untold() {
+  while (!untold_.empty() && send_packet(untold_.front(), {})) untold_.pop_front();
+  if (untold_.size() > cuda_ipc::max_shown_memories) hung_up_ = true;
 }
 
 /// Takes one packet of the peer; false: there is none. One that cannot be ends it.
@@ -216,6 +231,10 @@ bool ShmStream::take_packet() {
   if (came && ways_.gpus != nullptr) {
     auto packet = cuda_ipc::read_show_packet({reinterpret_cast<const char*>(bytes.data()), came->bytes},
                                              came->descriptors.size());
+    if (packet && packet->says == cuda_ipc::ShowPacket::Says::closed) {
+      hidden_.erase(packet->memory);
+      return true;
+    }
     if (packet && shown_to_us_.take(std::move(*packet), std::move(came->descriptors))) return true;
   }
   hung_up_ = true;

@@ -30,12 +30,14 @@ bool is_readable(int fd) {
 
 }  // namespace
 
-ShmStream::ShmStream(UnixSocket socket, host_link::PeerProcess process, const Ways& ways)
+ShmStream::ShmStream(UnixSocket socket, host_link::PeerProcess process, const Ways& ways,
+                     std::shared_ptr<cuda_ipc::ClosedMemories> closed)
     : socket_(std::move(socket)),
       process_(std::move(process)),
       ways_(ways),
       nonce_(random_u64()),
-      shown_to_us_(process_.is_this_one()) {}
+      closed_(std::move(closed)),
+      shown_to_us_(process_.is_this_one(), closed_) {}
 
 Result<std::unique_ptr<ShmStream>> ShmStream::of(UnixSocket socket, const Ways& ways) {
   HEADRACE_TRY(process, host_link::PeerProcess::of(socket));
@@ -43,7 +45,13 @@ Result<std::unique_ptr<ShmStream>> ShmStream::of(UnixSocket socket, const Ways& 
     return make_error(Code::not_supported,
                       "{} runs as user {} and we as user {}: memory is shared by one user", process.text(),
                       process.uid(), ::geteuid());
-  return std::unique_ptr<ShmStream>(new ShmStream(std::move(socket), std::move(process), ways));
+  std::shared_ptr<cuda_ipc::ClosedMemories> closed;
+  if (ways.gpus != nullptr) {
+    HEADRACE_TRY(bell, EventFd::create());
+    closed = std::make_shared<cuda_ipc::ClosedMemories>(std::move(bell));
+  }
+  return std::unique_ptr<ShmStream>(
+      new ShmStream(std::move(socket), std::move(process), ways, std::move(closed)));
 }
 
 Result<std::unique_ptr<ShmStream>> ShmStream::connect(const std::string& path, const Ways& ways) {
@@ -70,6 +78,8 @@ ShmStream::~ShmStream() {
   static_cast<void>(epoll_->remove(socket_.fd()));
   if (process_.pidfd() >= 0) static_cast<void>(epoll_->remove(process_.pidfd()));
   if (pipe_) static_cast<void>(epoll_->remove(pipe_->bell()));
+  if (closed_ != nullptr)
+    static_cast<void>(epoll_->remove(closed_->descriptor()));  // mappings may outlive us
 }
 
 // ------------------------------------------------------------------ opening
@@ -81,6 +91,7 @@ Result<void> ShmStream::watch(Epoll& epoll, std::uint64_t key) {
   key_ = key;
   HEADRACE_TRY_VOID(watch_one(socket_.fd()));
   if (process_.pidfd() >= 0) HEADRACE_TRY_VOID(watch_one(process_.pidfd()));
+  if (closed_ != nullptr) HEADRACE_TRY_VOID(watch_one(closed_->descriptor()));
   return pipe_ ? watch_one(pipe_->bell()) : Result<void>();
 }
 
@@ -175,11 +186,13 @@ void ShmStream::woken() {
   pipe_->drain();
   while (take_packet()) {
   }
+  if (closed_ != nullptr) tell_closed();
   if (is_readable(process_.pidfd())) hung_up_ = true;  // a child of the peer may hold its socket
 }
 
 std::uint32_t ShmStream::news() {
   if (!pipe_) return 0;
+  if (!untold_.empty()) send_untold();
   const bool in = !pipe_->reader.empty() || peer_ended();
   const bool out = wants_room_ && pipe_->writer.has_room();
   return (in ? EPOLLIN : 0U) | (out ? EPOLLOUT : 0U);

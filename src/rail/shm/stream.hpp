@@ -11,6 +11,7 @@
 #include "rail/stream/stream.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -62,16 +63,21 @@ class ShmStream final : public stream::Stream {
   Result<std::size_t> fetch(std::span<const iovec> to, std::span<const iovec> from) override;
   Result<void> show(const stream::RegisteredMemory& memory) override;
   void hide(std::uint32_t memory) override;
+  [[nodiscard]] bool is_open_there(std::uint32_t memory) const override { return hidden_.contains(memory); }
   Result<Begun> begin_copy(std::span<const iovec> to, std::span<const stream::Source> from,
                            std::optional<int> gpu) override;
   Result<void> check_peer() override;
 
  private:
-  ShmStream(UnixSocket socket, host_link::PeerProcess process, const Ways& ways);
+  ShmStream(UnixSocket socket, host_link::PeerProcess process, const Ways& ways,
+            std::shared_ptr<cuda_ipc::ClosedMemories> closed);
   static Result<std::unique_ptr<ShmStream>> of(UnixSocket socket, const Ways& ways);
   void begin(Pipe pipe);
   Result<void> send_packet(const cuda_ipc::ShowPacket& packet, std::span<const int> descriptors);
   bool take_packet();
+  void tell(std::uint32_t memory, cuda_ipc::ShowPacket::Says says);
+  void tell_closed();
+  void send_untold();
   Result<std::byte*> fetch_whole(std::byte* to, const stream::Source& from);
   Result<std::shared_ptr<const gpu::WorkingGpu>> gpu_for(std::span<const stream::Source> from,
                                                          std::optional<int> gpu);
@@ -86,8 +92,11 @@ class ShmStream final : public stream::Stream {
   std::uint64_t key_ = 0;
   const Ways ways_;
   const std::uint64_t nonce_;  // at its address the peer proves that it can copy from us
+  const std::shared_ptr<cuda_ipc::ClosedMemories> closed_;  // of the peer; null: host memory alone
   cuda_ipc::ShownMemories shown_to_us_;
-  std::set<std::uint32_t> shown_;  // to the peer
+  std::set<std::uint32_t> shown_;            // to the peer
+  std::set<std::uint32_t> hidden_;           // from it, which has not said that it has closed them
+  std::deque<cuda_ipc::ShowPacket> untold_;  // the socket took no more
   bool hung_up_ = false;
   bool wants_room_ = false;
 };

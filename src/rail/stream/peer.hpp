@@ -75,6 +75,10 @@ class Peer final : FrameReader::Handler {
   void hide(std::uint32_t memory) {
     if (stream_ != nullptr) stream_->hide(memory);
   }
+  /// A memory that was hidden: the peer may have it open yet.
+  [[nodiscard]] bool is_open_there(std::uint32_t memory) const {
+    return stream_ != nullptr && stream_->is_open_there(memory);
+  }
   [[nodiscard]] bool has_fetches() const { return !fetches_.empty(); }
   /// Bytes have come since this was last asked.
   [[nodiscard]] bool take_heard() { return std::exchange(heard_, false); }

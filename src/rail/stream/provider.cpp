@@ -66,6 +66,16 @@ void StreamProvider::deregister(MemoryId memory) {
   gone_.push_back(memory);
 }
 
+bool StreamProvider::is_open_at_peers(MemoryId memory) {
+  {
+    const std::lock_guard lock(gone_mutex_);
+    if (std::find(gone_.begin(), gone_.end(), memory) != gone_.end()) return true;
+  }
+  return std::any_of(peers_.begin(), peers_.end(), [memory](const auto& each) {
+    return each.second->is_open_there(static_cast<std::uint32_t>(memory));
+  });
+}
+
 /// Tells all peers to close the memory that was deregistered here.
 void StreamProvider::hide_gone() {
   std::vector<MemoryId> gone;

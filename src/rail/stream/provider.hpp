@@ -38,6 +38,7 @@ class StreamProvider : public Provider {
 
   Result<Registered> register_memory(const Memory& memory) override;
   void deregister(MemoryId memory) override;
+  [[nodiscard]] bool is_open_at_peers(MemoryId memory) override;
   Result<PeerId> add_peer(std::string_view address, std::string_view hello) override;
   void drop_peer(PeerId peer) override;
   Result<RemoteId> load_memory(PeerId peer, std::string_view key) override;

@@ -90,6 +90,8 @@ class Stream {
   ///   errors  not_supported, not_found (it was freed), would_block
   [[nodiscard]] virtual Result<void> show(const RegisteredMemory& memory);
   virtual void hide(std::uint32_t /*memory*/) {}
+  /// Memory that was hidden: the peer has not said that it has closed it.
+  [[nodiscard]] virtual bool is_open_there(std::uint32_t /*memory*/) const { return false; }
   struct Begun {
     std::unique_ptr<RunningCopy> copy;
     std::uint64_t bytes = 0;

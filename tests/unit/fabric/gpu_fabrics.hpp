@@ -11,6 +11,7 @@
 #include "unit/fabric/two_fabrics.hpp"
 #include "unit/rail/shm/fake_gpus.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -26,20 +27,22 @@ enum class By : std::uint8_t { sockets, shared_memory };
 /// `there` has memory of a GPU; `here` has one card, so it says how bytes travel.
 class GpuFabrics {
  public:
-  explicit GpuFabrics(By by = By::sockets)
-      : here(open(by == By::sockets, by == By::shared_memory)), there(open(true, true)) {
-    memory = value_of(there.register_memory({.address = reinterpret_cast<void*>(vram.address()),
-                                             .length_bytes = vram.bytes(),
-                                             .kind = MemoryKind::vram,
-                                             .device = 0},
-                                            FabricAccess::local, 0));
-    shared = value_of(there.register_memory({.address = reinterpret_cast<void*>(vram.address()),
-                                             .length_bytes = vram.bytes(),
-                                             .kind = MemoryKind::vram,
-                                             .device = 0},
-                                            FabricAccess::writable, 0));
+  explicit GpuFabrics(By by = By::sockets, std::chrono::nanoseconds peers_close_within = 10s)
+      : close_within(peers_close_within),
+        here(open(by == By::sockets, by == By::shared_memory)),
+        there(open(true, true)) {
+    memory = register_vram(FabricAccess::local);
+    shared = register_vram(FabricAccess::writable);
     peer = value_of(here.connect(there.address()));
     std::memset(content(), 0, room_bytes);
+  }
+  /// All of it, with `there`.
+  FabricMemory register_vram(FabricAccess access) {
+    return value_of(there.register_memory({.address = reinterpret_cast<void*>(vram.address()),
+                                           .length_bytes = vram.bytes(),
+                                           .kind = MemoryKind::vram,
+                                           .device = 0},
+                                          access, 0));
   }
   [[nodiscard]] std::uint8_t* content() const { return reinterpret_cast<std::uint8_t*>(vram.address()); }
   /// Frees the memory, which stays registered; other memory has its address afterwards.
@@ -64,6 +67,7 @@ class GpuFabrics {
   const test::TemporaryFolder folder;
   std::mt19937_64 random{7};
   gpu::DeviceMemory vram = allocate();
+  const std::chrono::nanoseconds close_within;
   Fabric here, there;
   Block block{here, random_bytes(room_bytes, random), FabricAccess::local};
   FabricMemory memory, shared;  ///< both are all of the GPU's: for this side alone, and for peers
@@ -84,6 +88,7 @@ class GpuFabrics {
     options.gpus = rail::gpus_of(fake);
     if (shared_memory) add(value_of(rail::shm::ShmProvider::open(folder.path(), options)), "this host");
     fabric::CoreSetup setup;
+    setup.peers_close_within = close_within;
     setup.driver = [this] { return fake.load(); };
     return value_of(fabric::Core::open(std::move(groups), setup));
   }

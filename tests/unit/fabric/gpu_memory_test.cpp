@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 namespace headrace::test_fabric {
 namespace {
@@ -36,6 +37,49 @@ TEST(FabricGpuMemory, that_was_freed_is_refused_though_other_memory_has_its_addr
   EXPECT_EQ(std::count(content, content + room_bytes, 3), static_cast<long>(room_bytes));
   EXPECT_EQ(std::count(target.bytes.begin(), target.bytes.end(), 0), 4096);
   EXPECT_TRUE(two.there.deregister(two.memory));
+}
+
+/// Of a worker, until this ends.
+class Standstill {
+ public:
+  explicit Standstill(const Fabric& fabric) {
+    std::promise<void> begun;
+    auto over = over_.get_future().share();
+    EXPECT_TRUE(fabric::Core::of(fabric)->worker(0).push([&begun, over](fabric::Carrier&) {
+      begun.set_value();
+      over.wait();
+    }));
+    begun.get_future().wait();
+  }
+  ~Standstill() { over_.set_value(); }
+  Standstill(const Standstill&) = delete;
+  Standstill& operator=(const Standstill&) = delete;
+
+ private:
+  std::promise<void> over_;
+};
+
+TEST(FabricGpuMemory, deregistering_waits_until_peers_have_closed_it_but_not_for_ever) {
+  GpuFabrics two(By::shared_memory, 50ms);
+  expect_done(two.here.read(two.block.memory, 0, two.shared.descriptor(), 5, 100'000));
+  {
+    const Standstill peer_stands(two.here);
+    expect_refused(two.there.deregister(two.shared), Code::timed_out,
+                   "a peer has not closed it within 50 ms");
+    EXPECT_TRUE(two.there.deregister(two.memory)) << "no peer was shown this one";
+  }
+  const auto again = two.register_vram(FabricAccess::readable);
+  expect_done(two.here.read(two.block.memory, 0, again.descriptor(), 5, 100'000));
+  two.there.close();  // waits for no peer
+}
+
+TEST(FabricGpuMemory, is_closed_by_a_peer_that_lives_when_deregistering_returns) {
+  GpuFabrics two(By::shared_memory, long_enough);
+  for (int turn = 0; turn < 20; ++turn) {
+    const auto memory = two.register_vram(FabricAccess::readable);
+    expect_done(two.here.read(two.block.memory, 0, memory.descriptor(), 5, 100'000));
+    EXPECT_TRUE(two.there.deregister(memory));
+  }
 }
 
 }  // namespace

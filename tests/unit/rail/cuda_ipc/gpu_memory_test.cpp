@@ -410,5 +410,66 @@ TEST(RailGpuProcesses, a_peer_that_deregisters_while_a_kernel_waits_holds_up_no_
   serve_others_while_a_kernel_waits(Then::deregister);
 }
 
+/// Takes writes into GPU memory of its process, whose key it says.
+NearProcess taker(const std::string& folder) {
+  return NearProcess([&] {
+    static cuda::FakeCuda fake;
+    NearNic nic(folder, gpu_bytes, over(fake));
+    GpuSide target(fake, nic);
+    nic.registered = target.registered;
+    NearProcess::say(nic);
+    for (;;) nic.poll_or_sleep();
+  });
+}
+
+/// Memory of this process that the peer has opened.
+struct OpenedThere {
+  OpenedThere() : peer(here.nic->add_peer(target.address, "hello").value()) {
+    EXPECT_TRUE(here.until([&] { return here.find(Kind::ready) != nullptr; }));
+    const auto loaded = here.nic->load_memory(peer, target.key);
+    EXPECT_TRUE(loaded);
+    const std::array moves{Move{source.registered.id, *loaded, 0, 0, 1000}};
+    EXPECT_TRUE(here.nic->post_write({peer, moves, 7, 1}).ok());
+    EXPECT_TRUE(here.until([&] { return here.find(Kind::ended) != nullptr; }));
+    EXPECT_TRUE(here.find(Kind::ended)->status.ok());
+  }
+  [[nodiscard]] bool is_open() const { return here.nic->is_open_at_peers(source.registered.id); }
+  /// Polls for a while.
+  [[nodiscard]] bool stays_open() {
+    for (int i = 0; i < 100; ++i) {
+      here.poll_or_sleep();
+      if (!is_open()) return false;
+    }
+    return true;
+  }
+
+  const test::TemporaryFolder folder;
+  const NearProcess target = taker(folder.path());
+  cuda::FakeCuda fake;
+  NearNic here{folder.path(), gpu_bytes, over(fake)};
+  const GpuSide source{fake, here};
+  const PeerId peer;
+};
+
+TEST(RailGpuProcesses, memory_that_was_deregistered_is_open_at_a_peer_until_that_says_otherwise) {
+  OpenedThere opened;
+  EXPECT_FALSE(opened.is_open()) << "it is registered yet";
+  opened.target.send(SIGSTOP);
+  opened.here.nic->deregister(opened.source.registered.id);
+  EXPECT_TRUE(opened.is_open()) << "the peer has not been told";
+  EXPECT_TRUE(opened.stays_open());
+  opened.target.send(SIGCONT);
+  EXPECT_TRUE(opened.here.until([&] { return !opened.is_open(); }));
+}
+
+TEST(RailGpuProcesses, memory_that_was_deregistered_is_open_at_no_peer_that_has_ended) {
+  OpenedThere opened;
+  opened.target.send(SIGSTOP);
+  opened.here.nic->deregister(opened.source.registered.id);
+  EXPECT_TRUE(opened.stays_open());
+  opened.target.send(SIGKILL);
+  EXPECT_TRUE(opened.here.until([&] { return !opened.is_open(); }));
+}
+
 }  // namespace
 }  // namespace headrace::rail::cuda_ipc

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+#include <vector>
 
 namespace headrace::rail::cuda_ipc {
 namespace {
@@ -43,7 +45,8 @@ TEST(ShowPacket, that_cannot_be_is_refused) {
   EXPECT_TRUE(refuses(packet_of(1, 4096, 2))) << "pieces, and none comes";
   EXPECT_TRUE(refuses(with_pieces(packet_of(1, 4096, 1), {1, 2}))) << "more pieces than there are";
   EXPECT_TRUE(refuses(with_pieces(packet_of(1, 4096, max_shown_pieces + 1), {1})));
-  EXPECT_TRUE(refuses(with_pieces({.memory = 1, .shows = false}, {1}))) << "gone, with a descriptor";
+  EXPECT_TRUE(refuses(with_pieces({.memory = 1, .says = ShowPacket::Says::gone}, {1})))
+      << "gone, with a descriptor";
 }
 
 TEST(ShownMemories, are_found_by_address_once_all_of_their_pieces_have_come) {
@@ -59,7 +62,7 @@ TEST(ShownMemories, are_found_by_address_once_all_of_their_pieces_have_come) {
   EXPECT_FALSE(shown.gpu_of(8192, 10));
   ASSERT_TRUE(shown.take(with_pieces(packet_of(2, 8192, 3), {4096}), some_descriptors(1)));
   EXPECT_TRUE(shown.gpu_of(8192, 10));
-  ASSERT_TRUE(shown.take({.memory = 2, .shows = false}, {}));
+  ASSERT_TRUE(shown.take({.memory = 2, .says = ShowPacket::Says::gone}, {}));
   EXPECT_FALSE(shown.gpu_of(8192, 10));
 }
 
@@ -72,6 +75,22 @@ TEST(ShownMemories, that_are_shown_twice_or_with_other_words_are_lies) {
             Code::corrupt);
   EXPECT_EQ(shown.take(with_pieces(packet_of(2, 8192, 2), {1, 1}), some_descriptors(2)).code(),
             Code::corrupt);
+}
+
+/// Those that are gone are told once nobody may have them open.
+TEST(ShownMemories, that_are_gone_are_told_when_the_last_that_holds_them_lets_go) {
+  const auto closed = std::make_shared<ClosedMemories>(EventFd::create().value());
+  {
+    ShownMemories shown(false, closed);
+    ASSERT_TRUE(shown.take(packet_of(1, 4096), {}));
+    ASSERT_TRUE(shown.take(packet_of(2, 8192), {}));
+    EXPECT_TRUE(closed->take().empty());
+    ASSERT_TRUE(shown.take({.memory = 1, .says = ShowPacket::Says::gone}, {}));
+    EXPECT_EQ(closed->take(), std::vector<std::uint32_t>{1});
+    ASSERT_TRUE(shown.take({.memory = 1, .says = ShowPacket::Says::gone}, {}));
+    EXPECT_TRUE(closed->take().empty()) << "it is told once";
+  }
+  EXPECT_EQ(closed->take(), std::vector<std::uint32_t>{2});
 }
 
 }  // namespace
