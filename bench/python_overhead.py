@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What Python costs on top: import, first agent, preparing pages and making requests from each kind of
-argument, posting pages by a fabric, small calls, calls of communicators.
+argument, posting pages by a fabric, an idle fabric, small calls, calls of communicators.
 
 One process, an agent that transfers to itself; no peer beside (bench/compare_misc.py has that). No data is
 compared: the rows are not `checked`. Rows go to bench/results.
@@ -125,6 +125,25 @@ def fabric_posts(rounds: int) -> dict[str, list[float]]:
     return samples
 
 
+def fabric_rests(seconds: float) -> dict[str, list[float]]:
+    """Shares of a core that a fabric takes which has nothing to do, without watched words and with them.
+
+    All threads of the process count: nothing else of it runs meanwhile.
+    """
+    shares: dict[str, list[float]] = {}
+    for name, words in {"idle": 0, "idle, 4096 watched words": 4096}.items():
+        with headrace.Fabric(groups=[headrace.FabricGroupOptions(["127.0.0.1", "this host"])]) as fabric:
+            watchers = [fabric.watch(lambda before, now: True) for _ in range(words)]
+            time.sleep(2)  # from then on a worker polls at its slowest
+            for _ in range(3):
+                used, begin = time.process_time(), time.perf_counter()
+                time.sleep(seconds)
+                share = (time.process_time() - used) / (time.perf_counter() - begin)
+                shares.setdefault(name, []).append(share)
+            del watchers
+    return shares
+
+
 def operations() -> dict[str, Callable[[], Any]]:
     """Calls of communicators on the backend "fake", which moves nothing: what a call costs."""
     comm = headrace.new_comm("fake", rank=0, size=1)
@@ -153,6 +172,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--idle-seconds", type=float, default=5, help="of each sample of an idle fabric")
     parser.add_argument(
         "--machine-label", default=default_label(), help="label in the name of the file in bench/results"
     )
@@ -198,6 +218,8 @@ def main() -> None:
                 "ms",
                 1e3,
             )
+        for name, samples in fabric_rests(options.idle_seconds).items():
+            show(f"fabric, {name}", samples, f"{PYTHON}fabric/{name}", "core_percent", "%", 100)
         for name, call in small_calls(agent, memory).items():
             show(name, timed(call, options.rounds, 2000), f"{PYTHON}{name}", "us", "us", 1e6)
         for name, call in operations().items():
