@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/coll_bench.hpp"
 
+#include "cli/bench/bench_control.hpp"
 #include "cli/bench/bench_row.hpp"
 #include "cli/bench/coll_memory.hpp"
 #include "cli/bench/page_pattern.hpp"
@@ -26,43 +27,6 @@ constexpr unsigned graph_calls = 20;
 double seconds_since(BenchClock::time_point begin) {
   return std::chrono::duration<double>(BenchClock::now() - begin).count();
 }
-
-/// What the ranks of the benchmark tell each other, beside what is measured: always over the host.
-class BenchControl {
- public:
-  static Result<BenchControl> open(const RankPlace& place) {
-    CommOptions options;
-    options.rank = place.rank;
-    options.size = place.ranks;
-    options.meeting = place.meeting;
-    options.name = "bench control";
-    HEADRACE_CLI_TRY(comm, Comm::open(options));
-    return BenchControl(std::move(comm));
-  }
-
-  Result<void> meet() {
-    HEADRACE_CLI_CHECK(comm_.barrier());
-    return {};
-  }
-  Result<double> largest(double value) { return reduced(value, ReduceOp::max); }
-  Result<std::uint64_t> sum(std::uint64_t value) { return reduced(value, ReduceOp::sum); }
-  /// The value of rank 0.
-  Result<std::uint64_t> first(std::uint64_t value) {
-    std::vector<std::uint64_t> all{value};
-    HEADRACE_CLI_CHECK(comm_.broadcast(all, 0));
-    return all[0];
-  }
-
- private:
-  explicit BenchControl(Comm comm) : comm_(std::move(comm)) {}
-  template <class Value>
-  Result<Value> reduced(Value value, ReduceOp op) {
-    std::vector<Value> all{value};
-    HEADRACE_CLI_CHECK(comm_.all_reduce(all, op));
-    return all[0];
-  }
-  Comm comm_;
-};
 
 Result<std::unique_ptr<CollGpu>> gpu_of_rank(const Comm& comm) {
   if (comm.device().kind == Device::Kind::cpu) return std::unique_ptr<CollGpu>();

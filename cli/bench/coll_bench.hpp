@@ -2,8 +2,8 @@
 // One rank of `headrace bench coll`: runs every case of a plan, checks the data and measures.
 #pragma once
 
+#include "cli/bench/bench_ranks.hpp"
 #include "cli/bench/coll_operation.hpp"
-#include "cli/bench/coll_ranks.hpp"
 
 #include <map>
 #include <optional>

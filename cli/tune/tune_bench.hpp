@@ -2,8 +2,8 @@
 // The measuring of `headrace tune`: each operation by each backend, as `headrace bench coll` measures it.
 #pragma once
 
+#include "cli/bench/bench_ranks.hpp"
 #include "cli/bench/coll_operation.hpp"
-#include "cli/bench/coll_ranks.hpp"
 #include "cli/tune/tuned_rows.hpp"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/bench/coll_ranks.hpp"
+#include "cli/bench/bench_ranks.hpp"
 
 #include "cli/common/child_ending.hpp"
 #include "cli/common/work_folder.hpp"
@@ -54,17 +54,22 @@ pid_t start_process(const std::vector<std::string>& arguments) {
 }  // namespace
 
 Result<void> run_as_threads(int ranks, const std::function<Result<void>(const RankPlace& place)>& run) {
-  std::vector<Result<void>> results(static_cast<std::size_t>(ranks));
+  return run_as_threads({0, ranks, fmt::format("memory:bench-{}", ::getpid())}, ranks, run);
+}
+
+Result<void> run_as_threads(const RankPlace& first, int count,
+                            const std::function<Result<void>(const RankPlace& place)>& run) {
+  std::vector<Result<void>> results(static_cast<std::size_t>(count));
   {
-    const std::string meeting = fmt::format("memory:bench-{}", ::getpid());
     std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] {
-        auto& result = results[static_cast<std::size_t>(rank)];
+    for (int i = 0; i < count; ++i)
+      threads.emplace_back([&, i] {
+        auto& result = results[static_cast<std::size_t>(i)];
+        const int rank = first.rank + i;
         try {
-          result = run({rank, ranks, meeting});
+          result = run({rank, first.ranks, first.meeting});
         } catch (const std::bad_alloc&) {
-          result = fail(Code::exhausted, "rank {}: out of memory: give smaller --bytes", rank);
+          result = fail(Code::exhausted, "rank {}: out of memory: measure smaller sizes", rank);
         }
       });
   }

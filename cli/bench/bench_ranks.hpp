@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of `headrace bench coll` come from: threads of this process, processes that it starts, or
-// processes of a launcher such as torchrun, of which this is one.
+// Where the ranks of `headrace bench coll` and `bench moe` come from: threads of this process, processes that
+// it starts, or processes of a launcher such as torchrun, of which this is one.
 #pragma once
 
 #include "cli/common/errors.hpp"
@@ -20,6 +20,9 @@ struct RankPlace {
 /// Runs the ranks as threads. Returns the error of the rank that failed first by itself: the others then hear
 /// of it.
 [[nodiscard]] Result<void> run_as_threads(int ranks,
+                                          const std::function<Result<void>(const RankPlace& place)>& run);
+/// The same for some of the ranks: so many from this one on. The others run elsewhere.
+[[nodiscard]] Result<void> run_as_threads(const RankPlace& first, int count,
                                           const std::function<Result<void>(const RankPlace& place)>& run);
 /// Runs this program again for each rank, with its own arguments and `--rank N --meeting PLACE` behind them.
 /// Every one prints its own error.
