@@ -2,17 +2,14 @@
 // Reduces elements of several ranks to one: all inputs of a block are read before its result is written once.
 #pragma once
 
+#include "base/instructions.hpp"
+
 #include <headrace/comm.hpp>
 
 #include <cstddef>
 #include <span>
 
 namespace headrace::collectives {
-
-/// Instructions that the loops use. The results do not depend on them.
-enum class Instructions { plain, avx2, avx512 };
-/// The best of this CPU.
-[[nodiscard]] Instructions best_instructions() noexcept;
 
 /// What turns a sum into an average or a sum of products.
 struct Scaling {
