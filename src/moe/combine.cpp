@@ -94,8 +94,7 @@ void Rank::send_partials(const MoEResults& results, const Routing& routing, std:
 void Rank::write_partial(const MoEResults& results, const Routing& routing, std::uint32_t source,
                          std::uint64_t slot) {
   const std::int64_t stride = stride_or(results.row_stride, config_.combine_row_bytes());
-  RowSum sum(sum_row_, config_.combine_dtype);
-  sum.begin();
+  RowSum sum(static_cast<std::size_t>(config_.hidden), config_.combine_dtype);
   for (const PlacedEntry& entry : routing.placed(source, slot)) {
     if (entry.row == no_row) continue;
     const bool weighs = results.weighted && config_.layout != MoELayout::by_rank;
@@ -103,8 +102,11 @@ void Rank::write_partial(const MoEResults& results, const Routing& routing, std:
   }
   const std::uint64_t at =
       layout_.partial_at(running_.epoch, rank_, layout_.group_slot(source % spread_.group_size, slot));
+  const std::byte* made = nullptr;
   for_members(source, [&](const Window& to) {
+    if (made != nullptr) return static_cast<void>(std::memcpy(to.at(at), made, layout_.partial_bytes));
     config_.float8_combine ? sum.store_blocks(to.at(at)) : sum.store(to.at(at));
+    made = to.at(at);
   });
 }
 
@@ -164,10 +166,10 @@ Result<void> Rank::check_sums(const MoESums& sums, const Routing& routing) const
 
 void Rank::receive_sum(const MoESums& sums, const Routing& routing, std::uint64_t token,
                        std::uint32_t member) {
-  RowSum sum(sum_row_, config_.combine_dtype);
+  RowSum sum(static_cast<std::size_t>(config_.hidden), config_.combine_dtype);
   for (const Visit& visit : routing.visits(token))
     if (const std::byte* const row = wait_for_partial(visit.rank, layout_.group_slot(member, visit.slot)))
-      config_.float8_combine ? sum.add_blocks(row, block_row_) : sum.add(row);
+      config_.float8_combine ? sum.add_blocks(row) : sum.add(row);
   const auto row_bytes = static_cast<std::size_t>(config_.combine_row_bytes());
   for (const void* const bias : sums.biases)
     if (bias != nullptr) sum.add(static_cast<const std::byte*>(bias) + token * row_bytes);

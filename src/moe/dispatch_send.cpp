@@ -191,7 +191,8 @@ Rank::TokenRow Rank::row_of(const MoETokens& tokens, std::uint64_t token) {
   const std::int64_t row_bytes = is_cast ? config_.hidden * 2 : config_.row_bytes();
   const std::byte* const row = row_at(tokens.rows, stride_or(tokens.row_stride, row_bytes), token);
   if (is_cast) {
-    cast_row(row, block_row_, tokens.cast, token_row_.data(), token_scales_.data());
+    cast_row(row, static_cast<std::size_t>(config_.hidden), tokens.cast, token_row_.data(),
+             token_scales_.data());
     return {token_row_.data(), token_scales_.data()};
   }
   if (config_.scale_bytes == 0) return {row, nullptr};

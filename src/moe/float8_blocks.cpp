@@ -1,72 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/float8_blocks.hpp"
 
-#include "base/small_float.hpp"
-#include "moe/cast.hpp"
+#include "base/instructions.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <cstring>
 
 namespace headrace::moe {
 namespace {
 
-float largest_of(std::span<const float> block) noexcept {
-  float largest = 0;
-  for (const float value : block) {
-    const float magnitude = std::fabs(value);
-    largest = magnitude > largest ? magnitude : largest;  // a NaN is none
+struct StoreBlocks {
+  [[gnu::always_inline]] static void run(const float* values, std::size_t elements, std::byte* row,
+                                         std::byte* scales) noexcept {
+    for (std::size_t begin = 0; begin < elements; begin += block_elements, scales += sizeof(float)) {
+      const std::size_t count = block_length(elements, begin);
+      const BlockScale of = block_scale(largest_of(values + begin, count));
+      store_block(values + begin, count, of.inverse, row + begin);
+      std::memcpy(scales, &of.scale, sizeof of.scale);
+    }
   }
-  return largest;
-}
+};
 
-void store_block(std::span<const float> block, float inverse, std::byte* row) noexcept {
-  for (std::size_t i = 0; i < block.size(); ++i)
-    row[i] = static_cast<std::byte>(Float8E4M3::store(block[i] * inverse));
-}
+struct LoadBlocks {
+  [[gnu::always_inline]] static void run(float* values, std::size_t elements, const std::byte* row,
+                                         const std::byte* scales) noexcept {
+    for (std::size_t begin = 0; begin < elements; begin += block_elements, scales += sizeof(float)) {
+      float scale = 0;
+      std::memcpy(&scale, scales, sizeof scale);
+      for (std::size_t i = begin; i < begin + block_length(elements, begin); ++i)
+        values[i] = Float8E4M3::load(static_cast<std::uint8_t>(row[i])) * scale;
+    }
+  }
+};
 
-/// Calls each(number, its elements) for each block.
-template <class Float, class Each>
-void for_blocks(std::span<Float> values, const Each& each) {
-  for (std::size_t begin = 0, number = 0; begin < values.size(); begin += block_elements, ++number)
-    each(number, values.subspan(begin, std::min<std::size_t>(block_elements, values.size() - begin)));
-}
+struct CastRow {
+  [[gnu::always_inline]] static void run(const std::byte* bfloat16, std::size_t elements, bool in_powers,
+                                         std::byte* row, std::byte* scales) noexcept {
+    for (std::size_t begin = 0, number = 0; begin < elements; begin += block_elements, ++number) {
+      const std::size_t count = block_length(elements, begin);
+      float block[block_elements];
+      for (std::size_t i = 0; i < count; ++i) {
+        std::uint16_t stored = 0;  // rows of the caller may lie anywhere
+        std::memcpy(&stored, bfloat16 + (begin + i) * sizeof stored, sizeof stored);
+        block[i] = BFloat16::load(stored);
+      }
+      BlockScale of = block_scale(largest_of(block, count));
+      if (in_powers) {
+        const std::uint8_t power = ue8m0_of(of.scale);
+        scales[number] = static_cast<std::byte>(power);
+        of = scale_of_ue8m0(power);
+      } else {
+        std::memcpy(scales + number * sizeof of.scale, &of.scale, sizeof of.scale);
+      }
+      store_block(block, count, of.inverse, row + begin);
+    }
+  }
+};
 
 }  // namespace
 
 void store_blocks(std::span<const float> values, std::byte* row, std::byte* scales) {
-  for_blocks(values, [&](std::size_t number, std::span<const float> block) {
-    const BlockScale of = block_scale(largest_of(block));
-    store_block(block, of.inverse, row + number * block_elements);
-    std::memcpy(scales + number * sizeof of.scale, &of.scale, sizeof of.scale);
-  });
+  run_with<StoreBlocks>(best_instructions(), values.data(), values.size(), row, scales);
 }
 
 void load_blocks(std::span<float> values, const std::byte* row, const std::byte* scales) {
-  for_blocks(values, [&](std::size_t number, std::span<float> block) {
-    float scale = 0;
-    std::memcpy(&scale, scales + number * sizeof scale, sizeof scale);
-    const std::byte* const stored = row + number * block_elements;
-    for (std::size_t i = 0; i < block.size(); ++i)
-      block[i] = Float8E4M3::load(static_cast<std::uint8_t>(stored[i])) * scale;
-  });
+  run_with<LoadBlocks>(best_instructions(), values.data(), values.size(), row, scales);
 }
 
-void cast_row(const std::byte* bfloat16, std::span<float> values, MoECast cast, std::byte* row,
+void cast_row(const std::byte* bfloat16, std::size_t elements, MoECast cast, std::byte* row,
               std::byte* scales) {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t stored = 0;  // rows of the caller may lie anywhere
-    std::memcpy(&stored, bfloat16 + i * sizeof stored, sizeof stored);
-    values[i] = BFloat16::load(stored);
-  }
-  if (cast == MoECast::float32) return store_blocks(values, row, scales);
-  std::memset(scales, 0, ue8m0_scale_bytes(values.size()));
-  for_blocks(std::span<const float>(values), [&](std::size_t number, std::span<const float> block) {
-    const std::uint8_t power = ue8m0_of(block_scale(largest_of(block)).scale);
-    scales[number] = static_cast<std::byte>(power);
-    store_block(block, scale_of_ue8m0(power).inverse, row + number * block_elements);
-  });
+  const bool in_powers = cast == MoECast::ue8m0;
+  if (in_powers) std::memset(scales, 0, ue8m0_scale_bytes(elements));
+  run_with<CastRow>(best_instructions(), bfloat16, elements, in_powers, row, scales);
 }
 
 }  // namespace headrace::moe

@@ -59,8 +59,6 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       first_rows_(static_cast<std::size_t>(std::max(config.ranks, config.local_experts())) + 1),
       totals_(static_cast<std::size_t>(config.local_experts())),
       next_chunk_(static_cast<std::size_t>(config.ranks)),
-      sum_row_(static_cast<std::size_t>(config.hidden)),
-      block_row_(sum_row_.size()),
       token_row_(static_cast<std::size_t>(config.row_bytes())),
       token_scales_(static_cast<std::size_t>(config.scale_bytes)),
       chooser_(config),

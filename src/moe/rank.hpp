@@ -228,10 +228,8 @@ class Rank {
   std::vector<std::uint64_t> first_rows_;   ///< of each expert (by_rank: source), and the end
   std::vector<std::uint32_t> totals_;       ///< of each expert
   std::vector<std::uint64_t> next_chunk_;   ///< of each source
-  std::vector<float> sum_row_;
-  std::vector<float> block_row_;         ///< of a cast, and of float8_combine
-  std::vector<std::byte> token_row_;     ///< cast
-  std::vector<std::byte> token_scales_;  ///< gathered or made
+  std::vector<std::byte> token_row_;        ///< cast
+  std::vector<std::byte> token_scales_;     ///< gathered or made
 
   ReplicaChooser chooser_;
   std::vector<std::uint64_t> answered_;  ///< while ranks regroup: the number of each

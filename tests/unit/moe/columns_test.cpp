@@ -25,9 +25,8 @@ std::uint8_t number(const std::vector<std::byte>& bytes, std::size_t at) {
 }
 
 TEST(MoECastRows, the_largest_of_a_block_becomes_448) {
-  std::vector<float> values(144);
   std::vector<std::byte> row(144), scales(8);
-  cast_row(two_blocks(896, -7).data(), values, MoECast::float32, row.data(), scales.data());
+  cast_row(two_blocks(896, -7).data(), 144, MoECast::float32, row.data(), scales.data());
   EXPECT_EQ(moe_reference::load(DType::float32, scales.data()), 2.0F);
   EXPECT_EQ(moe_reference::load(DType::float32, scales.data() + 4), 7.0F / 448);
   EXPECT_EQ(number(row, 0), 0x7e);    // 448
@@ -37,9 +36,8 @@ TEST(MoECastRows, the_largest_of_a_block_becomes_448) {
 }
 
 TEST(MoECastRows, a_ue8m0_scale_is_the_next_higher_power_of_two) {
-  std::vector<float> values(144);
   std::vector<std::byte> row(144), scales(4, std::byte{0xff});
-  cast_row(two_blocks(896, 900).data(), values, MoECast::ue8m0, row.data(), scales.data());
+  cast_row(two_blocks(896, 900).data(), 144, MoECast::ue8m0, row.data(), scales.data());
   EXPECT_EQ(number(scales, 0), 128);  // 2
   EXPECT_EQ(number(scales, 1), 129);  // 4, as 900 / 448 is more than 2
   EXPECT_EQ(number(scales, 2), 0);
@@ -49,9 +47,8 @@ TEST(MoECastRows, a_ue8m0_scale_is_the_next_higher_power_of_two) {
 }
 
 TEST(MoECastRows, a_block_of_zeros_has_a_scale) {
-  std::vector<float> values(144);
   std::vector<std::byte> row(144), scales(8);
-  cast_row(two_blocks(0, 0).data(), values, MoECast::float32, row.data(), scales.data());
+  cast_row(two_blocks(0, 0).data(), 144, MoECast::float32, row.data(), scales.data());
   EXPECT_EQ(moe_reference::load(DType::float32, scales.data()), 1e-4F / 448);
   EXPECT_EQ(number(row, 0), 0);
 }
