@@ -213,8 +213,7 @@ void soak(const Gpu& gpu, const Settings& settings) {
   Random random(settings.seed);
   const auto next = [&](int i) {
     Step step(random, config, static_cast<Choice>(i % choices));
-    step.options = {}, step.are_numbers_small = true;
-    step.expect(config, moe_reference::all_ranks);
+    step.make_plain(config);
     return step;
   };
   const Step first = next(0);

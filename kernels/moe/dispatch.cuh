@@ -65,6 +65,13 @@ class DispatchSend {
     if (piece == 0) write_head(token, visit, record);
     copy_to_all(args_.rows + token * args_.row_stride, sends ? record + window.record.row_at() : 0,
                 visit.count, Share::of(window.record.row_bytes / vector_bytes, piece, pieces));
+#pragma unroll 1
+    for (uint32_t i = 0; i < args_.columns.count; ++i) {
+      const Column& column = args_.columns.of[i];
+      copy_column({column.row_at(token), column.unit_stride},
+                  {sends ? record + column.record_at : 0, column.unit_bytes}, visit.count,
+                  Share::of(column.units, piece, pieces), column.unit_bytes);
+    }
     __syncwarp();
     if (!sends) return;
     const uint64_t chunk = chunk_of(visit.slot);
@@ -96,9 +103,6 @@ class DispatchSend {
         head->entries = static_cast<uint32_t>(__popc(its));
       }
     }
-    if (layout.scale_bytes != 0)
-      copy_words_to_all(args_.scales + token * args_.scale_stride,
-                        record == 0 ? 0 : record + layout.scales_at(), visit.count, layout.scale_bytes / 4);
   }
 
   const DispatchLaunch& args_;
@@ -356,9 +360,13 @@ class DispatchReceive {
     const bool is_row = row != no_row;
     copy_to_all(record + layout.row_at(), is_row ? args_.out_rows + row * layout.row_bytes : 0, count,
                 Share::of(layout.row_bytes / vector_bytes, piece, pieces));
-    if (piece == 0 && layout.scale_bytes != 0)
-      copy_words_to_all(record + layout.scales_at(), is_row ? args_.out_scales + row * layout.scale_bytes : 0,
-                        count, layout.scale_bytes / 4);
+#pragma unroll 1
+    for (uint32_t i = 0; i < args_.out_columns.count; ++i) {
+      const Column& column = args_.out_columns.of[i];
+      copy_column({record + column.record_at, column.unit_bytes},
+                  {is_row ? column.row_at(row) : 0, column.unit_stride}, count,
+                  Share::of(column.units, piece, pieces), column.unit_bytes);
+    }
   }
 
   /// The rows behind those of an expert.
@@ -374,8 +382,11 @@ class DispatchReceive {
       const uint64_t end = next < common_.output_rows ? next : common_.output_rows;
       for (uint64_t row = begin; row < end; ++row) {
         zero_row(args_.out_rows + row * record.row_bytes, record.row_bytes);
-        if (record.scale_bytes != 0)
-          zero_row(args_.out_scales + row * record.scale_bytes, record.scale_bytes);
+#pragma unroll 1
+        for (uint32_t i = 0; i < args_.out_columns.count; ++i) {
+          const Column& column = args_.out_columns.of[i];
+          zero_column({column.row_at(row), column.unit_stride}, column.units, column.unit_bytes);
+        }
       }
     }
   }

@@ -161,13 +161,37 @@ struct Common {
   }
 };
 
+/// Bytes beside each row: its scales, or a payload. In a record they lie side by side, in the caller's memory
+/// in units at any strides.
+struct Column {
+  uint64_t record_at;  ///< in a record
+  uint64_t address;
+  int64_t stride;         ///< from one row to the next
+  int64_t unit_stride;    ///< from one unit of a row to the next
+  int64_t expert_stride;  ///< from one expert's rows to the next, if expert_rows is not 0
+  uint32_t expert_rows;
+  uint32_t units;
+  uint32_t unit_bytes;  ///< 1, 2, 4, 8 or 16
+
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t row_at(uint64_t row) const {
+    if (expert_rows == 0) return address + row * static_cast<uint64_t>(stride);
+    return address + row / expert_rows * static_cast<uint64_t>(expert_stride) +
+           row % expert_rows * static_cast<uint64_t>(stride);
+  }
+};
+struct Columns {
+  Column of[1 + HEADRACE_MOE_MOST_PAYLOADS];
+  uint32_t count;
+};
+
 struct DispatchLaunch {
   Common common;
   uint32_t experts_bytes;
   uint64_t tokens, tokens_at;
-  uint64_t rows, row_stride, scales, scale_stride;
+  uint64_t rows, row_stride;
   uint64_t experts, weights;
-  uint64_t out_rows, out_scales, out_counts, out_first_rows, out_experts, out_weights;
+  uint64_t out_rows, out_counts, out_first_rows, out_experts, out_weights;
+  Columns columns, out_columns;
 };
 
 struct CombineLaunch {

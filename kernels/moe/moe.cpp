@@ -4,6 +4,7 @@
 #include "kernels/common/kernel_set.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <iterator>
 
@@ -23,6 +24,7 @@ constexpr FamilyKernel family_kernels[] = {
 static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
 
 constexpr std::uint32_t default_blocks = 32;
+constexpr std::uint64_t most_column = 1u << 20;  // bytes of the scales or of a payload of a row
 constexpr std::uint64_t both_halves = HEADRACE_MOE_SEND | HEADRACE_MOE_RECEIVE;
 
 std::uint64_t bytes_of_element(std::int32_t dtype) {
@@ -36,7 +38,8 @@ bool is_possible(const headrace_moe_rank_v1& rank) {
   };
   return within(rank.ranks, 1, most_ranks) && rank.rank < rank.ranks && within(rank.top_k, 1, most_top_k) &&
          within(rank.max_tokens, 1, 1u << 20) && within(rank.row_bytes, 1, 1u << 24) &&
-         rank.row_bytes % vector_bytes == 0 && rank.scale_bytes % 4 == 0 &&
+         rank.row_bytes % vector_bytes == 0 && rank.scale_bytes % 4 == 0 && rank.scale_bytes <= most_column &&
+         std::ranges::all_of(rank.payload_bytes, [](std::uint64_t bytes) { return bytes <= most_column; }) &&
          within(rank.hidden * bytes_of_element(rank.combine_dtype), 1, 1u << 24) &&
          rank.hidden * bytes_of_element(rank.combine_dtype) % vector_bytes == 0 &&
          rank.layout <= HEADRACE_MOE_BY_RANK && within(rank.row_alignment, 1, 65536) &&
@@ -106,17 +109,83 @@ bool are_rows(std::uint64_t address, std::uint64_t stride, std::uint64_t row_byt
   return address != 0 && address % unit == 0 && stride % unit == 0 && stride >= row_bytes;
 }
 
-bool is_possible(const headrace_moe_dispatch_v1& args, const Common& common) {
+bool are_scales(const headrace_moe_scales_v1& scales, std::uint64_t bytes) {
+  const std::uint64_t unit = scales.unit_bytes;
+  const std::uint64_t all = scales.address | static_cast<std::uint64_t>(scales.stride) |
+                            static_cast<std::uint64_t>(scales.unit_stride) |
+                            static_cast<std::uint64_t>(scales.expert_stride) | bytes;
+  return scales.address != 0 && std::has_single_bit(unit) && unit <= 8 && all % unit == 0;
+}
+
+/// `payload(i)`: the address of one.
+template <class Payload>
+bool are_columns(const Common& common, const headrace_moe_scales_v1& scales, const Payload& payload) {
   const auto& record = common.window.record;
+  if (record.scale_bytes != 0 && !are_scales(scales, record.scale_bytes)) return false;
+  for (std::uint32_t i = 0; i < HEADRACE_MOE_MOST_PAYLOADS; ++i)
+    if (record.payload_bytes[i] != 0 && payload(i) == 0) return false;
+  return true;
+}
+
+bool is_possible(const headrace_moe_dispatch_v1& args, const Common& common) {
   const bool sends = (args.halves & HEADRACE_MOE_SEND) != 0 && args.tokens != 0;
   const bool receives = (args.halves & HEADRACE_MOE_RECEIVE) != 0 && common.all_rows() != 0;
-  const bool has_scales = record.scale_bytes != 0;
   if (args.tokens > common.max_tokens || (args.experts_bytes != 4 && args.experts_bytes != 8)) return false;
-  if (sends && (!are_rows(args.rows, args.row_stride, record.row_bytes, vector_bytes) ||
-                (has_scales && !are_rows(args.scales, args.scale_stride, record.scale_bytes, 4))))
+  if (sends && (!are_rows(args.rows, args.row_stride, common.window.record.row_bytes, vector_bytes) ||
+                !are_columns(common, args.scales, [&](auto i) { return args.payloads[i].address; })))
     return false;
   return !receives || (args.out_rows != 0 && args.out_rows % vector_bytes == 0 &&
-                       (!has_scales || (args.out_scales != 0 && args.out_scales % 4 == 0)));
+                       are_columns(common, args.out_scales, [&](auto i) { return args.out_payloads[i]; }));
+}
+
+/// What lies side by side is moved in the widest units that fit.
+Column column_of(std::uint64_t record_at, std::uint64_t address, std::int64_t stride, std::uint64_t bytes,
+                 std::int64_t expert_stride = 0) {
+  const std::uint64_t all = address | static_cast<std::uint64_t>(stride) |
+                            static_cast<std::uint64_t>(expert_stride) | bytes | vector_bytes;
+  const std::uint64_t unit = all & (~all + 1);
+  Column made{};
+  made.record_at = record_at, made.address = address, made.stride = stride,
+  made.expert_stride = expert_stride;
+  made.unit_bytes = static_cast<std::uint32_t>(unit), made.unit_stride = static_cast<std::int64_t>(unit);
+  made.units = static_cast<std::uint32_t>(bytes / unit);
+  return made;
+}
+/// `expert_rows`: 0 if the scales of all experts lie side by side.
+Column column_of(const headrace_moe_scales_v1& scales, const Common& common, std::uint32_t expert_rows) {
+  const auto& record = common.window.record;
+  Column made =
+      column_of(record.scales_at(), scales.address, scales.stride, record.scale_bytes, scales.expert_stride);
+  made.expert_rows = expert_rows;
+  if (scales.unit_stride == static_cast<std::int64_t>(scales.unit_bytes)) return made;
+  made.unit_bytes = scales.unit_bytes, made.unit_stride = scales.unit_stride;
+  made.units = static_cast<std::uint32_t>(record.scale_bytes / scales.unit_bytes);
+  return made;
+}
+
+Columns sent_columns(const headrace_moe_dispatch_v1& args, const Common& common) {
+  const auto& record = common.window.record;
+  Columns made{};
+  if (record.scale_bytes != 0) made.of[made.count++] = column_of(args.scales, common, 0);
+  for (std::uint32_t i = 0; i < HEADRACE_MOE_MOST_PAYLOADS; ++i)
+    if (record.payload_bytes[i] != 0)
+      made.of[made.count++] = column_of(record.payload_at(i), args.payloads[i].address,
+                                        args.payloads[i].stride, record.payload_bytes[i]);
+  return made;
+}
+Columns received_columns(const headrace_moe_dispatch_v1& args, const Common& common) {
+  const auto& record = common.window.record;
+  const bool is_apart = common.layout == HEADRACE_MOE_BATCHED && args.out_scales.expert_stride != 0;
+  Columns made{};
+  if (record.scale_bytes != 0)
+    made.of[made.count++] =
+        column_of(args.out_scales, common, is_apart ? static_cast<std::uint32_t>(common.output_rows) : 0);
+  for (std::uint32_t i = 0; i < HEADRACE_MOE_MOST_PAYLOADS; ++i)
+    if (record.payload_bytes[i] != 0)
+      made.of[made.count++] =
+          column_of(record.payload_at(i), args.out_payloads[i],
+                    static_cast<std::int64_t>(record.payload_bytes[i]), record.payload_bytes[i]);
+  return made;
 }
 
 bool is_possible(const headrace_moe_combine_v1& args, const Common& common) {
@@ -169,6 +238,7 @@ std::optional<Common> common_of(const headrace_moe_rank_v1& rank) {
                  most,
                  {rank.top_k, rank.row_bytes, rank.scale_bytes},
                  rank.hidden * bytes_of_element(rank.combine_dtype)};
+  std::ranges::copy(rank.payload_bytes, made.window.record.payload_bytes);
   made.rank = rank.rank;
   made.experts = rank.first_expert[rank.ranks];
   made.own_experts = rank.first_expert[rank.rank + 1] - rank.first_expert[rank.rank];
@@ -197,16 +267,15 @@ std::optional<DispatchLaunch> dispatch_of(const headrace_moe_dispatch_v1& args, 
                         .tokens_at = args.tokens_at,
                         .rows = args.rows,
                         .row_stride = args.row_stride,
-                        .scales = args.scales,
-                        .scale_stride = args.scale_stride,
                         .experts = args.experts,
                         .weights = args.weights,
                         .out_rows = args.out_rows,
-                        .out_scales = args.out_scales,
                         .out_counts = args.out_counts,
                         .out_first_rows = args.out_first_rows,
                         .out_experts = args.out_experts,
-                        .out_weights = args.out_weights};
+                        .out_weights = args.out_weights,
+                        .columns = sent_columns(args, *common),
+                        .out_columns = received_columns(args, *common)};
 }
 
 std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args, std::uint32_t blocks) {

@@ -8,9 +8,11 @@
 #include <bit>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -223,10 +225,21 @@ class DispatchTurn final : public Turn {
     const std::uint64_t entries = launch_.tokens * args_.top_k(), rows = args_.all_rows();
     return Turn::is_reachable() && (launch_.tokens_at == 0 || memory_.reachable(launch_.tokens_at, 4)) &&
            reaches(launch_.rows, span(launch_.tokens, launch_.row_stride, record.row_bytes)) &&
-           reaches(launch_.scales, span(launch_.tokens, launch_.scale_stride, record.scale_bytes)) &&
+           (!sends() || reaches_all(launch_.columns, launch_.tokens)) &&
            reaches(launch_.experts, entries * launch_.experts_bytes) &&
            reaches(launch_.weights, entries * 4) && reaches(launch_.out_rows, rows * record.row_bytes) &&
-           reaches(launch_.out_scales, rows * record.scale_bytes);
+           (!receives() || reaches_all(launch_.out_columns, rows));
+  }
+  [[nodiscard]] bool reaches_all(const Columns& columns, std::uint64_t rows) const {
+    const auto reaches_row = [&](const Column& column, std::uint64_t row) {
+      const std::int64_t last = (std::int64_t{column.units} - 1) * column.unit_stride;
+      return memory_.reachable(
+          column.row_at(row) + static_cast<std::uint64_t>(std::min(last, std::int64_t{0})),
+          static_cast<std::uint64_t>(std::abs(last)) + column.unit_bytes);
+    };
+    return rows == 0 || std::all_of(columns.of, columns.of + columns.count, [&](const Column& column) {
+             return reaches_row(column, 0) && reaches_row(column, rows - 1);
+           });
   }
   static std::uint64_t span(std::uint64_t rows, std::uint64_t stride, std::uint64_t bytes) {
     return rows == 0 ? 0 : (rows - 1) * stride + bytes;
@@ -314,12 +327,24 @@ class DispatchTurn final : public Turn {
     }
     *at<RecordHead>(record) = head;
     copy(record + layout.row_at(), launch_.rows + token * launch_.row_stride, layout.row_bytes);
-    copy(record + layout.scales_at(), launch_.scales + token * launch_.scale_stride, layout.scale_bytes);
+    each_unit(launch_.columns, token, record,
+              [&](std::uint64_t in_record, std::uint64_t unit, std::uint32_t bytes) {
+                copy(in_record, unit, bytes);
+              });
     if (slot + 1 == records_[rank] || (slot + 1) % chunk_slots == 0)
       release(of(rank, args_.window.chunk_flag_at(send_number_, args_.rank, chunk_of(slot))), send_number_);
   }
   void copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
     if (bytes != 0) memory_.copy(at<void>(to), at<const void>(from), bytes);
+  }
+
+  /// Calls each(its place in the record, its place in a row of the caller, bytes) for all units beside a row.
+  template <class Each>
+  static void each_unit(const Columns& columns, std::uint64_t row, std::uint64_t record, const Each& each) {
+    for (const Column& column : std::span(columns.of, columns.count))
+      for (std::uint64_t i = 0; i < column.units; ++i)
+        each(record + column.record_at + i * column.unit_bytes,
+             column.row_at(row) + i * static_cast<std::uint64_t>(column.unit_stride), column.unit_bytes);
   }
 
   // --- target
@@ -421,7 +446,10 @@ class DispatchTurn final : public Turn {
     if (row == no_row) return;
     const auto& layout = args_.window.record;
     copy(launch_.out_rows + row * layout.row_bytes, record + layout.row_at(), layout.row_bytes);
-    copy(launch_.out_scales + row * layout.scale_bytes, record + layout.scales_at(), layout.scale_bytes);
+    each_unit(launch_.out_columns, row, record,
+              [&](std::uint64_t in_record, std::uint64_t unit, std::uint32_t bytes) {
+                copy(unit, in_record, bytes);
+              });
   }
   void zero_padding() const {
     if (args_.zero_padding == 0 || args_.layout != HEADRACE_MOE_BY_EXPERT) return;
@@ -430,8 +458,9 @@ class DispatchTurn final : public Turn {
       const std::uint64_t next = expert + 1 < args_.own_experts ? places_[expert + 1] : end_;
       for (std::uint64_t row = ends_[expert]; row < std::min(next, args_.output_rows); ++row) {
         std::memset(at<void>(launch_.out_rows + row * layout.row_bytes), 0, layout.row_bytes);
-        if (layout.scale_bytes != 0)
-          std::memset(at<void>(launch_.out_scales + row * layout.scale_bytes), 0, layout.scale_bytes);
+        each_unit(launch_.out_columns, row, 0, [&](std::uint64_t, std::uint64_t unit, std::uint32_t bytes) {
+          std::memset(at<void>(unit), 0, bytes);
+        });
       }
     }
   }

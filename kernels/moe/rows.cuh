@@ -44,18 +44,49 @@ __device__ __forceinline__ void copy_to_all(uint64_t from, uint64_t to, unsigned
   }
 }
 
-/// The same for bytes in words of 4.
-__device__ __forceinline__ void copy_words_to_all(uint64_t from, uint64_t to, unsigned count,
-                                                  uint64_t words) {
-  for (uint64_t first = 0; first < words; first += warp_lanes) {
-    const uint64_t offset = (first + lane()) * 4;
-    const bool is_word = first + lane() < words;
-    const uint32_t word = is_word ? *at<const uint32_t>(from + offset) : 0;
+/// Units of one row to the same units of each row of the list. They may lie at any strides. `share`: of
+/// units.
+template <class Unit>
+__device__ __forceinline__ void copy_units(uint64_t from, int64_t from_stride, uint64_t to, int64_t to_stride,
+                                           unsigned count, Share share) {
+#pragma unroll 1  // columns are few bytes: their code stays small
+  for (uint64_t tile = share.begin; tile < share.end; tile += warp_lanes) {
+    const uint64_t unit = tile + lane();
+    const bool is_unit = unit < share.end;
+    Unit held{};
+    if (is_unit) held = *at<const Unit>(from + unit * static_cast<uint64_t>(from_stride));
+#pragma unroll 1
     for (unsigned i = 0; i < count; ++i) {
       const uint64_t target = __shfl_sync(all_lanes, to, i);
-      if (target != 0 && is_word) *at<uint32_t>(target + offset) = word;
+      if (target != 0 && is_unit) *at<Unit>(target + unit * static_cast<uint64_t>(to_stride)) = held;
     }
   }
+}
+
+/// Where the units of a row begin, and how far they are apart.
+struct UnitRow {
+  uint64_t at;
+  int64_t stride;
+};
+__device__ __forceinline__ void copy_column(UnitRow from, UnitRow to, unsigned count, Share units,
+                                            uint32_t unit_bytes) {
+  switch (unit_bytes) {
+    case 16:
+      return copy_units<Vector>(from.at, from.stride, to.at, to.stride, count, units);
+    case 8:
+      return copy_units<uint64_t>(from.at, from.stride, to.at, to.stride, count, units);
+    case 4:
+      return copy_units<uint32_t>(from.at, from.stride, to.at, to.stride, count, units);
+    case 2:
+      return copy_units<uint16_t>(from.at, from.stride, to.at, to.stride, count, units);
+    default:
+      return copy_units<uint8_t>(from.at, from.stride, to.at, to.stride, count, units);
+  }
+}
+/// Zeros in the units of a row.
+__device__ __forceinline__ void zero_column(UnitRow to, uint32_t units, uint32_t unit_bytes) {
+  for (uint64_t i = lane(); i < uint64_t{units} * unit_bytes; i += warp_lanes)
+    *at<uint8_t>(to.at + i / unit_bytes * static_cast<uint64_t>(to.stride) + i % unit_bytes) = 0;
 }
 
 struct Float32 {

@@ -2,6 +2,8 @@
 #include "moe/device_rank.hpp"
 
 #include "base/errors.hpp"
+#include "moe/columns.hpp"
+#include "moe/scales.hpp"
 #include "moe/strides.hpp"
 
 #include <algorithm>
@@ -12,7 +14,7 @@ namespace headrace::moe {
 namespace {
 
 constexpr std::size_t abort_at = 0, status_at = 64, words_bytes = 256;
-constexpr std::int64_t row_unit = 16, scale_unit = 4;
+constexpr std::int64_t row_unit = 16;
 
 Result<void> check_shape(const MoEConfig& config) {
   HEADRACE_TRY_VOID(config.check());
@@ -21,7 +23,6 @@ Result<void> check_shape(const MoEConfig& config) {
                       instead);
   };
   if (config.group_size != 1) return refuse("groups that share tokens", "give group_size 1");
-  if (!config.payload_bytes.empty()) return refuse("payloads", "leave payload_bytes empty");
   if (config.float8_combine) return refuse("float8_combine", "leave it off");
   return {};
 }
@@ -34,6 +35,7 @@ headrace_moe_rank_v1 rank_of(const MoEConfig& config, const DeviceRank::Place& p
   made.max_tokens = static_cast<std::uint32_t>(config.max_tokens);
   made.row_bytes = static_cast<std::uint64_t>(config.row_bytes());
   made.scale_bytes = static_cast<std::uint64_t>(config.scale_bytes);
+  std::ranges::copy(config.payload_bytes, made.payload_bytes);
   made.hidden = static_cast<std::uint64_t>(config.hidden);
   made.combine_dtype = static_cast<std::int32_t>(config.combine_dtype);
   made.layout = static_cast<std::uint32_t>(config.layout);
@@ -59,10 +61,20 @@ Result<void> check_place(std::string_view what, const void* pointer, std::int64_
                     address(pointer), stride, unit);
 }
 
-Result<void> check_scale_units(std::int64_t unit_stride) {
-  if (unit_stride == 0) return {};
-  return make_error(Code::not_supported,
-                    "scale_unit_stride is {}: kernels take the scales of a row side by side", unit_stride);
+/// In their units scales may lie anywhere.
+Result<void> check_scale_places(const void* scales, const ScaleLayout& of, std::int64_t expert_stride = 0) {
+  for (const std::int64_t stride : {of.stride, of.unit_stride, expert_stride})
+    HEADRACE_TRY_VOID(check_place("scales", scales, stride, of.unit_bytes));
+  return {};
+}
+
+headrace_moe_scales_v1 scales_at(const void* scales, const ScaleLayout& of, std::int64_t expert_stride = 0) {
+  return {address(scales),
+          of.stride,
+          of.unit_stride,
+          expert_stride,
+          static_cast<std::uint32_t>(of.unit_bytes),
+          0};
 }
 
 Code code_of(std::uint64_t reason) {
@@ -166,14 +178,19 @@ Result<void> DeviceRank::dispatch(const MoETokens& tokens, const MoERows& rows, 
   if (halves != Halves::receive) {
     HEADRACE_TRY_VOID(check_tokens(tokens, routing));
     args.tokens = static_cast<std::uint64_t>(tokens.count), args.tokens_at = address(tokens.count_at);
-    args.rows = address(tokens.rows), args.scales = address(tokens.scales);
+    args.rows = address(tokens.rows), args.scales = scales_at(tokens.scales, scales_of(tokens));
     args.row_stride = static_cast<std::uint64_t>(stride_or(tokens.row_stride, config_.row_bytes()));
-    args.scale_stride = static_cast<std::uint64_t>(stride_or(tokens.scale_stride, config_.scale_bytes));
+    for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i)
+      args.payloads[i] = {address(tokens.payloads[i].rows),
+                          stride_or(tokens.payloads[i].stride, config_.payload_bytes[i])};
     args.experts = address(tokens.experts), args.weights = address(tokens.weights);
   }
   if (halves != Halves::send) {
     HEADRACE_TRY_VOID(check_rows(rows));
-    args.out_rows = address(rows.rows), args.out_scales = address(rows.scales);
+    args.out_rows = address(rows.rows);
+    args.out_scales = scales_at(rows.scales, scales_of(rows), rows.scale_expert_stride);
+    for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i)
+      args.out_payloads[i] = address(rows.payloads[i]);
     args.out_counts = address(rows.counts), args.out_first_rows = address(rows.first_rows);
     args.out_experts = address(rows.experts), args.out_weights = address(rows.weights);
   }
@@ -224,33 +241,15 @@ Result<void> DeviceRank::check_tokens(const MoETokens& tokens, const DeviceRouti
   if (tokens.count == 0) return {};
   if (tokens.rows == nullptr)
     return make_error(Code::invalid_argument, "{} tokens are given, and no rows", tokens.count);
-  if ((tokens.scales == nullptr) != (config_.scale_bytes == 0))
-    return make_error(Code::invalid_argument,
-                      "scales are {}, and scale_bytes is {}: give scales if it is not 0",
-                      tokens.scales == nullptr ? "not given" : "given", config_.scale_bytes);
-  HEADRACE_TRY_VOID(check_scale_units(tokens.scale_unit_stride));
-  HEADRACE_TRY_VOID(check_stride("row_stride", tokens.row_stride, config_.row_bytes()));
-  HEADRACE_TRY_VOID(check_stride("scale_stride", tokens.scale_stride, config_.scale_bytes));
+  HEADRACE_TRY_VOID(check_columns(config_, tokens));
   HEADRACE_TRY_VOID(check_place("rows", tokens.rows, tokens.row_stride, row_unit));
-  return check_place("scales", tokens.scales, tokens.scale_stride, scale_unit);
+  return check_scale_places(tokens.scales, scales_of(tokens));
 }
 
 Result<void> DeviceRank::check_rows(const MoERows& rows) const {
   if (config_.output_rows() == 0) return {};
-  if (rows.rows == nullptr)
-    return make_error(Code::invalid_argument, "no memory for rows is given, expected {} rows of {} bytes",
-                      config_.output_rows(), config_.row_bytes());
-  if (rows.row_count != 0 && rows.row_count < config_.output_rows())
-    return make_error(Code::invalid_argument, "there is memory for {} rows, expected output_rows = {}",
-                      rows.row_count, config_.output_rows());
-  if (rows.scales == nullptr && config_.scale_bytes != 0)
-    return make_error(Code::invalid_argument, "no memory for scales is given, expected {} times {} bytes",
-                      config_.output_rows(), config_.scale_bytes);
-  HEADRACE_TRY_VOID(check_scale_units(rows.scale_unit_stride));
-  if (rows.scale_stride != 0 && rows.scale_stride != config_.scale_bytes)
-    return make_error(Code::not_supported,
-                      "scale_stride is {}: kernels write scales side by side, every {} bytes",
-                      rows.scale_stride, config_.scale_bytes);
+  HEADRACE_TRY_VOID(check_memory(config_, rows));
+  HEADRACE_TRY_VOID(check_scale_places(rows.scales, scales_of(rows), rows.scale_expert_stride));
   return check_place("rows", rows.rows, 0, row_unit);
 }
 

@@ -8,6 +8,7 @@
 #include "gpu/pinned_memory.hpp"
 #include "gpu/stream.hpp"
 #include "moe/routing.hpp"
+#include "moe/scales.hpp"
 
 #include <headrace/plugin/kernels/moe_v1.h>
 #include <headrace/moe.hpp>
@@ -49,7 +50,7 @@ class DeviceRank {
   };
 
   /// Takes memory for the state.
-  ///   errors  not_supported (what kernels do not have: groups, payloads, float8_combine, too many experts),
+  ///   errors  not_supported (what kernels do not have: groups, float8_combine, too many experts),
   ///           invalid_argument (blocks), exhausted
   [[nodiscard]] static Result<DeviceRank> open(const MoEConfig& config, const Place& place);
 
@@ -59,8 +60,7 @@ class DeviceRank {
 
   /// Pointers are addresses of the GPU. `tokens` is not looked at without the first half, `rows` without the
   /// second.
-  ///   errors  invalid_argument (what was expected, what is given), not_supported (casts, payloads, scales by
-  ///           column)
+  ///   errors  invalid_argument (what was expected, what is given), not_supported (casts)
   Result<void> dispatch(const MoETokens& tokens, const MoERows& rows, DeviceRouting& routing, Halves halves,
                         cuda::Stream stream);
   Result<void> combine(const MoEResults& results, const MoESums& sums, DeviceRouting& routing, Halves halves,
@@ -89,6 +89,12 @@ class DeviceRank {
   [[nodiscard]] Result<void> joined() const;
   [[nodiscard]] Result<void> launched(cuda::Outcome outcome, const char* operation) const;
   [[nodiscard]] headrace_moe_status_v1& status() const;
+  /// Of tokens that are given, or of rows that come.
+  template <class Rows>
+  [[nodiscard]] ScaleLayout scales_of(const Rows& rows) const {
+    return scale_layout(config_.scale_bytes, rows.scale_stride, rows.scale_unit_bytes,
+                        rows.scale_unit_stride);
+  }
 
   MoEConfig config_;
   Family family_;

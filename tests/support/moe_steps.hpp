@@ -90,6 +90,8 @@ inline Tokens random_tokens(Random& random, const MoEConfig& config, std::int64_
   tokens.count = count;
   tokens.rows = random_bytes(random, count * config.row_bytes());
   tokens.scales = random_bytes(random, count * config.scale_bytes);
+  for (const std::int64_t bytes : config.payload_bytes)
+    tokens.payloads.push_back(random_bytes(random, count * bytes));
   choose_experts(random, config, choice, tokens);
   return tokens;
 }
@@ -106,6 +108,10 @@ inline MoEConfig random_config(Random& random, int most_ranks, std::int64_t most
   config.combine_dtype = types[below(random, 3)];
   config.hidden = 16 * (1 + below(random, below(random, 2) == 0 ? 4 : most_hidden));
   if (config.dtype == DType::float8_e4m3fn) config.scale_bytes = 4 * (1 + below(random, 50));
+  if (below(random, 3) == 0)
+    for (std::int64_t i = 1 + below(random, moe_most_payloads); i != 0; --i)
+      config.payload_bytes.push_back(below(random, 3) == 0 ? 16 * (1 + below(random, 80))
+                                                           : 1 + below(random, 40));
   config.max_tokens = 1 + below(random, most_tokens);
   config.layout = static_cast<MoELayout>(below(random, 3));
   if (config.layout == MoELayout::by_expert) {
@@ -120,6 +126,33 @@ inline MoEConfig random_config(Random& random, int most_ranks, std::int64_t most
   }
   return config;
 }
+
+/// Where a caller's rows and what is beside them lie.
+struct Placement {
+  std::int64_t gap = 0;         ///< bytes between rows of tokens, and of payloads; rows: 16 times that
+  std::int64_t unit_bytes = 0;  ///< of scales by column; 0: those of a row lie side by side
+
+  /// Of `rows` rows whose scales have `bytes` each.
+  [[nodiscard]] headrace_moe_scales_v1 scales(const std::byte* at, std::int64_t rows,
+                                              std::int64_t bytes) const {
+    const auto address = reinterpret_cast<std::uint64_t>(at);
+    if (unit_bytes == 0) return {address, bytes, 4, 0, 4, 0};
+    return {address,
+            unit_bytes,
+            unit_bytes * std::max<std::int64_t>(rows, 1),
+            0,
+            static_cast<std::uint32_t>(unit_bytes),
+            0};
+  }
+  /// Calls each(offset in scales by row, offset as they lie, bytes) for the scales of `rows` rows.
+  template <class Each>
+  void each_scale(std::int64_t rows, std::int64_t bytes, const Each& each) const {
+    const std::int64_t unit = unit_bytes == 0 ? 4 : unit_bytes;
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t at = 0; at < bytes; at += unit)
+        each(row * bytes + at, unit_bytes == 0 ? row * bytes + at : row * unit + at * rows, unit);
+  }
+};
 
 /// What all ranks give, and what they must get.
 struct Step {
@@ -140,7 +173,15 @@ struct Step {
     if (below(random, 3) == 0)
       for (const Tokens& tokens : inputs) options.old.push_back(rows(tokens));
     are_numbers_small = below(random, 2) == 0;
+    placement.gap = below(random, 2) * (1 + below(random, 9));
+    placement.unit_bytes =
+        below(random, 2) * (std::int64_t{1} << below(random, config.scale_bytes % 8 == 0 ? 4 : 3));
     expect(config, active);
+  }
+  /// As launches of small_config are recorded, whose arguments stay.
+  void make_plain(const MoEConfig& config) {
+    options = {}, placement = {}, are_numbers_small = true;
+    expect(config, moe_reference::all_ranks);
   }
   void expect(const MoEConfig& config, Mask active) {
     expected = moe_reference::dispatch(config, inputs, active);
@@ -150,6 +191,7 @@ struct Step {
   std::vector<Tokens> inputs;
   std::vector<Bytes> results;
   moe_reference::CombineOptions options;
+  Placement placement;
   bool are_numbers_small = false;  ///< experts are given as int32
   std::vector<Dispatched> expected;
   std::vector<Bytes> sums;
@@ -185,7 +227,13 @@ class Ranks {
   void give(const Step& step, int rank) {
     const Memory& to = memory_[at(rank)];
     const Tokens& tokens = step.inputs[at(rank)];
-    copy(tokens.rows, to.rows), copy(tokens.scales, to.scales);
+    copy(tokens.rows, to.rows, config_.row_bytes(), row_stride(step));
+    step.placement.each_scale(tokens.count, config_.scale_bytes, [&](auto by_row, auto placed, auto bytes) {
+      std::memcpy(to.scales + placed, tokens.scales.data() + by_row, static_cast<std::size_t>(bytes));
+    });
+    for (std::size_t i = 0; i < tokens.payloads.size(); ++i)
+      copy(tokens.payloads[i], to.payloads[i], config_.payload_bytes[i],
+           config_.payload_bytes[i] + step.placement.gap);
     for (std::size_t i = 0; i < tokens.experts.size(); ++i) {
       reinterpret_cast<std::int64_t*>(to.experts)[i] = tokens.experts[i];
       reinterpret_cast<std::int32_t*>(to.small_experts)[i] = static_cast<std::int32_t>(tokens.experts[i]);
@@ -195,6 +243,8 @@ class Ranks {
     const MoEConfig its = moe_reference::of_rank(config_, rank);
     std::fill_n(to.out_rows, its.output_rows() * its.row_bytes(), Dispatched::untouched);
     std::fill_n(to.out_scales, its.output_rows() * its.scale_bytes, Dispatched::untouched);
+    for (std::size_t i = 0; i < tokens.payloads.size(); ++i)
+      std::fill_n(to.out_payloads[i], its.output_rows() * its.payload_bytes[i], Dispatched::untouched);
     std::fill_n(reinterpret_cast<std::int32_t*>(to.out_experts), its.output_rows() * its.top_k, -1);
     std::fill_n(to.out_weights, its.output_rows() * its.top_k * 4, std::byte{0});
     copy(step.results[at(rank)], to.results);
@@ -214,12 +264,19 @@ class Ranks {
     args.routing = address(its.routings[routing]);
     args.tokens = static_cast<std::uint64_t>(config_.max_tokens);
     args.tokens_at = address(its.words + 192);
-    args.rows = address(its.rows), args.row_stride = static_cast<std::uint64_t>(config_.row_bytes());
-    args.scales = config_.scale_bytes == 0 ? 0 : address(its.scales);
-    args.scale_stride = static_cast<std::uint64_t>(config_.scale_bytes);
+    args.rows = address(its.rows), args.row_stride = static_cast<std::uint64_t>(row_stride(step));
+    args.scales = step.placement.scales(its.scales, step.inputs[at(rank)].count, config_.scale_bytes);
+    const MoEConfig config = moe_reference::of_rank(config_, rank);
+    args.out_scales = step.placement.scales(its.out_scales, placed_rows(config), config_.scale_bytes);
+    if (config.layout == MoELayout::batched)
+      args.out_scales.expert_stride = config.rows_of_expert() * config_.scale_bytes;
+    for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i) {
+      args.payloads[i] = {address(its.payloads[i]), config_.payload_bytes[i] + step.placement.gap};
+      args.out_payloads[i] = address(its.out_payloads[i]);
+    }
     args.experts = address(step.are_numbers_small ? its.small_experts : its.experts);
     args.weights = address(its.weights);
-    args.out_rows = address(its.out_rows), args.out_scales = address(its.out_scales);
+    args.out_rows = address(its.out_rows);
     args.out_counts = address(its.out_counts), args.out_first_rows = address(its.out_first_rows);
     args.out_experts = address(its.out_experts), args.out_weights = address(its.out_weights);
     machine_.dispatch(rank, args);
@@ -256,7 +313,9 @@ class Ranks {
     differ("counts", its.out_counts, expected.counts);
     differ("first_rows", its.out_first_rows, expected.first_rows);
     differ("rows", its.out_rows, expected.rows);
-    differ("scales", its.out_scales, expected.scales);
+    differ("scales", scales_by_row(step, rank).data(), expected.scales);
+    for (std::size_t i = 0; i < expected.payloads.size(); ++i)
+      differ("payloads", its.out_payloads[i], expected.payloads[i]);
     differ("experts", its.out_experts, expected.experts);
     differ("weights", its.out_weights, expected.weights);
     return text + compare_status(expected, rank);
@@ -270,9 +329,11 @@ class Ranks {
   }
 
  private:
+  static constexpr std::int64_t most_gap = 9;
   struct Memory {
     std::byte *words, *routings[2];
     std::byte *rows, *scales, *experts, *small_experts, *weights;
+    std::vector<std::byte*> payloads, out_payloads;
     std::byte *out_rows, *out_scales, *out_counts, *out_first_rows, *out_experts, *out_weights;
     std::byte *results, *sums, *biases[2];
   };
@@ -280,6 +341,28 @@ class Ranks {
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
   static std::uint64_t address(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
   static void copy(const Bytes& from, std::byte* to) { std::ranges::copy(from, to); }
+  static void copy(const Bytes& from, std::byte* to, std::int64_t row_bytes, std::int64_t stride) {
+    for (std::int64_t at = 0, row = 0; at < std::ssize(from); at += row_bytes, ++row)
+      std::memcpy(to + row * stride, from.data() + at, static_cast<std::size_t>(row_bytes));
+  }
+  [[nodiscard]] std::int64_t row_stride(const Step& step) const {
+    return config_.row_bytes() + 16 * step.placement.gap;
+  }
+  /// Rows whose scales lie in columns together: all; batched: those of an expert.
+  [[nodiscard]] static std::int64_t placed_rows(const MoEConfig& config) {
+    return config.layout == MoELayout::batched ? config.rows_of_expert() : config.output_rows();
+  }
+  [[nodiscard]] Bytes scales_by_row(const Step& step, int rank) const {
+    const MoEConfig its = moe_reference::of_rank(config_, rank);
+    Bytes made(static_cast<std::size_t>(its.output_rows() * its.scale_bytes));
+    const std::int64_t rows = placed_rows(its), part = rows * its.scale_bytes;
+    for (std::int64_t begin = 0; begin < std::ssize(made); begin += part)
+      step.placement.each_scale(rows, its.scale_bytes, [&](auto by_row, auto placed, auto bytes) {
+        std::memcpy(made.data() + begin + by_row, memory_[at(rank)].out_scales + begin + placed,
+                    static_cast<std::size_t>(bytes));
+      });
+    return made;
+  }
 
   [[nodiscard]] headrace_moe_rank_v1 rank_of(int rank, std::uint32_t blocks, std::int64_t timeout_ns) const {
     const MoEConfig its = moe_reference::of_rank(config_, rank);
@@ -289,6 +372,7 @@ class Ranks {
     made.max_tokens = static_cast<std::uint32_t>(its.max_tokens);
     made.row_bytes = static_cast<std::uint64_t>(its.row_bytes());
     made.scale_bytes = static_cast<std::uint64_t>(its.scale_bytes);
+    std::ranges::copy(its.payload_bytes, made.payload_bytes);
     made.hidden = static_cast<std::uint64_t>(its.hidden);
     made.combine_dtype = static_cast<std::int32_t>(its.combine_dtype);
     made.layout = static_cast<std::uint32_t>(its.layout);
@@ -317,7 +401,11 @@ class Ranks {
     made.words = bytes(256, 1);
     for (std::byte*& routing : made.routings)
       routing = machine_.memory(machine_.table().routing_bytes(&it), false);
-    made.rows = bytes(tokens, its.row_bytes()), made.scales = bytes(tokens, its.scale_bytes);
+    made.rows = bytes(tokens, its.row_bytes() + 16 * most_gap), made.scales = bytes(tokens, its.scale_bytes);
+    for (const std::int64_t payload : its.payload_bytes) {
+      made.payloads.push_back(bytes(tokens, payload + most_gap));
+      made.out_payloads.push_back(bytes(rows, payload));
+    }
     made.experts = bytes(entries, 8), made.small_experts = bytes(entries, 4),
     made.weights = bytes(entries, 4);
     made.out_rows = bytes(rows, its.row_bytes()), made.out_scales = bytes(rows, its.scale_bytes);

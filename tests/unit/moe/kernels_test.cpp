@@ -137,7 +137,7 @@ TEST_F(MoEKernelsTest, a_graph_is_replayed_with_other_tokens_experts_and_counts)
   GpuMachine machine = machine_of(3);
   Ranks ranks(machine, config, 4, patience_ns);
   Step first(random, config, Choice::uniform);
-  first.options = {}, first.are_numbers_small = true;
+  first.make_plain(config);
   std::vector<Replay> replays;
   for (int rank = 0; rank < 3; ++rank)
     replays.emplace_back(machine, rank, [&, rank] {
@@ -146,8 +146,7 @@ TEST_F(MoEKernelsTest, a_graph_is_replayed_with_other_tokens_experts_and_counts)
     });
   for (int i = 0; i < 6; ++i) {
     Step step(random, config, static_cast<Choice>(i % choices));
-    step.options = {}, step.are_numbers_small = true;
-    step.expect(config, moe_reference::all_ranks);
+    step.make_plain(config);
     for (int rank = 0; rank < 3; ++rank) ranks.give(step, rank);
     for (int rank = 0; rank < 3; ++rank) replays[static_cast<std::size_t>(rank)].launch(rank);
     for (int rank = 0; rank < 3; ++rank) machine.wait(rank);

@@ -24,6 +24,7 @@ extern "C" {
 #define HEADRACE_MOE_MOST_TOP_K 32
 #define HEADRACE_MOE_MOST_EXPERTS 4096
 #define HEADRACE_MOE_MOST_BLOCKS 128
+#define HEADRACE_MOE_MOST_PAYLOADS 8
 /* The most that ranks * (experts of the rank that has the most) may be. */
 #define HEADRACE_MOE_MOST_PLACES 8192
 
@@ -70,8 +71,9 @@ typedef struct headrace_moe_rank_v1 {
   uint32_t rank;
   uint32_t top_k;
   uint32_t max_tokens;
-  uint64_t row_bytes;    /* a multiple of 16 */
-  uint64_t scale_bytes;  /* a multiple of 4 */
+  uint64_t row_bytes;                                 /* a multiple of 16 */
+  uint64_t scale_bytes;                               /* a multiple of 4 */
+  uint64_t payload_bytes[HEADRACE_MOE_MOST_PAYLOADS]; /* of further columns; 0: no such column */
   uint64_t hidden;       /* elements of a row of results; its bytes are a multiple of 16 */
   int32_t combine_dtype; /* HEADRACE_FLOAT32, HEADRACE_FLOAT16 or HEADRACE_BFLOAT16 */
   uint32_t layout;
@@ -93,7 +95,23 @@ typedef struct headrace_moe_rank_v1 {
   int64_t timeout_ns; /* of each wait; negative: none */
 } headrace_moe_rank_v1;
 
-/* All addresses are of GPU memory. Rows and their strides are at multiples of 16 bytes, scales of 4.
+/* Where the scales of rows lie. Addresses and strides are multiples of unit_bytes. */
+typedef struct headrace_moe_scales_v1 {
+  uint64_t address;
+  int64_t stride;        /* from one row to the next */
+  int64_t unit_stride;   /* from one part of a row to the next; unit_bytes: they lie side by side */
+  int64_t expert_stride; /* of what comes, batched: from one expert to the next; 0: output_rows * stride */
+  uint32_t unit_bytes;   /* of a part: 1, 2, 4 or 8 */
+  uint32_t reserved;
+} headrace_moe_scales_v1;
+
+/* Rows of a payload, anywhere. */
+typedef struct headrace_moe_payload_v1 {
+  uint64_t address;
+  int64_t stride;
+} headrace_moe_payload_v1;
+
+/* All addresses are of GPU memory. Rows and their strides are at multiples of 16 bytes.
  *   blocks   all blocks of all ranks on a GPU are on it at once: `most_blocks` says how many may be
  *   ends     as docs/decisions/0017-moe.md says under Failure: a rank that does not come is left out, and the
  *            launch does the rest
@@ -108,14 +126,16 @@ typedef struct headrace_moe_dispatch_v1 {
   uint64_t tokens_at;     /* an int32_t that the GPU reads: fewer tokens than that. 0: none */
   uint64_t rows;
   uint64_t row_stride;
-  uint64_t scales;
-  uint64_t scale_stride;
+  headrace_moe_scales_v1 scales;
+  headrace_moe_payload_v1 payloads[HEADRACE_MOE_MOST_PAYLOADS];
   uint64_t experts; /* [tokens, top_k]: -1: none. 0: those of the routing's last dispatch, with its weights */
   uint64_t weights; /* float [tokens, top_k]; 0: 1 each */
-  /* Where it puts what comes; what is 0 is not written, but rows and scales must be there. */
+  /* Where it puts what comes; what is 0 is not written, but rows, scales and payloads must be
+   * there. */
   uint64_t out_rows;
-  uint64_t out_scales;
-  uint64_t out_counts;     /* int32_t for each expert of this rank */
+  headrace_moe_scales_v1 out_scales;
+  uint64_t out_payloads[HEADRACE_MOE_MOST_PAYLOADS]; /* rows side by side */
+  uint64_t out_counts;                               /* int32_t for each expert of this rank */
   uint64_t out_first_rows; /* int64_t for each expert of this rank, and the end; by rank: for each source */
   uint64_t out_experts;    /* by rank: int32_t [output_rows, top_k] */
   uint64_t out_weights;    /* by rank: float [output_rows, top_k] */
