@@ -3,6 +3,7 @@
 // cards are there, and takes records as their chunks come.
 #pragma once
 
+#include "kernels/moe/blocks.cuh"
 #include "kernels/moe/route.cuh"
 #include "kernels/moe/rows.cuh"
 
@@ -63,8 +64,7 @@ class DispatchSend {
     const uint64_t record =
         sends ? common_.windows[visit.rank] + window.slot_at(turn_.sends(), common_.rank, visit.slot) : 0;
     if (piece == 0) write_head(token, visit, record);
-    copy_to_all(args_.rows + token * args_.row_stride, sends ? record + window.record.row_at() : 0,
-                visit.count, Share::of(window.record.row_bytes / vector_bytes, piece, pieces));
+    send_row(token, sends ? record + window.record.row_at() : 0, visit.count, piece, pieces);
 #pragma unroll 1
     for (uint32_t i = 0; i < args_.columns.count; ++i) {
       const Column& column = args_.columns.of[i];
@@ -78,6 +78,18 @@ class DispatchSend {
     if (ends_chunk(common_, visit.rank, chunk, slots_in_chunk(chunk, shared_.records[visit.rank]) * pieces))
       tell(common_.windows[visit.rank] + window.chunk_flag_at(turn_.sends(), common_.rank, chunk),
            turn_.sends());
+  }
+
+  /// `to`: of this lane's visit.
+  __device__ void send_row(uint64_t token, uint64_t to, unsigned count, uint32_t piece,
+                           uint32_t pieces) const {
+    const auto& layout = common_.window.record;
+    const uint64_t from = args_.rows + token * args_.row_stride;
+    if (args_.cast == 0)
+      return copy_to_all(from, to, count, Share::of(layout.row_bytes / vector_bytes, piece, pieces));
+    cast_to_all(from, static_cast<uint32_t>(layout.row_bytes), args_.cast, to,
+                layout.scales_at() - layout.row_at(), count,
+                Share::of(headrace::moe::blocks_of(layout.row_bytes), piece, pieces));
   }
 
   /// `record`: of this lane's visit.

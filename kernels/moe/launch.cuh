@@ -3,6 +3,7 @@
 // the memory of a rank that others do not see. Windows are those of src/moe, on CPUs too.
 #pragma once
 
+#include "moe/cast.hpp"
 #include "moe/epochs.hpp"
 #include "moe/layout.hpp"
 #include "moe/rows.hpp"
@@ -187,6 +188,7 @@ struct Columns {
 struct DispatchLaunch {
   Common common;
   uint32_t experts_bytes;
+  uint32_t cast;
   uint64_t tokens, tokens_at;
   uint64_t rows, row_stride;
   uint64_t experts, weights;

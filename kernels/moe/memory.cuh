@@ -6,6 +6,8 @@
 // stored plainly: a rank that sees a word sees the bytes that were written before it.
 #pragma once
 
+#include "moe/cast.hpp"
+
 #include <stdint.h>
 
 namespace headrace::kernels::moe {
@@ -104,6 +106,40 @@ __device__ __forceinline__ uint32_t two_bfloats(float low, float high) {
   uint32_t both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
+}
+
+#if __CUDA_ARCH__ >= 890
+
+/// Of float8_e4m3fn, in a word.
+__device__ __forceinline__ uint32_t four_float8(float a, float b, float c, float d) {
+  uint32_t four;
+  asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\nmov.b32 %0, {low, high};\n}"
+      : "=r"(four)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return four;
+}
+/// Number `i` of a word.
+__device__ __forceinline__ float from_float8(uint32_t four, unsigned i) {
+  uint32_t halves;
+  asm("{\n.reg .b16 pair, rest;\nmov.b32 {pair, rest}, %1;\ncvt.rn.f16x2.e4m3x2 %0, pair;\n}"
+      : "=r"(halves)
+      : "r"(four >> i / 2 * 16));
+  return from_half(halves >> i % 2 * 16);
+}
+
+#endif
+#endif
+
+#if !defined(__CUDACC__) || __CUDA_ARCH__ < 890
+
+__device__ __forceinline__ uint32_t four_float8(float a, float b, float c, float d) {
+  using headrace::moe::float8_of;
+  return uint32_t{float8_of(a)} | uint32_t{float8_of(b)} << 8 | uint32_t{float8_of(c)} << 16 |
+         uint32_t{float8_of(d)} << 24;
+}
+__device__ __forceinline__ float from_float8(uint32_t four, unsigned i) {
+  return headrace::moe::float_of_float8(static_cast<uint8_t>(four >> i * 8));
 }
 
 #endif

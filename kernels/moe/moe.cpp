@@ -117,25 +117,39 @@ bool are_scales(const headrace_moe_scales_v1& scales, std::uint64_t bytes) {
   return scales.address != 0 && std::has_single_bit(unit) && unit <= 8 && all % unit == 0;
 }
 
-/// `payload(i)`: the address of one.
+///   scales      null: they are made
+///   payload(i)  the address of one
 template <class Payload>
-bool are_columns(const Common& common, const headrace_moe_scales_v1& scales, const Payload& payload) {
+bool are_columns(const Common& common, const headrace_moe_scales_v1* scales, const Payload& payload) {
   const auto& record = common.window.record;
-  if (record.scale_bytes != 0 && !are_scales(scales, record.scale_bytes)) return false;
+  if (scales != nullptr && record.scale_bytes != 0 && !are_scales(*scales, record.scale_bytes)) return false;
   for (std::uint32_t i = 0; i < HEADRACE_MOE_MOST_PAYLOADS; ++i)
     if (record.payload_bytes[i] != 0 && payload(i) == 0) return false;
   return true;
+}
+
+bool is_cast_possible(std::uint32_t cast, const headrace::moe::RecordLayout& record) {
+  if (cast == 0) return true;
+  if (cast == HEADRACE_MOE_CAST_FLOAT32)
+    return record.scale_bytes == headrace::moe::float_scale_bytes(record.row_bytes);
+  return cast == HEADRACE_MOE_CAST_UE8M0 &&
+         record.scale_bytes == headrace::moe::ue8m0_scale_bytes(record.row_bytes);
+}
+std::uint64_t given_row_bytes(const headrace_moe_dispatch_v1& args, const Common& common) {
+  return common.window.record.row_bytes * (args.cast == 0 ? 1 : 2);
 }
 
 bool is_possible(const headrace_moe_dispatch_v1& args, const Common& common) {
   const bool sends = (args.halves & HEADRACE_MOE_SEND) != 0 && args.tokens != 0;
   const bool receives = (args.halves & HEADRACE_MOE_RECEIVE) != 0 && common.all_rows() != 0;
   if (args.tokens > common.max_tokens || (args.experts_bytes != 4 && args.experts_bytes != 8)) return false;
-  if (sends && (!are_rows(args.rows, args.row_stride, common.window.record.row_bytes, vector_bytes) ||
-                !are_columns(common, args.scales, [&](auto i) { return args.payloads[i].address; })))
+  if (sends && (!are_rows(args.rows, args.row_stride, given_row_bytes(args, common), vector_bytes) ||
+                !is_cast_possible(args.cast, common.window.record) ||
+                !are_columns(common, args.cast == 0 ? &args.scales : nullptr,
+                             [&](auto i) { return args.payloads[i].address; })))
     return false;
   return !receives || (args.out_rows != 0 && args.out_rows % vector_bytes == 0 &&
-                       are_columns(common, args.out_scales, [&](auto i) { return args.out_payloads[i]; }));
+                       are_columns(common, &args.out_scales, [&](auto i) { return args.out_payloads[i]; }));
 }
 
 /// What lies side by side is moved in the widest units that fit.
@@ -166,7 +180,7 @@ Column column_of(const headrace_moe_scales_v1& scales, const Common& common, std
 Columns sent_columns(const headrace_moe_dispatch_v1& args, const Common& common) {
   const auto& record = common.window.record;
   Columns made{};
-  if (record.scale_bytes != 0) made.of[made.count++] = column_of(args.scales, common, 0);
+  if (record.scale_bytes != 0 && args.cast == 0) made.of[made.count++] = column_of(args.scales, common, 0);
   for (std::uint32_t i = 0; i < HEADRACE_MOE_MOST_PAYLOADS; ++i)
     if (record.payload_bytes[i] != 0)
       made.of[made.count++] = column_of(record.payload_at(i), args.payloads[i].address,
@@ -263,6 +277,7 @@ std::optional<DispatchLaunch> dispatch_of(const headrace_moe_dispatch_v1& args, 
   common->senders = senders_of(blocks, args.halves, small);
   return DispatchLaunch{.common = *common,
                         .experts_bytes = args.experts_bytes,
+                        .cast = args.cast,
                         .tokens = args.tokens,
                         .tokens_at = args.tokens_at,
                         .rows = args.rows,

@@ -3,10 +3,12 @@
 
 #include "kernels/common/story.hpp"
 #include "kernels/moe/launch.cuh"
+#include "moe/cast.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -30,6 +32,10 @@ void release(std::uint64_t address, std::uint64_t value) {
   __atomic_store_n(at<std::uint64_t>(address), value, __ATOMIC_RELEASE);
 }
 std::uint64_t bit_of(unsigned rank) { return std::uint64_t{1} << rank; }
+
+float bfloat_at(std::uint64_t row, std::uint64_t i) {
+  return std::bit_cast<float>(std::uint32_t{at<const std::uint16_t>(row)[i]} << 16);
+}
 
 struct Awaited {
   unsigned peer;
@@ -224,7 +230,8 @@ class DispatchTurn final : public Turn {
     const auto& record = args_.window.record;
     const std::uint64_t entries = launch_.tokens * args_.top_k(), rows = args_.all_rows();
     return Turn::is_reachable() && (launch_.tokens_at == 0 || memory_.reachable(launch_.tokens_at, 4)) &&
-           reaches(launch_.rows, span(launch_.tokens, launch_.row_stride, record.row_bytes)) &&
+           reaches(launch_.rows, span(launch_.tokens, launch_.row_stride,
+                                      record.row_bytes * (launch_.cast == 0 ? 1 : 2))) &&
            (!sends() || reaches_all(launch_.columns, launch_.tokens)) &&
            reaches(launch_.experts, entries * launch_.experts_bytes) &&
            reaches(launch_.weights, entries * 4) && reaches(launch_.out_rows, rows * record.row_bytes) &&
@@ -326,13 +333,38 @@ class DispatchTurn final : public Turn {
           *at<std::uint32_t>(args_.lists().orders + entry * 4), *at<float>(args_.weights_at() + entry * 4)};
     }
     *at<RecordHead>(record) = head;
-    copy(record + layout.row_at(), launch_.rows + token * launch_.row_stride, layout.row_bytes);
+    const std::uint64_t row = launch_.rows + token * launch_.row_stride;
+    launch_.cast == 0 ? copy(record + layout.row_at(), row, layout.row_bytes) : cast(record, row);
     each_unit(launch_.columns, token, record,
               [&](std::uint64_t in_record, std::uint64_t unit, std::uint32_t bytes) {
                 copy(in_record, unit, bytes);
               });
     if (slot + 1 == records_[rank] || (slot + 1) % chunk_slots == 0)
       release(of(rank, args_.window.chunk_flag_at(send_number_, args_.rank, chunk_of(slot))), send_number_);
+  }
+  /// A row of bfloat16 becomes float8 and scales.
+  void cast(std::uint64_t record, std::uint64_t row) const {
+    const auto& layout = args_.window.record;
+    const bool is_power = launch_.cast == HEADRACE_MOE_CAST_UE8M0;
+    auto* const scales = at<std::uint8_t>(record + layout.scales_at());
+    std::memset(scales, 0, layout.scale_bytes);
+    for (std::uint64_t begin = 0; begin < layout.row_bytes; begin += headrace::moe::block_elements) {
+      const std::uint64_t end = std::min(begin + headrace::moe::block_elements, layout.row_bytes);
+      float largest = 0;
+      for (std::uint64_t i = begin; i < end; ++i)
+        if (const float it = std::fabs(bfloat_at(row, i)); it > largest) largest = it;
+      headrace::moe::BlockScale scale = headrace::moe::block_scale(largest);
+      const std::uint64_t block = begin / headrace::moe::block_elements;
+      if (is_power) {
+        scales[block] = headrace::moe::ue8m0_of(scale.scale);
+        scale = headrace::moe::scale_of_ue8m0(scales[block]);
+      } else {
+        std::memcpy(scales + block * sizeof scale.scale, &scale.scale, sizeof scale.scale);
+      }
+      for (std::uint64_t i = begin; i < end; ++i)
+        at<std::uint8_t>(record + layout.row_at())[i] =
+            headrace::moe::float8_of(bfloat_at(row, i) * scale.inverse);
+    }
   }
   void copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
     if (bytes != 0) memory_.copy(at<void>(to), at<const void>(from), bytes);

@@ -16,8 +16,9 @@ class LaneVectors {
 
   [[nodiscard]] __device__ bool has_tile() const { return at_ < end_; }
   __device__ void next() { at_ += Unroll * warp_lanes; }
-  /// Whether the lane has a vector number `u` in this tile, and its offset.
+  /// Whether the lane has a vector number `u` in this tile, its number in the row, and its offset.
   [[nodiscard]] __device__ bool has(unsigned u) const { return at_ + lane() + u * warp_lanes < end_; }
+  [[nodiscard]] __device__ uint64_t index(unsigned u) const { return at_ + lane() + u * warp_lanes; }
   [[nodiscard]] __device__ uint64_t offset(unsigned u) const {
     return uint64_t{at_ + lane()} * vector_bytes + u * (warp_lanes * vector_bytes);
   }

@@ -38,6 +38,26 @@ HEADRACE_BOTH_SIDES BlockScale scale_of_ue8m0(uint8_t power) {
           __builtin_bit_cast(float, (254 - uint32_t{power}) << 23)};
 }
 
+/// A float as float8_e4m3fn: rounded to nearest, ties to even; what is too large becomes the largest.
+HEADRACE_BOTH_SIDES uint8_t float8_of(float value) {
+  const auto bits = __builtin_bit_cast(uint32_t, value);
+  const uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 31 << 7;
+  if (magnitude > 0x7f800000) return static_cast<uint8_t>(sign | 0x7f);
+  // The smallest normal one is 2^-6. Below it the addition rounds to multiples of 2^-9.
+  const uint32_t normal = (magnitude + 0x7ffff + (magnitude >> 20 & 1) - (120u << 23)) >> 20;
+  const uint32_t subnormal =
+      __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) + 16384.0F) - (141u << 23);
+  const uint32_t rounded = magnitude < 121u << 23 ? subnormal : normal;
+  return static_cast<uint8_t>(sign | (rounded < 0x7e ? rounded : 0x7e));
+}
+HEADRACE_BOTH_SIDES float float_of_float8(uint8_t stored) {
+  const uint32_t magnitude = stored & 0x7fu, sign = static_cast<uint32_t>(stored >> 7) << 31;
+  // The product moves the exponent to float's bias.
+  const float value = __builtin_bit_cast(float, magnitude << 20) * 0x1p120F;
+  const uint32_t bits = magnitude == 0x7f ? 0x7fc00000 : __builtin_bit_cast(uint32_t, value);
+  return __builtin_bit_cast(float, bits | sign);
+}
+
 /// Bytes of a row's scales: a float each, or a byte each in words of four.
 HEADRACE_BOTH_SIDES uint64_t float_scale_bytes(uint64_t elements) { return blocks_of(elements) * 4; }
 HEADRACE_BOTH_SIDES uint64_t ue8m0_scale_bytes(uint64_t elements) { return round_up(blocks_of(elements), 4); }

@@ -179,7 +179,9 @@ Result<void> DeviceRank::dispatch(const MoETokens& tokens, const MoERows& rows, 
     HEADRACE_TRY_VOID(check_tokens(tokens, routing));
     args.tokens = static_cast<std::uint64_t>(tokens.count), args.tokens_at = address(tokens.count_at);
     args.rows = address(tokens.rows), args.scales = scales_at(tokens.scales, scales_of(tokens));
-    args.row_stride = static_cast<std::uint64_t>(stride_or(tokens.row_stride, config_.row_bytes()));
+    args.row_stride =
+        static_cast<std::uint64_t>(stride_or(tokens.row_stride, given_row_bytes(config_, tokens.cast)));
+    args.cast = static_cast<std::uint32_t>(tokens.cast);
     for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i)
       args.payloads[i] = {address(tokens.payloads[i].rows),
                           stride_or(tokens.payloads[i].stride, config_.payload_bytes[i])};
@@ -228,9 +230,6 @@ Result<void> DeviceRank::check_tokens(const MoETokens& tokens, const DeviceRouti
   if (tokens.count < 0 || tokens.count > config_.max_tokens)
     return make_error(Code::invalid_argument, "{} tokens are given, expected 0 to max_tokens = {}",
                       tokens.count, config_.max_tokens);
-  if (tokens.cast != MoECast::none)
-    return make_error(Code::not_supported, "cast is {}: kernels take rows as they travel",
-                      moe_cast_name(tokens.cast));
   const DType numbers = tokens.experts_dtype;
   if (numbers != DType::int64 && numbers != DType::int32 && numbers != DType::uint32)
     return make_error(Code::invalid_argument, "experts are {}, expected int64, int32 or uint32",

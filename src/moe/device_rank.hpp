@@ -60,7 +60,7 @@ class DeviceRank {
 
   /// Pointers are addresses of the GPU. `tokens` is not looked at without the first half, `rows` without the
   /// second.
-  ///   errors  invalid_argument (what was expected, what is given), not_supported (casts)
+  ///   errors  invalid_argument (what was expected, what is given)
   Result<void> dispatch(const MoETokens& tokens, const MoERows& rows, DeviceRouting& routing, Halves halves,
                         cuda::Stream stream);
   Result<void> combine(const MoEResults& results, const MoESums& sums, DeviceRouting& routing, Halves halves,

@@ -3,6 +3,7 @@
 // and random steps, whose answers are compared with the reference. No test framework: bench/gpu uses it, too.
 #pragma once
 
+#include "moe/cast.hpp"
 #include "support/moe_reference.hpp"
 
 #include <headrace/plugin/kernels/moe_v1.h>
@@ -96,6 +97,15 @@ inline Tokens random_tokens(Random& random, const MoEConfig& config, std::int64_
   return tokens;
 }
 
+/// A cast that the configuration allows, or none.
+inline MoECast possible_cast(Random& random, const MoEConfig& config) {
+  const auto hidden = static_cast<std::uint64_t>(config.hidden),
+             bytes = static_cast<std::uint64_t>(config.scale_bytes);
+  if (config.dtype != DType::float8_e4m3fn || below(random, 4) == 0) return MoECast::none;
+  if (bytes == moe::float_scale_bytes(hidden)) return MoECast::float32;
+  return bytes == moe::ue8m0_scale_bytes(hidden) ? MoECast::ue8m0 : MoECast::none;
+}
+
 /// `most_hidden`: in units of 16 elements.
 inline MoEConfig random_config(Random& random, int most_ranks, std::int64_t most_tokens,
                                std::int64_t most_hidden = 8) {
@@ -108,6 +118,12 @@ inline MoEConfig random_config(Random& random, int most_ranks, std::int64_t most
   config.combine_dtype = types[below(random, 3)];
   config.hidden = 16 * (1 + below(random, below(random, 2) == 0 ? 4 : most_hidden));
   if (config.dtype == DType::float8_e4m3fn) config.scale_bytes = 4 * (1 + below(random, 50));
+  if (below(random, 2) == 0) {  // so that rows can be cast
+    const auto hidden = static_cast<std::uint64_t>(config.hidden);
+    config.dtype = DType::float8_e4m3fn;
+    config.scale_bytes = static_cast<std::int64_t>(below(random, 2) == 0 ? moe::float_scale_bytes(hidden)
+                                                                         : moe::ue8m0_scale_bytes(hidden));
+  }
   if (below(random, 3) == 0)
     for (std::int64_t i = 1 + below(random, moe_most_payloads); i != 0; --i)
       config.payload_bytes.push_back(below(random, 3) == 0 ? 16 * (1 + below(random, 80))
@@ -156,11 +172,14 @@ struct Placement {
 
 /// What all ranks give, and what they must get.
 struct Step {
-  Step(Random& random, const MoEConfig& config, Choice choice, Mask active = moe_reference::all_ranks) {
+  Step(Random& random, const MoEConfig& config, Choice choice, Mask active = moe_reference::all_ranks)
+      : cast(possible_cast(random, config)) {
     for (int rank = 0; rank < config.ranks; ++rank) {
       const bool is_empty = below(random, 6) == 0;
       inputs.push_back(
           random_tokens(random, config, is_empty ? 0 : below(random, config.max_tokens + 1), choice));
+      if (cast != MoECast::none)
+        inputs.back().rows = random_rows(random, DType::bfloat16, inputs.back().count * config.hidden);
       const MoEConfig its = moe_reference::of_rank(config, rank);
       results.push_back(random_rows(random, config.combine_dtype, its.output_rows() * config.hidden));
     }
@@ -184,10 +203,14 @@ struct Step {
     expect(config, moe_reference::all_ranks);
   }
   void expect(const MoEConfig& config, Mask active) {
-    expected = moe_reference::dispatch(config, inputs, active);
+    std::vector<Tokens> travelling = inputs;
+    if (cast != MoECast::none)
+      for (Tokens& tokens : travelling) tokens = moe_reference::cast_tokens(config, tokens, cast);
+    expected = moe_reference::dispatch(config, travelling, active);
     sums = moe_reference::combine(config, inputs, expected, results, options, active);
   }
 
+  MoECast cast;
   std::vector<Tokens> inputs;
   std::vector<Bytes> results;
   moe_reference::CombineOptions options;
@@ -227,7 +250,7 @@ class Ranks {
   void give(const Step& step, int rank) {
     const Memory& to = memory_[at(rank)];
     const Tokens& tokens = step.inputs[at(rank)];
-    copy(tokens.rows, to.rows, config_.row_bytes(), row_stride(step));
+    copy(tokens.rows, to.rows, given_row_bytes(step), row_stride(step));
     step.placement.each_scale(tokens.count, config_.scale_bytes, [&](auto by_row, auto placed, auto bytes) {
       std::memcpy(to.scales + placed, tokens.scales.data() + by_row, static_cast<std::size_t>(bytes));
     });
@@ -261,6 +284,7 @@ class Ranks {
     args.rank = &ranks_[at(rank)];
     args.halves = halves;
     args.experts_bytes = step.are_numbers_small ? 4 : 8;
+    args.cast = static_cast<std::uint32_t>(step.cast);
     args.routing = address(its.routings[routing]);
     args.tokens = static_cast<std::uint64_t>(config_.max_tokens);
     args.tokens_at = address(its.words + 192);
@@ -346,7 +370,10 @@ class Ranks {
       std::memcpy(to + row * stride, from.data() + at, static_cast<std::size_t>(row_bytes));
   }
   [[nodiscard]] std::int64_t row_stride(const Step& step) const {
-    return config_.row_bytes() + 16 * step.placement.gap;
+    return given_row_bytes(step) + 16 * step.placement.gap;
+  }
+  [[nodiscard]] std::int64_t given_row_bytes(const Step& step) const {
+    return step.cast == MoECast::none ? config_.row_bytes() : config_.hidden * 2;
   }
   /// Rows whose scales lie in columns together: all; batched: those of an expert.
   [[nodiscard]] static std::int64_t placed_rows(const MoEConfig& config) {
@@ -401,7 +428,8 @@ class Ranks {
     made.words = bytes(256, 1);
     for (std::byte*& routing : made.routings)
       routing = machine_.memory(machine_.table().routing_bytes(&it), false);
-    made.rows = bytes(tokens, its.row_bytes() + 16 * most_gap), made.scales = bytes(tokens, its.scale_bytes);
+    made.rows = bytes(tokens, std::max(its.row_bytes(), its.hidden * 2) + 16 * most_gap),
+    made.scales = bytes(tokens, its.scale_bytes);
     for (const std::int64_t payload : its.payload_bytes) {
       made.payloads.push_back(bytes(tokens, payload + most_gap));
       made.out_payloads.push_back(bytes(rows, payload));

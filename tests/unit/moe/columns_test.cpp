@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What travels beside rows, and rows that are cast: examples made by hand, and calls that are wrong.
+#include "base/small_float.hpp"
 #include "moe/cast.hpp"
 #include "moe/float8_blocks.hpp"
 #include "ranks.hpp"
 
+#include <bit>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -62,6 +64,19 @@ TEST(MoECastRows, stored_blocks_are_read_as_their_scale_times_what_was_stored) {
   EXPECT_EQ(read[3], 448);
   EXPECT_EQ(read[0], 1);
   EXPECT_EQ(read[129], 0.5F);
+}
+
+TEST(MoECastRows, plain_functions_of_float8_are_those_of_the_base) {
+  for (int stored = 0; stored < 256; ++stored) {
+    const auto byte = static_cast<std::uint8_t>(stored);
+    const float value = float_of_float8(byte);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(value), std::bit_cast<std::uint32_t>(Float8E4M3::load(byte)));
+    EXPECT_EQ(float8_of(value), byte);
+  }
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 9973) {
+    const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    ASSERT_EQ(float8_of(value), Float8E4M3::store(value)) << value;
+  }
 }
 
 /// One rank alone, with rows of float8 and two payloads.

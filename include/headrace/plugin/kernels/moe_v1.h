@@ -37,6 +37,10 @@ extern "C" {
 #define HEADRACE_MOE_SEND 1u
 #define HEADRACE_MOE_RECEIVE 2u
 
+/* How rows of bfloat16 become float8_e4m3fn, as headrace::MoECast. */
+#define HEADRACE_MOE_CAST_FLOAT32 1u
+#define HEADRACE_MOE_CAST_UE8M0 2u
+
 /* Why a status was written. */
 #define HEADRACE_MOE_TIMED_OUT 1u
 #define HEADRACE_MOE_ABORTED 2u      /* this rank does nothing more */
@@ -121,9 +125,11 @@ typedef struct headrace_moe_dispatch_v1 {
   const headrace_moe_rank_v1* rank;
   uint32_t halves;        /* HEADRACE_MOE_SEND, HEADRACE_MOE_RECEIVE, or both */
   uint32_t experts_bytes; /* of a number of an expert: 4 or 8 */
-  uint64_t routing;       /* routing_bytes, all 0 at first: what the dispatch learns */
-  uint64_t tokens;        /* 0 to max_tokens */
-  uint64_t tokens_at;     /* an int32_t that the GPU reads: fewer tokens than that. 0: none */
+  uint32_t cast; /* HEADRACE_MOE_CAST_*: rows have row_bytes numbers of bfloat16, and no scales; 0: none */
+  uint32_t reserved;
+  uint64_t routing;   /* routing_bytes, all 0 at first: what the dispatch learns */
+  uint64_t tokens;    /* 0 to max_tokens */
+  uint64_t tokens_at; /* an int32_t that the GPU reads: fewer tokens than that. 0: none */
   uint64_t rows;
   uint64_t row_stride;
   headrace_moe_scales_v1 scales;
