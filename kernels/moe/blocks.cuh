@@ -90,4 +90,49 @@ __device__ __forceinline__ void cast_to_all(uint64_t from, uint32_t elements, ui
   }
 }
 
+/// A row of blocks as float32. A vector is as many elements as one of the type has.
+template <class Type>
+struct BlockRow {
+  struct Held {
+    uint32_t words[Type::elements / 4];
+    float scale;
+  };
+  static __device__ __forceinline__ Held load(uint64_t row, uint64_t index, uint64_t scales_behind) {
+    Held held;
+    const uint64_t element = index * Type::elements;
+#pragma unroll
+    for (unsigned w = 0; w < Type::elements / 4; ++w)
+      held.words[w] = *at<const uint32_t>(row + element + w * 4);
+    held.scale = *at<const float>(row + scales_behind + element / block_elements * sizeof(float));
+    return held;
+  }
+  static __device__ __forceinline__ float element(const Held& held, unsigned e) {
+    return product(from_float8(held.words[e / 4], e % 4), held.scale);
+  }
+};
+
+/// Tiles of sums as blocks. The tiles of a share begin at a block.
+template <class Type>
+__device__ __forceinline__ void store_blocks(const VectorSums<Type, sum_vectors<Type>>& sums,
+                                             const LaneVectors<sum_vectors<Type>>& mine, uint64_t to,
+                                             uint64_t scales_behind) {
+  constexpr unsigned lanes = block_elements / Type::elements;
+#pragma unroll
+  for (unsigned u = 0; u < sum_vectors<Type>; ++u) {
+    float largest = 0;
+#pragma unroll
+    for (unsigned e = 0; e < Type::elements; ++e)
+      if (mine.has(u)) largest = larger_of(largest, magnitude_of(sums.value(u, e)));
+    const headrace::moe::BlockScale scale = headrace::moe::block_scale(largest_of_block<lanes>(largest));
+    if (!mine.has(u)) continue;
+#pragma unroll
+    for (unsigned e = 0; e < Type::elements; e += 4)
+      *at<uint32_t>(to + mine.index(u) * Type::elements + e) = four_float8(
+          product(sums.value(u, e), scale.inverse), product(sums.value(u, e + 1), scale.inverse),
+          product(sums.value(u, e + 2), scale.inverse), product(sums.value(u, e + 3), scale.inverse));
+    if (lane() % lanes == 0)
+      *at<float>(to + scales_behind + mine.index(u) / lanes * sizeof(float)) = scale.scale;
+  }
+}
+
 }  // namespace headrace::kernels::moe

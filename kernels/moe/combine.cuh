@@ -3,12 +3,23 @@
 // record had. A source adds the partials of each token when their chunks are there.
 #pragma once
 
+#include "kernels/moe/blocks.cuh"
 #include "kernels/moe/route.cuh"
 #include "kernels/moe/rows.cuh"
 
 namespace headrace::kernels::moe {
 
-template <class Type>
+template <bool Condition, class A, class B>
+struct Either {
+  using Type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+  using Type = B;
+};
+
+/// `Float8`: partials travel as blocks of float8.
+template <class Type, bool Float8>
 class Combine {
  public:
   __device__ Combine(const CombineLaunch& args, Turn& turn, Shared& shared)
@@ -29,7 +40,7 @@ class Combine {
     __syncthreads();
     const uint64_t warps = uint64_t{common_.senders} * block_warps;
     const ChunkList chunks(shared_.records, common_.window.ranks);
-    const uint32_t pieces = pieces_of(chunks.records(), common_.window.partial_bytes, warps);
+    const uint32_t pieces = pieces_of(chunks.records(), args_.row_bytes, warps);
     for (uint64_t unit = uint64_t{blockIdx.x} * block_warps + warp(); unit < chunks.slots() * pieces;
          unit += warps) {
       const ChunkList::Slot slot = chunks.slot(unit / pieces);
@@ -40,16 +51,27 @@ class Combine {
   /// By all threads of a block.
   __device__ void receive() {
     const uint64_t tokens = at<const RoutingHead>(common_.routing)->tokens;
-    const uint32_t pieces =
-        pieces_of(tokens, common_.window.partial_bytes, uint64_t{gridDim.x} * block_warps);
+    const uint32_t pieces = pieces_of(tokens, args_.row_bytes, uint64_t{gridDim.x} * block_warps);
     Units units(turn_, tokens * pieces, common_.senders != gridDim.x);
     for (uint64_t unit = 0; units.next(unit);)
       receive_piece(unit / pieces, static_cast<uint32_t>(unit % pieces), pieces);
   }
 
  private:
+  using Sums = VectorSums<Type, sum_vectors<Type>>;
+  using Mine = LaneVectors<sum_vectors<Type>>;
+
+  /// Of the vectors of a row. With blocks, pieces are whole ones.
   [[nodiscard]] __device__ Share share(uint32_t piece, uint32_t pieces) const {
-    return Share::of(common_.window.partial_bytes / vector_bytes, piece, pieces);
+    constexpr uint64_t unit = Float8 ? headrace::moe::block_elements / Type::elements : 1;
+    const uint64_t vectors = args_.row_bytes / vector_bytes;
+    const Share units = Share::of((vectors + unit - 1) / unit, piece, pieces);
+    const uint64_t end = units.end * unit;
+    return {units.begin * unit, end < vectors ? end : vectors};
+  }
+  /// Where the scales of a partial lie.
+  [[nodiscard]] __device__ uint64_t scales_behind() const {
+    return headrace::moe::round_up(args_.row_bytes / vector_bytes * Type::elements, 16);
   }
 
   __device__ void send_piece(const ChunkList::Slot& slot, uint32_t piece, uint32_t pieces) const {
@@ -59,9 +81,16 @@ class Combine {
     Placed placed{no_row, 1};
     if (lane() < count)
       placed = *at<const Placed>(common_.placed_at(slot.source, slot.slot) + lane() * sizeof(Placed));
-    sum_rows<Type>(placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
-                   args_.weighted != 0 ? placed.weight : 1, count, LastTerms{},
-                   to + window.partial_at(turn_.sends(), common_.rank, slot.slot), share(piece, pieces));
+    const uint64_t partial = to + window.partial_at(turn_.sends(), common_.rank, slot.slot);
+    sum_rows<Type, PlainRow<Type>>(
+        placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
+        args_.weighted != 0 ? placed.weight : 1, count, LastTerms{}, 0, share(piece, pieces),
+        [&](const Sums& sums, const Mine& mine) {
+          if constexpr (Float8)
+            store_blocks<Type>(sums, mine, partial, scales_behind());
+          else
+            store_sums<Type>(sums, mine, partial);
+        });
     __syncwarp();
     if (lane() != 0) return;
     const uint64_t chunk = chunk_of(slot.slot);
@@ -73,11 +102,13 @@ class Combine {
     const Visit visit(common_, common_.lists(), token);
     const uint64_t partial = visit.is_one ? wait_for_partial(visit) : 0;
     __syncwarp();
-    const uint64_t offset = token * common_.window.partial_bytes, to = args_.sums + token * args_.sum_stride;
+    const uint64_t offset = token * args_.row_bytes, to = args_.sums + token * args_.sum_stride;
     const LastTerms last{{args_.biases[0] == 0 ? 0 : args_.biases[0] + offset,
                           args_.biases[1] == 0 ? 0 : args_.biases[1] + offset,
                           args_.accumulate == 0 ? 0 : to}};
-    sum_rows<Type>(partial, 1, visit.count, last, to, share(piece, pieces));
+    using Row = typename Either<Float8, BlockRow<Type>, PlainRow<Type>>::Type;
+    sum_rows<Type, Row>(partial, 1, visit.count, last, scales_behind(), share(piece, pieces),
+                        [&](const Sums& sums, const Mine& mine) { store_sums<Type>(sums, mine, to); });
   }
   /// 0: it does not come.
   __device__ uint64_t wait_for_partial(const Visit& visit) const {
@@ -97,11 +128,19 @@ class Combine {
   Shared& shared_;
 };
 
-template <class Type>
-__device__ __forceinline__ void combine_as(const CombineLaunch& args, Turn& turn, Shared& shared) {
-  Combine<Type> combine(args, turn, shared);
+template <class Kind>
+__device__ __forceinline__ void combine_with(const CombineLaunch& args, Turn& turn, Shared& shared) {
+  Kind combine(args, turn, shared);
   if ((args.common.halves & HEADRACE_MOE_SEND) != 0 && blockIdx.x < args.common.senders) combine.send();
   if ((args.common.halves & HEADRACE_MOE_RECEIVE) != 0) combine.receive();
+}
+/// Each type has its own code, plain or with blocks: one branch a launch, and nothing in the loops.
+template <class Type>
+__device__ __forceinline__ void combine_as(const CombineLaunch& args, Turn& turn, Shared& shared) {
+  if (args.float8 == 0)
+    combine_with<Combine<Type, false>>(args, turn, shared);
+  else
+    combine_with<Combine<Type, true>>(args, turn, shared);
 }
 
 __device__ __forceinline__ void combine(const CombineLaunch& args) {

@@ -199,6 +199,8 @@ struct DispatchLaunch {
 struct CombineLaunch {
   Common common;
   int32_t dtype;
+  uint32_t float8;     ///< partials travel as blocks
+  uint64_t row_bytes;  ///< of results and sums
   uint32_t weighted;
   uint32_t accumulate;
   uint64_t results, result_stride;

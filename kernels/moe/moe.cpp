@@ -32,6 +32,10 @@ std::uint64_t bytes_of_element(std::int32_t dtype) {
   return dtype == HEADRACE_FLOAT16 || dtype == HEADRACE_BFLOAT16 ? 2 : 0;
 }
 
+std::uint64_t combine_row_bytes(const headrace_moe_rank_v1& rank) {
+  return rank.hidden * bytes_of_element(rank.combine_dtype);
+}
+
 bool is_possible(const headrace_moe_rank_v1& rank) {
   const auto within = [](std::uint64_t value, std::uint64_t least, std::uint64_t most) {
     return value >= least && value <= most;
@@ -40,10 +44,9 @@ bool is_possible(const headrace_moe_rank_v1& rank) {
          within(rank.max_tokens, 1, 1u << 20) && within(rank.row_bytes, 1, 1u << 24) &&
          rank.row_bytes % vector_bytes == 0 && rank.scale_bytes % 4 == 0 && rank.scale_bytes <= most_column &&
          std::ranges::all_of(rank.payload_bytes, [](std::uint64_t bytes) { return bytes <= most_column; }) &&
-         within(rank.hidden * bytes_of_element(rank.combine_dtype), 1, 1u << 24) &&
-         rank.hidden * bytes_of_element(rank.combine_dtype) % vector_bytes == 0 &&
-         rank.layout <= HEADRACE_MOE_BY_RANK && within(rank.row_alignment, 1, 65536) &&
-         rank.output_rows <= std::uint64_t{1} << 31;
+         within(combine_row_bytes(rank), 1, 1u << 24) && combine_row_bytes(rank) % vector_bytes == 0 &&
+         (rank.float8_combine == 0 || rank.hidden % 16 == 0) && rank.layout <= HEADRACE_MOE_BY_RANK &&
+         within(rank.row_alignment, 1, 65536) && rank.output_rows <= std::uint64_t{1} << 31;
 }
 
 /// The most experts of a rank; 0: the list is not possible.
@@ -203,7 +206,7 @@ Columns received_columns(const headrace_moe_dispatch_v1& args, const Common& com
 }
 
 bool is_possible(const headrace_moe_combine_v1& args, const Common& common) {
-  const std::uint64_t bytes = common.window.partial_bytes;
+  const std::uint64_t bytes = combine_row_bytes(*args.rank);
   const bool sends = (args.halves & HEADRACE_MOE_SEND) != 0 && common.all_rows() != 0;
   const bool receives = (args.halves & HEADRACE_MOE_RECEIVE) != 0 && args.sums != 0;
   return (!sends || are_rows(args.results, args.result_stride, bytes, vector_bytes)) &&
@@ -246,12 +249,13 @@ std::optional<Common> common_of(const headrace_moe_rank_v1& rank) {
   if (!is_possible(rank) || most == 0) return {};
   Common made{};
   const auto slots = static_cast<std::uint32_t>(headrace::moe::round_up(rank.max_tokens, chunk_slots));
-  made.window = {rank.ranks,
-                 1,
-                 slots,
-                 most,
-                 {rank.top_k, rank.row_bytes, rank.scale_bytes},
-                 rank.hidden * bytes_of_element(rank.combine_dtype)};
+  made.window = {
+      rank.ranks,
+      1,
+      slots,
+      most,
+      {rank.top_k, rank.row_bytes, rank.scale_bytes},
+      rank.float8_combine != 0 ? headrace::moe::float8_partial_bytes(rank.hidden) : combine_row_bytes(rank)};
   std::ranges::copy(rank.payload_bytes, made.window.record.payload_bytes);
   made.rank = rank.rank;
   made.experts = rank.first_expert[rank.ranks];
@@ -301,6 +305,8 @@ std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args, std
   common->senders = senders_of(blocks, args.halves, small);
   return CombineLaunch{.common = *common,
                        .dtype = args.rank->combine_dtype,
+                       .float8 = args.rank->float8_combine,
+                       .row_bytes = combine_row_bytes(*args.rank),
                        .weighted = args.weighted,
                        .accumulate = args.accumulate,
                        .results = args.results,

@@ -21,6 +21,8 @@
 namespace headrace::kernels::moe {
 namespace {
 
+using headrace::moe::block_elements;
+using headrace::moe::BlockScale;
 using reference::at;
 using reference::Memory;
 using reference::Progress;
@@ -33,8 +35,23 @@ void release(std::uint64_t address, std::uint64_t value) {
 }
 std::uint64_t bit_of(unsigned rank) { return std::uint64_t{1} << rank; }
 
-float bfloat_at(std::uint64_t row, std::uint64_t i) {
-  return std::bit_cast<float>(std::uint32_t{at<const std::uint16_t>(row)[i]} << 16);
+/// As float8_e4m3fn in blocks, whose scales have the form of a cast.
+void store_as_blocks(std::span<const float> values, std::uint64_t row, std::uint64_t scales,
+                     std::uint32_t cast) {
+  for (std::uint64_t begin = 0, block = 0; begin < values.size(); begin += block_elements, ++block) {
+    const auto its = values.subspan(begin, std::min<std::uint64_t>(block_elements, values.size() - begin));
+    float largest = 0;
+    for (const float value : its) largest = std::fabs(value) > largest ? std::fabs(value) : largest;
+    BlockScale scale = headrace::moe::block_scale(largest);
+    if (cast == HEADRACE_MOE_CAST_UE8M0) {
+      at<std::uint8_t>(scales)[block] = headrace::moe::ue8m0_of(scale.scale);
+      scale = headrace::moe::scale_of_ue8m0(at<std::uint8_t>(scales)[block]);
+    } else {
+      at<float>(scales)[block] = scale.scale;
+    }
+    for (std::uint64_t i = 0; i < its.size(); ++i)
+      at<std::uint8_t>(row)[begin + i] = headrace::moe::float8_of(its[i] * scale.inverse);
+  }
 }
 
 struct Awaited {
@@ -345,26 +362,11 @@ class DispatchTurn final : public Turn {
   /// A row of bfloat16 becomes float8 and scales.
   void cast(std::uint64_t record, std::uint64_t row) const {
     const auto& layout = args_.window.record;
-    const bool is_power = launch_.cast == HEADRACE_MOE_CAST_UE8M0;
-    auto* const scales = at<std::uint8_t>(record + layout.scales_at());
-    std::memset(scales, 0, layout.scale_bytes);
-    for (std::uint64_t begin = 0; begin < layout.row_bytes; begin += headrace::moe::block_elements) {
-      const std::uint64_t end = std::min(begin + headrace::moe::block_elements, layout.row_bytes);
-      float largest = 0;
-      for (std::uint64_t i = begin; i < end; ++i)
-        if (const float it = std::fabs(bfloat_at(row, i)); it > largest) largest = it;
-      headrace::moe::BlockScale scale = headrace::moe::block_scale(largest);
-      const std::uint64_t block = begin / headrace::moe::block_elements;
-      if (is_power) {
-        scales[block] = headrace::moe::ue8m0_of(scale.scale);
-        scale = headrace::moe::scale_of_ue8m0(scales[block]);
-      } else {
-        std::memcpy(scales + block * sizeof scale.scale, &scale.scale, sizeof scale.scale);
-      }
-      for (std::uint64_t i = begin; i < end; ++i)
-        at<std::uint8_t>(record + layout.row_at())[i] =
-            headrace::moe::float8_of(bfloat_at(row, i) * scale.inverse);
-    }
+    std::vector<float> values(layout.row_bytes);
+    for (std::uint64_t i = 0; i < values.size(); ++i)
+      values[i] = std::bit_cast<float>(std::uint32_t{at<const std::uint16_t>(row)[i]} << 16);
+    std::memset(at<void>(record + layout.scales_at()), 0, layout.scale_bytes);
+    store_as_blocks(values, record + layout.row_at(), record + layout.scales_at(), launch_.cast);
   }
   void copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) const {
     if (bytes != 0) memory_.copy(at<void>(to), at<const void>(from), bytes);
@@ -551,6 +553,7 @@ void store_element(std::int32_t dtype, std::uint64_t row, std::uint64_t i, float
 struct Term {
   std::uint64_t row;
   float weight;
+  bool is_blocks = false;  ///< it travelled as float8
 };
 
 class CombineTurn final : public Turn {
@@ -579,7 +582,8 @@ class CombineTurn final : public Turn {
         Wait partial(*this, {rank, HEADRACE_MOE_SUMS, flag, receive_number_});
         while (partial.goes_on()) co_yield Waits{};
         if (partial.came() && headrace::moe::has_come(acquire(flag), receive_number_))
-          terms.push_back({own(args_.window.partial_at(receive_number_, rank, slot)), 1});
+          terms.push_back(
+              {own(args_.window.partial_at(receive_number_, rank, slot)), 1, launch_.float8 != 0});
       }
       sum_token(token, terms);
     }
@@ -588,7 +592,7 @@ class CombineTurn final : public Turn {
     return Turn::is_reachable() &&
            (launch_.results == 0 || args_.all_rows() == 0 ||
             memory_.reachable(launch_.results,
-                              (args_.all_rows() - 1) * launch_.result_stride + args_.window.partial_bytes));
+                              (args_.all_rows() - 1) * launch_.result_stride + launch_.row_bytes));
   }
   void send_partials(unsigned source) const {
     const std::uint32_t records = routing().records[source];
@@ -599,30 +603,46 @@ class CombineTurn final : public Turn {
         if (placed[i].row != no_row)
           terms.push_back({launch_.results + placed[i].row * launch_.result_stride,
                            launch_.weighted != 0 ? placed[i].weight : 1});
-      sum(terms, of(source, args_.window.partial_at(send_number_, args_.rank, slot)));
+      send_partial(sum(terms), of(source, args_.window.partial_at(send_number_, args_.rank, slot)));
       if (slot + 1 == records || (slot + 1) % chunk_slots == 0)
         release(of(source, args_.window.partial_flag_at(send_number_, args_.rank, chunk_of(slot))),
                 send_number_);
     }
   }
+  void send_partial(const std::vector<float>& sums, std::uint64_t to) const {
+    launch_.float8 == 0 ? store(sums, to)
+                        : store_as_blocks(sums, to, scales_of(to), HEADRACE_MOE_CAST_FLOAT32);
+  }
   void sum_token(std::uint64_t token, std::vector<Term>& terms) const {
     const std::uint64_t to = launch_.sums + token * launch_.sum_stride;
     for (const std::uint64_t bias : launch_.biases)
-      if (bias != 0) terms.push_back({bias + token * args_.window.partial_bytes, 1});
+      if (bias != 0) terms.push_back({bias + token * launch_.row_bytes, 1});
     if (launch_.accumulate != 0) terms.push_back({to, 1});
-    sum(terms, to);
+    store(sum(terms), to);
+  }
+  void store(const std::vector<float>& sums, std::uint64_t to) const {
+    for (std::uint64_t i = 0; i < sums.size(); ++i) store_element(launch_.dtype, to, i, sums[i]);
   }
   /// It begins with its first term; each product is rounded, and each sum.
-  void sum(const std::vector<Term>& terms, std::uint64_t to) const {
-    const std::uint64_t elements = args_.window.partial_bytes / (launch_.dtype == HEADRACE_FLOAT32 ? 4 : 2);
-    for (std::uint64_t i = 0; i < elements; ++i) {
-      float all = 0;
+  [[nodiscard]] std::vector<float> sum(const std::vector<Term>& terms) const {
+    std::vector<float> sums(elements());
+    for (std::uint64_t i = 0; i < sums.size(); ++i)
       for (std::size_t t = 0; t < terms.size(); ++t) {
-        const volatile float product = terms[t].weight * element_of(launch_.dtype, terms[t].row, i);
-        all = t == 0 ? product : all + product;
+        const volatile float product = terms[t].weight * element(terms[t], i);
+        sums[i] = t == 0 ? product : sums[i] + product;
       }
-      store_element(launch_.dtype, to, i, all);
-    }
+    return sums;
+  }
+  [[nodiscard]] std::uint64_t elements() const {
+    return launch_.row_bytes / (launch_.dtype == HEADRACE_FLOAT32 ? 4 : 2);
+  }
+  [[nodiscard]] float element(const Term& term, std::uint64_t i) const {
+    if (!term.is_blocks) return element_of(launch_.dtype, term.row, i);
+    return headrace::moe::float_of_float8(at<const std::uint8_t>(term.row)[i]) *
+           at<const float>(scales_of(term.row))[i / block_elements];
+  }
+  [[nodiscard]] std::uint64_t scales_of(std::uint64_t partial) const {
+    return partial + headrace::moe::round_up(elements(), 16);
   }
 
   const CombineLaunch& launch_;

@@ -118,20 +118,34 @@ struct BFloat16 {
   }
 };
 
+/// Rows of a type as they are.
+template <class Type>
+struct PlainRow {
+  using Held = Vector;
+  static __device__ __forceinline__ Held load(uint64_t row, uint64_t index, uint64_t) {
+    return moe::load(row + index * vector_bytes);
+  }
+  static __device__ __forceinline__ float element(const Held& held, unsigned e) {
+    return Type::element(held, e);
+  }
+};
+
 /// Sums of so many vectors in float32, as src/moe/sums.hpp makes them: it begins with its first term.
 template <class Type, unsigned Vectors>
 class VectorSums {
  public:
-  __device__ void add(const Vector (&terms)[Vectors], float weight) {
+  template <class Row>
+  __device__ void add(const typename Row::Held (&terms)[Vectors], float weight) {
 #pragma unroll
     for (unsigned i = 0; i < Vectors; ++i)
 #pragma unroll
       for (unsigned e = 0; e < Type::elements; ++e) {
-        const float term = product(weight, Type::element(terms[i], e));
+        const float term = product(weight, Row::element(terms[i], e));
         sums_[i][e] = is_empty_ ? term : sum(sums_[i][e], term);
       }
     is_empty_ = false;
   }
+  [[nodiscard]] __device__ float value(unsigned i, unsigned e) const { return is_empty_ ? 0 : sums_[i][e]; }
   [[nodiscard]] __device__ Vector result(unsigned i) const {
     Vector made{};
     if (is_empty_) return made;
@@ -150,15 +164,22 @@ struct LastTerms {
   uint64_t of[3];
 };
 
-/// A part of the weighted sum of the rows of a list goes to the same part of a row. `share`: of vectors.
+/// The vectors of a thread of a tile of sums.
 template <class Type>
+inline constexpr unsigned sum_vectors = Type::elements == 4 ? 4 : 3;
+
+/// A part of the weighted sum of the rows of a list: `store(sums, which)` gets the sums of a tile after
+/// another.
+///   share          of vectors
+///   scales_behind  the scales of a row of blocks lie so far behind its begin
+template <class Type, class Row, class Store>
 __device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
-                                         uint64_t to, Share share) {
-  constexpr unsigned unroll = Type::elements == 4 ? 4 : 3, batch = 2;  // what a thread reads together
+                                         uint64_t scales_behind, Share share, const Store& store) {
+  constexpr unsigned unroll = sum_vectors<Type>, batch = 2;  // what a thread reads together
   for (LaneVectors<unroll> mine(share); mine.has_tile(); mine.next()) {
     VectorSums<Type, unroll> sums;
     for (unsigned i = 0; i < count; i += batch) {
-      Vector held[batch][unroll];
+      typename Row::Held held[batch][unroll];
       uint64_t row[batch];
       float factor[batch];
 #pragma unroll
@@ -168,11 +189,11 @@ __device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned c
         if (i + b >= count) row[b] = 0;
 #pragma unroll
         for (unsigned u = 0; u < unroll; ++u)
-          if (row[b] != 0 && mine.has(u)) held[b][u] = load(row[b] + mine.offset(u));
+          if (row[b] != 0 && mine.has(u)) held[b][u] = Row::load(row[b], mine.index(u), scales_behind);
       }
 #pragma unroll
       for (unsigned b = 0; b < batch; ++b)
-        if (row[b] != 0) sums.add(held[b], factor[b]);
+        if (row[b] != 0) sums.template add<Row>(held[b], factor[b]);
     }
 #pragma unroll 1
     for (unsigned t = 0; t < 3; ++t) {
@@ -181,12 +202,19 @@ __device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned c
 #pragma unroll
       for (unsigned u = 0; u < unroll; ++u)
         if (mine.has(u)) term[u] = load(last.of[t] + mine.offset(u));
-      sums.add(term, 1);
+      sums.template add<PlainRow<Type>>(term, 1);
     }
-#pragma unroll
-    for (unsigned u = 0; u < unroll; ++u)
-      if (mine.has(u)) store(to + mine.offset(u), sums.result(u));
+    store(sums, mine);
   }
+}
+
+/// Tiles of sums, rounded to their type.
+template <class Type>
+__device__ __forceinline__ void store_sums(const VectorSums<Type, sum_vectors<Type>>& sums,
+                                           const LaneVectors<sum_vectors<Type>>& mine, uint64_t to) {
+#pragma unroll
+  for (unsigned u = 0; u < sum_vectors<Type>; ++u)
+    if (mine.has(u)) store(to + mine.offset(u), sums.result(u));
 }
 
 /// Zeros. `bytes`: a multiple of 4.

@@ -23,7 +23,6 @@ Result<void> check_shape(const MoEConfig& config) {
                       instead);
   };
   if (config.group_size != 1) return refuse("groups that share tokens", "give group_size 1");
-  if (config.float8_combine) return refuse("float8_combine", "leave it off");
   return {};
 }
 
@@ -38,6 +37,7 @@ headrace_moe_rank_v1 rank_of(const MoEConfig& config, const DeviceRank::Place& p
   std::ranges::copy(config.payload_bytes, made.payload_bytes);
   made.hidden = static_cast<std::uint64_t>(config.hidden);
   made.combine_dtype = static_cast<std::int32_t>(config.combine_dtype);
+  made.float8_combine = config.float8_combine ? 1 : 0;
   made.layout = static_cast<std::uint32_t>(config.layout);
   made.row_alignment = static_cast<std::uint32_t>(config.row_alignment);
   made.zero_padding = config.zero_padding ? 1 : 0;

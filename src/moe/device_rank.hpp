@@ -50,7 +50,7 @@ class DeviceRank {
   };
 
   /// Takes memory for the state.
-  ///   errors  not_supported (what kernels do not have: groups, float8_combine, too many experts),
+  ///   errors  not_supported (what kernels do not have: groups, too many experts),
   ///           invalid_argument (blocks), exhausted
   [[nodiscard]] static Result<DeviceRank> open(const MoEConfig& config, const Place& place);
 

@@ -128,6 +128,7 @@ inline MoEConfig random_config(Random& random, int most_ranks, std::int64_t most
     for (std::int64_t i = 1 + below(random, moe_most_payloads); i != 0; --i)
       config.payload_bytes.push_back(below(random, 3) == 0 ? 16 * (1 + below(random, 80))
                                                            : 1 + below(random, 40));
+  config.float8_combine = below(random, 4) == 0;
   config.max_tokens = 1 + below(random, most_tokens);
   config.layout = static_cast<MoELayout>(below(random, 3));
   if (config.layout == MoELayout::by_expert) {
@@ -402,6 +403,7 @@ class Ranks {
     std::ranges::copy(its.payload_bytes, made.payload_bytes);
     made.hidden = static_cast<std::uint64_t>(its.hidden);
     made.combine_dtype = static_cast<std::int32_t>(its.combine_dtype);
+    made.float8_combine = its.float8_combine ? 1 : 0;
     made.layout = static_cast<std::uint32_t>(its.layout);
     made.row_alignment = static_cast<std::uint32_t>(its.row_alignment);
     made.zero_padding = its.zero_padding ? 1 : 0;

@@ -186,7 +186,6 @@ TEST_F(MoEDeviceRanks, refuse_what_kernels_do_not_have_with_a_sentence) {
     return opened ? std::string() : opened.error().message;
   };
   EXPECT_NE(refusal([](auto& it) { it.group_size = 2; }).find("give group_size 1"), std::string::npos);
-  EXPECT_NE(refusal([](auto& it) { it.float8_combine = true; }).find("float8_combine"), std::string::npos);
   EXPECT_NE(DeviceRank::open(small_config(2), {kernels, 2, 67}).error().message.find("at most 66 each"),
             std::string::npos);
   open_ranks(small_config(1));

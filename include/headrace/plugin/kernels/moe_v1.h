@@ -78,8 +78,9 @@ typedef struct headrace_moe_rank_v1 {
   uint64_t row_bytes;                                 /* a multiple of 16 */
   uint64_t scale_bytes;                               /* a multiple of 4 */
   uint64_t payload_bytes[HEADRACE_MOE_MOST_PAYLOADS]; /* of further columns; 0: no such column */
-  uint64_t hidden;       /* elements of a row of results; its bytes are a multiple of 16 */
-  int32_t combine_dtype; /* HEADRACE_FLOAT32, HEADRACE_FLOAT16 or HEADRACE_BFLOAT16 */
+  uint64_t hidden;         /* elements of a row of results; its bytes are a multiple of 16 */
+  int32_t combine_dtype;   /* HEADRACE_FLOAT32, HEADRACE_FLOAT16 or HEADRACE_BFLOAT16 */
+  uint32_t float8_combine; /* partial sums travel as float8_e4m3fn in blocks; hidden is a multiple of 16 */
   uint32_t layout;
   uint32_t row_alignment; /* by expert */
   uint32_t zero_padding;
