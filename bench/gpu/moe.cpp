@@ -70,9 +70,10 @@ struct Gpu {
 void expect_same(const std::string& differs, const MoEConfig& config, std::string_view what) {
   if (differs.empty()) return;
   end_with(
-      fmt::format("{}: {}\n{} ranks, {} experts, top {}, hidden {}, types {} and {}, {} tokens, layout {}, "
+      fmt::format("{}: {}\n{} ranks in groups of {}, {} experts, top {}, hidden {}, types {} and {}, {} "
+                  "tokens, layout {}, "
                   "budget {}",
-                  what, differs, config.ranks, config.experts, config.top_k, config.hidden,
+                  what, differs, config.ranks, config.group_size, config.experts, config.top_k, config.hidden,
                   dtype_name(config.dtype), dtype_name(config.combine_dtype), config.max_tokens,
                   moe_layout_name(config.layout), config.row_budget));
 }
@@ -400,6 +401,7 @@ class Timed {
   Memory make(int rank) {
     headrace_moe_rank_v1 it{};
     it.ranks = static_cast<std::uint32_t>(ranks_), it.rank = static_cast<std::uint32_t>(rank);
+    it.group_size = 1;
     it.top_k = static_cast<std::uint32_t>(shape_.top_k);
     it.max_tokens = static_cast<std::uint32_t>(most_tokens_);
     it.row_bytes = row_bytes_, it.hidden = static_cast<std::uint64_t>(shape_.hidden);

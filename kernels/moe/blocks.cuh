@@ -111,12 +111,14 @@ struct BlockRow {
   }
 };
 
-/// Tiles of sums as blocks. The tiles of a share begin at a block.
-template <class Type>
+/// Tiles of sums as blocks, as store_sums. The tiles of a share begin at a block.
+template <class Type, class Targets>
 __device__ __forceinline__ void store_blocks(const VectorSums<Type, sum_vectors<Type>>& sums,
-                                             const LaneVectors<sum_vectors<Type>>& mine, uint64_t to,
-                                             uint64_t scales_behind) {
-  constexpr unsigned lanes = block_elements / Type::elements;
+                                             const LaneVectors<sum_vectors<Type>>& mine,
+                                             uint64_t scales_behind, const Targets& targets) {
+  constexpr unsigned lanes = block_elements / Type::elements, words = Type::elements / 4;
+  uint32_t made[sum_vectors<Type>][words];
+  float scales[sum_vectors<Type>];
 #pragma unroll
   for (unsigned u = 0; u < sum_vectors<Type>; ++u) {
     float largest = 0;
@@ -124,15 +126,23 @@ __device__ __forceinline__ void store_blocks(const VectorSums<Type, sum_vectors<
     for (unsigned e = 0; e < Type::elements; ++e)
       if (mine.has(u)) largest = larger_of(largest, magnitude_of(sums.value(u, e)));
     const headrace::moe::BlockScale scale = headrace::moe::block_scale(largest_of_block<lanes>(largest));
-    if (!mine.has(u)) continue;
+    scales[u] = scale.scale;
+    const auto value = [&](unsigned e) { return product(sums.value(u, e), scale.inverse); };
 #pragma unroll
-    for (unsigned e = 0; e < Type::elements; e += 4)
-      *at<uint32_t>(to + mine.index(u) * Type::elements + e) = four_float8(
-          product(sums.value(u, e), scale.inverse), product(sums.value(u, e + 1), scale.inverse),
-          product(sums.value(u, e + 2), scale.inverse), product(sums.value(u, e + 3), scale.inverse));
-    if (lane() % lanes == 0)
-      *at<float>(to + scales_behind + mine.index(u) / lanes * sizeof(float)) = scale.scale;
+    for (unsigned w = 0; w < words; ++w)
+      made[u][w] = four_float8(value(w * 4), value(w * 4 + 1), value(w * 4 + 2), value(w * 4 + 3));
   }
+  targets([&](uint64_t to) {
+#pragma unroll
+    for (unsigned u = 0; u < sum_vectors<Type>; ++u) {
+      if (!mine.has(u)) continue;
+#pragma unroll
+      for (unsigned w = 0; w < words; ++w)
+        *at<uint32_t>(to + mine.index(u) * Type::elements + w * 4) = made[u][w];
+      if (lane() % lanes == 0)
+        *at<float>(to + scales_behind + mine.index(u) / lanes * sizeof(float)) = scales[u];
+    }
+  });
 }
 
 }  // namespace headrace::kernels::moe

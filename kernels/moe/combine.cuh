@@ -33,11 +33,11 @@ class Combine {
     }
     __syncthreads();
     if (threadIdx.x < common_.window.ranks) {
-      const bool has_room = (shared_.rooms >> threadIdx.x & 1) != 0;
       shared_.records[threadIdx.x] =
-          has_room ? at<const RoutingHead>(common_.routing)->records[threadIdx.x] : 0;
+          has_room(threadIdx.x) ? at<const RoutingHead>(common_.routing)->records[threadIdx.x] : 0;
     }
     __syncthreads();
+    if (common_.group_size() != 1) send_missing();
     const uint64_t warps = uint64_t{common_.senders} * block_warps;
     const ChunkList chunks(shared_.records, common_.window.ranks);
     const uint32_t pieces = pieces_of(chunks.records(), args_.row_bytes, warps);
@@ -54,7 +54,7 @@ class Combine {
     const uint32_t pieces = pieces_of(tokens, args_.row_bytes, uint64_t{gridDim.x} * block_warps);
     Units units(turn_, tokens * pieces, common_.senders != gridDim.x);
     for (uint64_t unit = 0; units.next(unit);)
-      receive_piece(unit / pieces, static_cast<uint32_t>(unit % pieces), pieces);
+      receive_piece(tokens, unit / pieces, static_cast<uint32_t>(unit % pieces), pieces);
   }
 
  private:
@@ -74,33 +74,62 @@ class Combine {
     return headrace::moe::round_up(args_.row_bytes / vector_bytes * Type::elements, 16);
   }
 
+  [[nodiscard]] __device__ bool has_room(unsigned rank) const { return (shared_.rooms >> rank & 1) != 0; }
+  /// Calls each(window) for the members of a rank's group that are there: all of them get its partials.
+  template <class Each>
+  __device__ void each_member(unsigned rank, const Each& each) const {
+    const unsigned first = rank - common_.member(rank);
+    for (unsigned member = first; member < first + common_.group_size(); ++member)
+      if (has_room(member)) each(common_.windows[member]);
+  }
+  /// Partials of records that never came: the other members of their source's group do not wait for them.
+  __device__ void send_missing() const {
+    for (unsigned source = blockIdx.x; source < common_.window.ranks; source += common_.senders) {
+      if (has_room(source)) continue;
+      const uint64_t first = chunk_of(common_.window.group_slot(common_.member(source), 0));
+      for (uint64_t chunk = threadIdx.x; chunk < chunks_of(common_.window.slots); chunk += block_threads)
+        each_member(source, [&](uint64_t window) {
+          tell(window + common_.window.partial_flag_at(turn_.sends(), common_.rank, first + chunk),
+               turn_.sends() | headrace::moe::missing_bit);
+        });
+    }
+  }
+
   __device__ void send_piece(const ChunkList::Slot& slot, uint32_t piece, uint32_t pieces) const {
     const WindowLayout& window = common_.window;
-    const uint64_t to = common_.windows[slot.source];
     const uint32_t count = *at<const uint32_t>(common_.placed_count_at(slot.source, slot.slot));
     Placed placed{no_row, 1};
     if (lane() < count)
       placed = *at<const Placed>(common_.placed_at(slot.source, slot.slot) + lane() * sizeof(Placed));
-    const uint64_t partial = to + window.partial_at(turn_.sends(), common_.rank, slot.slot);
+    const uint64_t group_slot = window.group_slot(common_.member(slot.source), slot.slot);
+    const auto targets = [&](const auto& store) {
+      each_member(slot.source, [&](uint64_t to) {
+        store(to + window.partial_at(turn_.sends(), common_.rank, group_slot));
+      });
+    };
     sum_rows<Type, PlainRow<Type>>(
         placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
         args_.weighted != 0 ? placed.weight : 1, count, LastTerms{}, 0, share(piece, pieces),
         [&](const Sums& sums, const Mine& mine) {
           if constexpr (Float8)
-            store_blocks<Type>(sums, mine, partial, scales_behind());
+            store_blocks<Type>(sums, mine, scales_behind(), targets);
           else
-            store_sums<Type>(sums, mine, partial);
+            store_sums<Type>(sums, mine, targets);
         });
     __syncwarp();
     if (lane() != 0) return;
     const uint64_t chunk = chunk_of(slot.slot);
-    if (ends_chunk(common_, slot.source, chunk, slots_in_chunk(chunk, slot.records) * pieces))
-      tell(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk), turn_.sends());
+    if (!ends_chunk(common_, slot.source, chunk, slots_in_chunk(chunk, slot.records) * pieces)) return;
+    each_member(slot.source, [&](uint64_t to) {
+      tell(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk_of(group_slot)), turn_.sends());
+    });
   }
 
-  __device__ void receive_piece(uint64_t token, uint32_t piece, uint32_t pieces) const {
+  __device__ void receive_piece(uint64_t tokens, uint64_t token, uint32_t piece, uint32_t pieces) const {
     const Visit visit(common_, common_.lists(), token);
-    const uint64_t partial = visit.is_one ? wait_for_partial(visit) : 0;
+    const uint32_t member = headrace::moe::member_of_token(tokens, common_.group_size(), token);
+    const uint64_t partial =
+        visit.is_one ? wait_for_partial(visit.rank, common_.window.group_slot(member, visit.slot)) : 0;
     __syncwarp();
     const uint64_t offset = token * args_.row_bytes, to = args_.sums + token * args_.sum_stride;
     const LastTerms last{{args_.biases[0] == 0 ? 0 : args_.biases[0] + offset,
@@ -108,18 +137,19 @@ class Combine {
                           args_.accumulate == 0 ? 0 : to}};
     using Row = typename Either<Float8, BlockRow<Type>, PlainRow<Type>>::Type;
     sum_rows<Type, Row>(partial, 1, visit.count, last, scales_behind(), share(piece, pieces),
-                        [&](const Sums& sums, const Mine& mine) { store_sums<Type>(sums, mine, to); });
+                        [&](const Sums& sums, const Mine& mine) {
+                          store_sums<Type>(sums, mine, [to](const auto& store) { store(to); });
+                        });
   }
   /// 0: it does not come.
-  __device__ uint64_t wait_for_partial(const Visit& visit) const {
+  __device__ uint64_t wait_for_partial(unsigned rank, uint64_t group_slot) const {
     const WindowLayout& window = common_.window;
     const uint64_t flag =
-        common_.own_window() + window.partial_flag_at(turn_.receives(), visit.rank, chunk_of(visit.slot));
-    if (!turn_.is_active(visit.rank) ||
-        !turn_.waits_for({visit.rank, HEADRACE_MOE_SUMS, flag, turn_.receives()}) ||
+        common_.own_window() + window.partial_flag_at(turn_.receives(), rank, chunk_of(group_slot));
+    if (!turn_.is_active(rank) || !turn_.waits_for({rank, HEADRACE_MOE_SUMS, flag, turn_.receives()}) ||
         !headrace::moe::has_come(acquire(flag), turn_.receives()))
       return 0;
-    return common_.own_window() + window.partial_at(turn_.receives(), visit.rank, visit.slot);
+    return common_.own_window() + window.partial_at(turn_.receives(), rank, group_slot);
   }
 
   const CombineLaunch& args_;

@@ -22,6 +22,7 @@ class DispatchSend {
     });
     if (route_.is_clerk()) send_cards();
     send_records();
+    if (common_.group_size() != 1) route_.make_of_others();
   }
 
  private:

@@ -75,6 +75,11 @@ struct RouteLists {
   uint64_t orders;  ///< uint32_t of each entry: entries of this source for its expert before it
   uint64_t ranks;   ///< uint64_t of each token: a bit for each rank that it goes to
   uint64_t slots;   ///< uint32_t [tokens, visits]: its slot there, ascending by rank
+
+  /// Lists that begin with a later token than the first.
+  [[nodiscard]] HEADRACE_BOTH_SIDES RouteLists from(uint64_t token, uint32_t top_k, uint32_t visits) const {
+    return {orders - token * top_k * 4, ranks - token * 8, slots - token * visits * 4};
+  }
 };
 
 /// What a launch knows of its rank.
@@ -98,6 +103,9 @@ struct Common {
 
   [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t top_k() const { return window.record.top_k; }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t own_window() const { return windows[rank]; }
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t group_size() const { return window.group_size; }
+  /// Among the ranks that hold the same tokens.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t member(uint32_t of) const { return of % window.group_size; }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t experts_of(uint32_t of) const {
     return first_expert[of + 1] - first_expert[of];
   }

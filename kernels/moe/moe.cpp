@@ -40,9 +40,11 @@ bool is_possible(const headrace_moe_rank_v1& rank) {
   const auto within = [](std::uint64_t value, std::uint64_t least, std::uint64_t most) {
     return value >= least && value <= most;
   };
-  return within(rank.ranks, 1, most_ranks) && rank.rank < rank.ranks && within(rank.top_k, 1, most_top_k) &&
-         within(rank.max_tokens, 1, 1u << 20) && within(rank.row_bytes, 1, 1u << 24) &&
-         rank.row_bytes % vector_bytes == 0 && rank.scale_bytes % 4 == 0 && rank.scale_bytes <= most_column &&
+  return within(rank.ranks, 1, most_ranks) && rank.rank < rank.ranks &&
+         within(rank.group_size, 1, rank.ranks) && rank.ranks % rank.group_size == 0 &&
+         within(rank.top_k, 1, most_top_k) && within(rank.max_tokens, 1, 1u << 20) &&
+         within(rank.row_bytes, 1, 1u << 24) && rank.row_bytes % vector_bytes == 0 &&
+         rank.scale_bytes % 4 == 0 && rank.scale_bytes <= most_column &&
          std::ranges::all_of(rank.payload_bytes, [](std::uint64_t bytes) { return bytes <= most_column; }) &&
          within(combine_row_bytes(rank), 1, 1u << 24) && combine_row_bytes(rank) % vector_bytes == 0 &&
          (rank.float8_combine == 0 || rank.hidden % 16 == 0) && rank.layout <= HEADRACE_MOE_BY_RANK &&
@@ -248,10 +250,11 @@ std::optional<Common> common_of(const headrace_moe_rank_v1& rank) {
   const std::uint32_t most = most_experts(rank);
   if (!is_possible(rank) || most == 0) return {};
   Common made{};
-  const auto slots = static_cast<std::uint32_t>(headrace::moe::round_up(rank.max_tokens, chunk_slots));
+  const auto slots =
+      static_cast<std::uint32_t>(headrace::moe::tokens_of_part(rank.max_tokens, rank.group_size));
   made.window = {
       rank.ranks,
-      1,
+      rank.group_size,
       slots,
       most,
       {rank.top_k, rank.row_bytes, rank.scale_bytes},

@@ -301,21 +301,29 @@ class DispatchTurn final : public Turn {
   void route() {
     read_experts();
     counts_.assign(args_.experts, 0);
-    records_.assign(ranks(), 0);
+    for (std::uint32_t member = 0; member < args_.group_size(); ++member) route_of(member);
+  }
+  /// Orders are those of the tokens that this rank sends, slots those of all.
+  void route_of(std::uint32_t member) {
+    const bool is_own = member == args_.member(args_.rank);
+    const auto range = headrace::moe::tokens_of_member(routing().tokens, args_.group_size(), member);
+    std::vector<std::uint32_t> records(ranks());
     const RouteLists lists = args_.lists();
-    for (std::uint64_t token = 0; token < routing().tokens; ++token) {
+    for (std::uint64_t token = range.begin; token < range.end; ++token) {
       std::uint64_t its_ranks = 0;
       for (std::uint64_t entry = token * args_.top_k(); entry < (token + 1) * args_.top_k(); ++entry) {
         const std::int32_t expert = expert_of(entry);
         if (expert < 0) continue;
         its_ranks |= bit_of(args_.rank_of(static_cast<std::uint32_t>(expert)));
-        *at<std::uint32_t>(lists.orders + entry * 4) = counts_[static_cast<std::size_t>(expert)]++;
+        if (is_own)
+          *at<std::uint32_t>(lists.orders + entry * 4) = counts_[static_cast<std::size_t>(expert)]++;
       }
       *at<std::uint64_t>(lists.ranks + token * 8) = its_ranks;
       std::uint64_t slot_at = lists.slots + token * args_.visits * 4;
       for (std::uint64_t rest = its_ranks; rest != 0; rest &= rest - 1, slot_at += 4)
-        *at<std::uint32_t>(slot_at) = records_[static_cast<std::size_t>(std::countr_zero(rest))]++;
+        *at<std::uint32_t>(slot_at) = records[static_cast<std::size_t>(std::countr_zero(rest))]++;
     }
+    if (is_own) records_ = std::move(records);
   }
   void send_cards() const {
     const std::uint64_t card = args_.window.card_at(send_number_, args_.rank);
@@ -329,7 +337,9 @@ class DispatchTurn final : public Turn {
   }
   void send_records() const {
     const RouteLists lists = args_.lists();
-    for (std::uint64_t token = 0; token < routing().tokens; ++token) {
+    const auto range =
+        headrace::moe::tokens_of_member(routing().tokens, args_.group_size(), args_.member(args_.rank));
+    for (std::uint64_t token = range.begin; token < range.end; ++token) {
       std::uint64_t slot_at = lists.slots + token * args_.visits * 4;
       for (std::uint64_t rest = *at<std::uint64_t>(lists.ranks + token * 8); rest != 0;
            rest &= rest - 1, slot_at += 4) {
@@ -563,12 +573,14 @@ class CombineTurn final : public Turn {
 
  private:
   Story run() override {
-    for (unsigned source = 0; sends() && source < ranks(); ++source) {
-      if (!is_active(source)) continue;
-      Wait room(*this, room_of(source));
+    for (unsigned rank = 0; sends() && rank < ranks(); ++rank) {
+      if (!is_active(rank)) continue;
+      Wait room(*this, room_of(rank));
       while (room.goes_on()) co_yield Waits{};
-      if (room.came()) send_partials(source);
+      if (room.came()) rooms_ |= bit_of(rank);
     }
+    for (unsigned source = 0; sends() && source < ranks(); ++source)
+      (rooms_ & bit_of(source)) != 0 ? send_partials(source) : send_missing(source);
     const RouteLists lists = args_.lists();
     for (std::uint64_t token = 0; receives() && token < routing().tokens; ++token) {
       std::vector<Term> terms;
@@ -577,7 +589,8 @@ class CombineTurn final : public Turn {
            rest &= rest - 1, slot_at += 4) {
         const auto rank = static_cast<unsigned>(std::countr_zero(rest));
         if (!is_active(rank)) continue;
-        const std::uint32_t slot = *at<std::uint32_t>(slot_at);
+        const std::uint64_t slot =
+            args_.window.group_slot(member_of_token(token), *at<std::uint32_t>(slot_at));
         const std::uint64_t flag = own(args_.window.partial_flag_at(receive_number_, rank, chunk_of(slot)));
         Wait partial(*this, {rank, HEADRACE_MOE_SUMS, flag, receive_number_});
         while (partial.goes_on()) co_yield Waits{};
@@ -603,11 +616,35 @@ class CombineTurn final : public Turn {
         if (placed[i].row != no_row)
           terms.push_back({launch_.results + placed[i].row * launch_.result_stride,
                            launch_.weighted != 0 ? placed[i].weight : 1});
-      send_partial(sum(terms), of(source, args_.window.partial_at(send_number_, args_.rank, slot)));
-      if (slot + 1 == records || (slot + 1) % chunk_slots == 0)
-        release(of(source, args_.window.partial_flag_at(send_number_, args_.rank, chunk_of(slot))),
-                send_number_);
+      const std::uint64_t group_slot = args_.window.group_slot(args_.member(source), slot);
+      const std::vector<float> sums = sum(terms);
+      const bool ends = slot + 1 == records || (slot + 1) % chunk_slots == 0;
+      each_member(source, [&](unsigned member) {
+        send_partial(sums, of(member, args_.window.partial_at(send_number_, args_.rank, group_slot)));
+        if (ends) tell_chunk(member, chunk_of(group_slot), send_number_);
+      });
     }
+  }
+  /// The other members of its group do not wait for partials of records that never came.
+  void send_missing(unsigned source) const {
+    const std::uint64_t first = chunk_of(args_.window.group_slot(args_.member(source), 0));
+    each_member(source, [&](unsigned member) {
+      for (std::uint64_t chunk = 0; chunk < headrace::moe::chunks_of(args_.window.slots); ++chunk)
+        tell_chunk(member, first + chunk, send_number_ | headrace::moe::missing_bit);
+    });
+  }
+  void tell_chunk(unsigned rank, std::uint64_t chunk, std::uint64_t value) const {
+    release(of(rank, args_.window.partial_flag_at(send_number_, args_.rank, chunk)), value);
+  }
+  /// Calls each(rank) for the members of a rank's group that are there.
+  template <class Each>
+  void each_member(unsigned rank, const Each& each) const {
+    const unsigned first = rank - args_.member(rank);
+    for (unsigned member = first; member < first + args_.group_size(); ++member)
+      if ((rooms_ & bit_of(member)) != 0) each(member);
+  }
+  [[nodiscard]] std::uint32_t member_of_token(std::uint64_t token) const {
+    return headrace::moe::member_of_token(routing().tokens, args_.group_size(), token);
   }
   void send_partial(const std::vector<float>& sums, std::uint64_t to) const {
     launch_.float8 == 0 ? store(sums, to)
@@ -646,6 +683,7 @@ class CombineTurn final : public Turn {
   }
 
   const CombineLaunch& launch_;
+  std::uint64_t rooms_ = 0;
 };
 
 /// A captured launch begins anew at each replay.

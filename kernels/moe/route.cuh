@@ -32,9 +32,13 @@ class Route {
       const uint64_t known = at<const RoutingHead>(common_.routing)->tokens;
       tokens_ = known < tokens_ ? known : tokens_;
     }
-    is_small_ = is_small(tokens_, common_.top_k());
-    own_ = is_small_ ? Share{0, tokens_} : Share::of(tokens_, blockIdx.x, common_.senders);
-    lists_ = is_small_ && !is_clerk() ? common_.lists_of_block(blockIdx.x) : common_.lists();
+    const Share sent = tokens_of(common_.member(common_.rank));
+    is_small_ = is_small(sent.end - sent.begin, common_.top_k());
+    const Share share = Share::of(sent.end - sent.begin, blockIdx.x, common_.senders);
+    own_ = is_small_ ? sent : Share{sent.begin + share.begin, sent.begin + share.end};
+    lists_ = is_small_ && !is_clerk()
+                 ? common_.lists_of_block(blockIdx.x).from(sent.begin, common_.top_k(), common_.visits)
+                 : common_.lists();
     const uint32_t fitting = pool_words / common_.experts;
     counters_ = fitting < block_warps ? fitting : block_warps;
   }
@@ -46,7 +50,7 @@ class Route {
   [[nodiscard]] __device__ bool is_clerk() const {
     return blockIdx.x == (is_small_ ? common_.senders - 1 : 0);
   }
-  /// The tokens whose route this block knows.
+  /// The tokens that this block sends, or those whose route it knows.
   [[nodiscard]] __device__ Share own() const { return own_; }
   [[nodiscard]] __device__ const RouteLists& lists() const { return lists_; }
 
@@ -67,7 +71,26 @@ class Route {
     if (is_clerk() && threadIdx.x == 0) at<RoutingHead>(common_.routing)->tokens = tokens_;
     __syncthreads();
   }
-  /// Entries for an expert, of all tokens. Of the clerk, by any thread, between add_up and the end of `make`.
+  /// By all threads of a sending block, last. Other members of the group send the rest of the tokens: combine
+  /// needs their slots, too. Blocks take members in turn, and wait for no other block.
+  __device__ void make_of_others() {
+    lists_ = common_.lists();
+    for (unsigned member = blockIdx.x; member < common_.group_size(); member += common_.senders) {
+      if (member == common_.member(common_.rank)) continue;
+      own_ = tokens_of(member);
+      __syncthreads();  // what is in shared memory has been read
+      for (uint64_t entry = own_.begin * common_.top_k() + threadIdx.x; entry < own_.end * common_.top_k();
+           entry += block_threads)
+        if (keeps()) keep(entry);
+      count_tokens();
+      __syncthreads();
+      if (threadIdx.x < common_.window.ranks) add_up_rank(threadIdx.x);
+      __syncthreads();
+      finish_slots();
+    }
+  }
+  /// Entries for an expert, of all tokens that this rank sends. Of the clerk, by any thread, between add_up
+  /// and the end of `make`.
   template <class Each>
   __device__ void each_total(const Each& each) const {
     for (unsigned expert = threadIdx.x; expert < common_.experts; expert += block_threads)
@@ -95,6 +118,12 @@ class Route {
   [[nodiscard]] __device__ uint32_t& counter(unsigned of_warp, unsigned expert) const {
     return shared_.pool[of_warp * common_.experts + expert];
   }
+  /// Those that a member of the group sends.
+  [[nodiscard]] __device__ Share tokens_of(unsigned member) const {
+    const auto range = headrace::moe::tokens_of_member(tokens_, common_.group_size(), member);
+    return {range.begin, range.end};
+  }
+  [[nodiscard]] __device__ bool keeps() const { return args_.experts != 0; }
   /// Entries of a counting warp; tokens of a warp.
   [[nodiscard]] __device__ Share entries_of_warp() const {
     const Share share = Share::of(own_.end - own_.begin, warp(), counters_);
@@ -108,12 +137,12 @@ class Route {
   __device__ void count_entries() const {
     if (warp() >= counters_) return;
     const Share share = entries_of_warp();
-    const bool keeps = args_.experts != 0 && (!is_small_ || is_clerk());
+    const bool is_kept = keeps() && (!is_small_ || is_clerk());
     for (uint64_t first = share.begin; first < share.end; first += warp_lanes) {
       const uint64_t entry = first + lane();
       const bool is_entry = entry < share.end;
       const int32_t expert = is_entry ? active_expert_of(entry) : -1;
-      if (is_entry && keeps) keep(entry);
+      if (is_entry && is_kept) keep(entry);
       const unsigned same = __match_any_sync(all_lanes, expert);
       const uint32_t before = expert >= 0 ? counter(warp(), static_cast<unsigned>(expert)) : 0;
       __syncwarp();
@@ -179,14 +208,18 @@ class Route {
       *at<uint32_t>(totals + expert * 4) = total;
     }
     if (threadIdx.x >= common_.window.ranks) return;
-    uint32_t total = 0;
-    for (unsigned of = 0; of < block_warps; ++of) {
-      const uint32_t count = shared_.rank_counts[of][threadIdx.x];
-      shared_.rank_counts[of][threadIdx.x] = total;
-      total += count;
-    }
+    const uint32_t total = add_up_rank(threadIdx.x);
     *at<uint32_t>(totals + (common_.experts + threadIdx.x) * 4) = total;
     shared_.records[threadIdx.x] = total;
+  }
+  __device__ uint32_t add_up_rank(unsigned rank) const {
+    uint32_t total = 0;
+    for (unsigned of = 0; of < block_warps; ++of) {
+      const uint32_t count = shared_.rank_counts[of][rank];
+      shared_.rank_counts[of][rank] = total;
+      total += count;
+    }
+    return total;
   }
   __device__ void add_up_blocks() const {
     turn_.meet();

@@ -208,13 +208,19 @@ __device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned c
   }
 }
 
-/// Tiles of sums, rounded to their type.
-template <class Type>
+/// Tiles of sums, rounded to their type. `targets` calls its argument with each row that they go to.
+template <class Type, class Targets>
 __device__ __forceinline__ void store_sums(const VectorSums<Type, sum_vectors<Type>>& sums,
-                                           const LaneVectors<sum_vectors<Type>>& mine, uint64_t to) {
+                                           const LaneVectors<sum_vectors<Type>>& mine,
+                                           const Targets& targets) {
+  Vector made[sum_vectors<Type>];
 #pragma unroll
-  for (unsigned u = 0; u < sum_vectors<Type>; ++u)
-    if (mine.has(u)) store(to + mine.offset(u), sums.result(u));
+  for (unsigned u = 0; u < sum_vectors<Type>; ++u) made[u] = sums.result(u);
+  targets([&](uint64_t to) {
+#pragma unroll
+    for (unsigned u = 0; u < sum_vectors<Type>; ++u)
+      if (mine.has(u)) store(to + mine.offset(u), made[u]);
+  });
 }
 
 /// Zeros. `bytes`: a multiple of 4.

@@ -16,20 +16,11 @@ namespace {
 constexpr std::size_t abort_at = 0, status_at = 64, words_bytes = 256;
 constexpr std::int64_t row_unit = 16;
 
-Result<void> check_shape(const MoEConfig& config) {
-  HEADRACE_TRY_VOID(config.check());
-  const auto refuse = [](std::string_view what, std::string_view instead) {
-    return make_error(Code::not_supported, "kernels have no {}: {}, or use windows in host memory", what,
-                      instead);
-  };
-  if (config.group_size != 1) return refuse("groups that share tokens", "give group_size 1");
-  return {};
-}
-
 headrace_moe_rank_v1 rank_of(const MoEConfig& config, const DeviceRank::Place& place) {
   headrace_moe_rank_v1 made{};
   made.ranks = static_cast<std::uint32_t>(config.ranks);
   made.rank = static_cast<std::uint32_t>(config.rank);
+  made.group_size = static_cast<std::uint32_t>(config.group_size);
   made.top_k = static_cast<std::uint32_t>(config.top_k);
   made.max_tokens = static_cast<std::uint32_t>(config.max_tokens);
   made.row_bytes = static_cast<std::uint64_t>(config.row_bytes());
@@ -100,7 +91,7 @@ std::string_view name_of_awaited(std::uint32_t what) {
 }  // namespace
 
 Result<DeviceRank> DeviceRank::open(const MoEConfig& config, const Place& place) {
-  HEADRACE_TRY_VOID(check_shape(config));
+  HEADRACE_TRY_VOID(config.check());
   HEADRACE_TRY(family, Family::of(place.kernels, HEADRACE_MOE_FAMILY, HEADRACE_MOE_FAMILY_VERSION));
   const std::uint32_t most =
       family.table().most_blocks(family.kernels().set(), static_cast<std::uint32_t>(place.sharing));

@@ -50,8 +50,7 @@ class DeviceRank {
   };
 
   /// Takes memory for the state.
-  ///   errors  not_supported (what kernels do not have: groups, too many experts),
-  ///           invalid_argument (blocks), exhausted
+  ///   errors  not_supported (more experts than kernels can place), invalid_argument (blocks), exhausted
   [[nodiscard]] static Result<DeviceRank> open(const MoEConfig& config, const Place& place);
 
   /// `windows`: of all ranks as this GPU sees them, this one's too, zeros at first; they stay mapped.

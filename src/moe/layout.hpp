@@ -158,11 +158,19 @@ struct WindowLayout {
 struct TokenRange {
   uint64_t begin, end;
 };
+HEADRACE_BOTH_SIDES uint64_t tokens_of_part(uint64_t tokens, uint32_t group_size) {
+  return round_up((tokens + group_size - 1) / group_size, chunk_slots);
+}
 HEADRACE_BOTH_SIDES TokenRange tokens_of_member(uint64_t tokens, uint32_t group_size, uint32_t member) {
-  const uint64_t part = round_up((tokens + group_size - 1) / group_size, chunk_slots);
+  const uint64_t part = tokens_of_part(tokens, group_size);
   const uint64_t begin = member * part < tokens ? member * part : tokens;
   const uint64_t end = begin + part < tokens ? begin + part : tokens;
   return {begin, end};
+}
+
+/// The member that sends a token.
+HEADRACE_BOTH_SIDES uint32_t member_of_token(uint64_t tokens, uint32_t group_size, uint64_t token) {
+  return group_size == 1 ? 0 : static_cast<uint32_t>(token / tokens_of_part(tokens, group_size));
 }
 
 }  // namespace headrace::moe

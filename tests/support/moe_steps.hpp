@@ -111,6 +111,8 @@ inline MoEConfig random_config(Random& random, int most_ranks, std::int64_t most
                                std::int64_t most_hidden = 8) {
   MoEConfig config;
   config.ranks = 1 + static_cast<int>(below(random, most_ranks));
+  for (const int size : {8, 4, 3, 2})
+    if (config.ranks % size == 0 && below(random, 3) == 0) config.group_size = size;
   config.experts = 1 + static_cast<int>(below(random, 40));
   config.top_k = 1 + static_cast<int>(below(random, std::min(config.experts, 9)));
   constexpr DType types[] = {DType::bfloat16, DType::float16, DType::float32, DType::float8_e4m3fn};
@@ -176,11 +178,8 @@ struct Step {
   Step(Random& random, const MoEConfig& config, Choice choice, Mask active = moe_reference::all_ranks)
       : cast(possible_cast(random, config)) {
     for (int rank = 0; rank < config.ranks; ++rank) {
-      const bool is_empty = below(random, 6) == 0;
-      inputs.push_back(
-          random_tokens(random, config, is_empty ? 0 : below(random, config.max_tokens + 1), choice));
-      if (cast != MoECast::none)
-        inputs.back().rows = random_rows(random, DType::bfloat16, inputs.back().count * config.hidden);
+      inputs.push_back(rank % config.group_size == 0 ? tokens_of_group(random, config, choice)
+                                                     : inputs.back());
       const MoEConfig its = moe_reference::of_rank(config, rank);
       results.push_back(random_rows(random, config.combine_dtype, its.output_rows() * config.hidden));
     }
@@ -197,6 +196,14 @@ struct Step {
     placement.unit_bytes =
         below(random, 2) * (std::int64_t{1} << below(random, config.scale_bytes % 8 == 0 ? 4 : 3));
     expect(config, active);
+  }
+  Tokens tokens_of_group(Random& random, const MoEConfig& config, Choice choice) const {
+    const bool is_empty = below(random, 6) == 0;
+    Tokens tokens =
+        random_tokens(random, config, is_empty ? 0 : below(random, config.max_tokens + 1), choice);
+    if (cast != MoECast::none)
+      tokens.rows = random_rows(random, DType::bfloat16, tokens.count * config.hidden);
+    return tokens;
   }
   /// As launches of small_config are recorded, whose arguments stay.
   void make_plain(const MoEConfig& config) {
@@ -396,6 +403,7 @@ class Ranks {
     const MoEConfig its = moe_reference::of_rank(config_, rank);
     headrace_moe_rank_v1 made{};
     made.ranks = static_cast<std::uint32_t>(its.ranks), made.rank = static_cast<std::uint32_t>(rank);
+    made.group_size = static_cast<std::uint32_t>(its.group_size);
     made.top_k = static_cast<std::uint32_t>(its.top_k);
     made.max_tokens = static_cast<std::uint32_t>(its.max_tokens);
     made.row_bytes = static_cast<std::uint64_t>(its.row_bytes());

@@ -69,10 +69,11 @@ typedef struct headrace_moe_status_v1 {
 } headrace_moe_status_v1;
 
 /* What is the same in all launches of a rank. All but `rank`, `output_rows`, `blocks` and what follows them
- * is the same on all ranks. Ranks of one group (tensor parallelism) are not there yet. Frozen. */
+ * is the same on all ranks. Frozen. */
 typedef struct headrace_moe_rank_v1 {
   uint32_t ranks; /* 1 to HEADRACE_MOE_MOST_RANKS */
   uint32_t rank;
+  uint32_t group_size; /* so many ranks in a row hold the same tokens; it divides `ranks` */
   uint32_t top_k;
   uint32_t max_tokens;
   uint64_t row_bytes;                                 /* a multiple of 16 */
