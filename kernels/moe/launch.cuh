@@ -160,8 +160,10 @@ struct Common {
     return line(placed_count_at(window.ranks, 0)) +
            (source * uint64_t{window.slots} + slot) * top_k() * sizeof(Placed);
   }
+  /// int32_t of each entry: the place that was chosen for it, or -1.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t chosen_at() const { return line(placed_at(window.ranks, 0)); }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t routing_bytes() const {
-    return placed_at(window.ranks, 0) - routing;
+    return chosen_at() + entries() * 4 - routing;
   }
 
  private:
@@ -202,6 +204,15 @@ struct DispatchLaunch {
   uint64_t experts, weights;
   uint64_t out_rows, out_counts, out_first_rows, out_experts, out_weights;
   Columns columns, out_columns;
+};
+
+/// Places for the entries of a dispatch, before it.
+struct ChooseLaunch {
+  Common common;
+  uint32_t experts_bytes;
+  uint64_t tokens, tokens_at;
+  uint64_t experts;
+  headrace_moe_replicas_v1 replicas;
 };
 
 struct CombineLaunch {

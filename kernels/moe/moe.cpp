@@ -14,12 +14,13 @@ namespace {
 static_assert(sizeof(DispatchLaunch) < 4096 && sizeof(CombineLaunch) < 4096, "an argument of any driver");
 
 struct Functions {
-  void *dispatch, *combine;
+  void *dispatch, *combine, *choose;
 };
 
 constexpr FamilyKernel family_kernels[] = {
     {"headrace_moe_dispatch", offsetof(Functions, dispatch)},
     {"headrace_moe_combine", offsetof(Functions, combine)},
+    {"headrace_moe_choose", offsetof(Functions, choose)},
 };
 static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
 
@@ -144,7 +145,17 @@ std::uint64_t given_row_bytes(const headrace_moe_dispatch_v1& args, const Common
   return common.window.record.row_bytes * (args.cast == 0 ? 1 : 2);
 }
 
+bool has_replicas(const headrace_moe_dispatch_v1& args) {
+  return args.replicas.experts != 0 && args.experts != 0 && (args.halves & HEADRACE_MOE_SEND) != 0;
+}
+bool are_possible(const headrace_moe_replicas_v1& replicas, const Common& common) {
+  return replicas.experts <= common.experts && replicas.choice <= HEADRACE_MOE_BY_SHARE &&
+         replicas.first != 0 && replicas.places != 0 &&
+         (replicas.choice != HEADRACE_MOE_BY_SHARE || replicas.until != 0);
+}
+
 bool is_possible(const headrace_moe_dispatch_v1& args, const Common& common) {
+  if (has_replicas(args) && !are_possible(args.replicas, common)) return false;
   const bool sends = (args.halves & HEADRACE_MOE_SEND) != 0 && args.tokens != 0;
   const bool receives = (args.halves & HEADRACE_MOE_RECEIVE) != 0 && common.all_rows() != 0;
   if (args.tokens > common.max_tokens || (args.experts_bytes != 4 && args.experts_bytes != 8)) return false;
@@ -222,6 +233,11 @@ std::int32_t dispatch(void* kernels, const headrace_moe_dispatch_v1* args, void*
   const std::uint32_t blocks = blocks_of(set, *args->rank);
   const auto launch = dispatch_of(*args, blocks);
   if (!launch) return invalid_value;
+  if (const auto choose = choose_of(*args)) {
+    const std::int32_t chosen =
+        set.launch(set.functions_of<Functions>(family).choose, 1, block_threads, *choose, stream);
+    if (chosen != succeeded) return chosen;
+  }
   return set.launch(set.functions_of<Functions>(family).dispatch, blocks, block_threads, *launch, stream);
 }
 
@@ -282,14 +298,15 @@ std::optional<DispatchLaunch> dispatch_of(const headrace_moe_dispatch_v1& args, 
   if (blocks == 0 || !common || !is_possible(args, *common)) return {};
   const bool small = is_small(args.tokens, common->top_k());
   common->senders = senders_of(blocks, args.halves, small);
+  const bool is_chosen = has_replicas(args);
   return DispatchLaunch{.common = *common,
-                        .experts_bytes = args.experts_bytes,
+                        .experts_bytes = is_chosen ? 4 : args.experts_bytes,
                         .cast = args.cast,
                         .tokens = args.tokens,
                         .tokens_at = args.tokens_at,
                         .rows = args.rows,
                         .row_stride = args.row_stride,
-                        .experts = args.experts,
+                        .experts = is_chosen ? common->chosen_at() : args.experts,
                         .weights = args.weights,
                         .out_rows = args.out_rows,
                         .out_counts = args.out_counts,
@@ -298,6 +315,12 @@ std::optional<DispatchLaunch> dispatch_of(const headrace_moe_dispatch_v1& args, 
                         .out_weights = args.out_weights,
                         .columns = sent_columns(args, *common),
                         .out_columns = received_columns(args, *common)};
+}
+
+std::optional<ChooseLaunch> choose_of(const headrace_moe_dispatch_v1& args) {
+  std::optional<Common> common = common_of_launch(*args.rank, args.routing, args.halves);
+  if (!common || !has_replicas(args)) return {};
+  return ChooseLaunch{*common, args.experts_bytes, args.tokens, args.tokens_at, args.experts, args.replicas};
 }
 
 std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args, std::uint32_t blocks) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of dispatch and combine. A launch sends, receives, or does both.
+#include "kernels/moe/choose.cuh"
 #include "kernels/moe/combine.cuh"
 #include "kernels/moe/dispatch.cuh"
 
@@ -13,6 +14,11 @@ extern "C" __global__ void __launch_bounds__(block_threads, 1)
 extern "C" __global__ void __launch_bounds__(block_threads, 1)
     headrace_moe_combine(const __grid_constant__ CombineLaunch args) {
   combine(args);
+}
+
+extern "C" __global__ void __launch_bounds__(block_threads, 1)
+    headrace_moe_choose(const __grid_constant__ ChooseLaunch args) {
+  choose(args);
 }
 
 }  // namespace headrace::kernels::moe

@@ -18,6 +18,8 @@ extern constinit const Family family;
 /// The launches of `blocks` blocks. Nothing: an argument is not possible.
 [[nodiscard]] std::optional<DispatchLaunch> dispatch_of(const headrace_moe_dispatch_v1& args,
                                                         std::uint32_t blocks);
+/// What comes before a dispatch with replicas; else nothing.
+[[nodiscard]] std::optional<ChooseLaunch> choose_of(const headrace_moe_dispatch_v1& args);
 [[nodiscard]] std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args,
                                                       std::uint32_t blocks);
 

@@ -3,6 +3,7 @@
 
 #include "kernels/common/story.hpp"
 #include "kernels/moe/launch.cuh"
+#include "moe/balance.hpp"
 #include "moe/cast.hpp"
 
 #include <algorithm>
@@ -61,6 +62,16 @@ struct Awaited {
   std::uint64_t expected;
 };
 
+/// The tokens of a launch, which may be fewer than its host says.
+std::uint64_t given_tokens(std::uint64_t tokens, std::uint64_t tokens_at) {
+  if (tokens_at == 0) return tokens;
+  return std::min(tokens, static_cast<std::uint64_t>(std::max(0, *at<const std::int32_t>(tokens_at))));
+}
+/// An expert as a token names it.
+std::int64_t number_at(std::uint64_t experts, std::uint32_t bytes, std::uint64_t entry) {
+  return bytes == 8 ? at<const std::int64_t>(experts)[entry] : at<const std::int32_t>(experts)[entry];
+}
+
 /// One launch: its numbers, its waits, the ranks that it leaves out, its end.
 class Turn {
  public:
@@ -102,6 +113,18 @@ class Turn {
   };
 
   virtual Story run() = 0;
+  virtual void end() {
+    const std::size_t taken =
+        operation_ == op_dispatch ? offsetof(PeerWords, dispatch_taken) : offsetof(PeerWords, combine_taken);
+    for (unsigned rank = 0; rank < ranks(); ++rank)
+      if (receives() && state().over == 0 && is_active(rank) && (state().gone_now & bit_of(rank)) == 0)
+        release(of(rank, args_.window.words_at(args_.rank)) + taken, receive_number_);
+    state().gone |= state().gone_now;
+    state().gone_now = 0;
+    state().reported = 0;
+    if (sends()) state().sent[operation_] = send_number_;
+    if (receives()) state().received[operation_] = receive_number_;
+  }
   [[nodiscard]] virtual bool is_reachable() const {
     bool good = memory_.reachable(args_.state, args_.state_bytes()) &&
                 memory_.reachable(args_.routing, args_.routing_bytes()) &&
@@ -144,7 +167,8 @@ class Turn {
     status.peer = awaited.peer;
     status.operation = operation_;
     status.awaited = awaited.what;
-    status.number = is_room || reason == HEADRACE_MOE_WRONG_EXPERT ? send_number_ : receive_number_;
+    const bool is_entry = reason == HEADRACE_MOE_WRONG_EXPERT || reason == HEADRACE_MOE_WRONG_PLACE;
+    status.number = is_room || is_entry ? send_number_ : receive_number_;
     status.expected = is_room ? send_number_ - headrace::moe::halves : awaited.expected;
     status.seen = seen;
     release(args_.status, reason);
@@ -162,18 +186,6 @@ class Turn {
     active_ = (given & ~state().gone) | bit_of(args_.rank);
     send_number_ = state().sent[operation_] + 1;
     receive_number_ = state().received[operation_] + 1;
-  }
-  void end() {
-    const std::size_t taken =
-        operation_ == op_dispatch ? offsetof(PeerWords, dispatch_taken) : offsetof(PeerWords, combine_taken);
-    for (unsigned rank = 0; rank < ranks(); ++rank)
-      if (receives() && state().over == 0 && is_active(rank) && (state().gone_now & bit_of(rank)) == 0)
-        release(of(rank, args_.window.words_at(args_.rank)) + taken, receive_number_);
-    state().gone |= state().gone_now;
-    state().gone_now = 0;
-    state().reported = 0;
-    if (sends()) state().sent[operation_] = send_number_;
-    if (receives()) state().received[operation_] = receive_number_;
   }
   [[nodiscard]] static bool is_there(const Awaited& awaited, std::uint64_t seen) {
     if (awaited.what == HEADRACE_MOE_ROOM) return headrace::moe::may_write(seen, awaited.expected);
@@ -272,14 +284,10 @@ class DispatchTurn final : public Turn {
   // --- source
   [[nodiscard]] std::int64_t given_expert(std::uint64_t entry) const {
     if (launch_.experts == 0) return *at<const std::int32_t>(args_.experts_at() + entry * 4);
-    return launch_.experts_bytes == 8 ? *at<const std::int64_t>(launch_.experts + entry * 8)
-                                      : *at<const std::int32_t>(launch_.experts + entry * 4);
+    return number_at(launch_.experts, launch_.experts_bytes, entry);
   }
   void read_experts() {
-    std::uint64_t tokens = launch_.tokens;
-    if (launch_.tokens_at != 0)
-      tokens = std::min<std::uint64_t>(
-          tokens, static_cast<std::uint64_t>(std::max(0, *at<const std::int32_t>(launch_.tokens_at))));
+    std::uint64_t tokens = given_tokens(launch_.tokens, launch_.tokens_at);
     if (launch_.experts == 0) tokens = std::min(tokens, routing().tokens);
     routing().tokens = tokens;
     for (std::uint64_t entry = 0; entry < tokens * args_.top_k(); ++entry) {
@@ -517,6 +525,87 @@ class DispatchTurn final : public Turn {
   std::uint64_t end_ = 0;
 };
 
+// ------------------------------------------------------------------ replicas
+
+/// Places for the entries of a dispatch, one after another.
+class ChooseTurn final : public Turn {
+ public:
+  ChooseTurn(const ChooseLaunch& args, const Memory& memory)
+      : Turn(args.common, op_dispatch, memory), launch_(args), table_(args.replicas) {}
+
+ private:
+  Story run() override {
+    orders_.assign(table_.experts, 0);
+    loads_.assign(ranks(), 0);
+    if (table_.loads != 0) std::copy_n(at<const std::int64_t>(table_.loads), ranks(), loads_.begin());
+    const std::uint64_t entries = given_tokens(launch_.tokens, launch_.tokens_at) * args_.top_k();
+    for (std::uint64_t entry = 0; entry < entries; ++entry)
+      *at<std::int32_t>(args_.chosen_at() + entry * 4) = place_of(entry);
+    co_return;
+  }
+  void end() override {}  // the dispatch behind it ends both
+  [[nodiscard]] bool is_reachable() const override {
+    return Turn::is_reachable() && memory_.reachable(table_.first, (table_.experts + std::uint64_t{1}) * 4) &&
+           (launch_.tokens == 0 ||
+            memory_.reachable(launch_.experts, launch_.tokens * args_.top_k() * launch_.experts_bytes));
+  }
+
+  /// -1: nowhere.
+  [[nodiscard]] std::int32_t place_of(std::uint64_t entry) {
+    const std::int64_t expert = number_at(launch_.experts, launch_.experts_bytes, entry);
+    if (expert == -1) return -1;
+    if (expert < 0 || expert >= table_.experts) return refuse(entry, HEADRACE_MOE_WRONG_EXPERT, expert);
+    const auto* const first = at<const std::int32_t>(table_.first) + expert;
+    const std::int64_t count = std::int64_t{first[1]} - first[0];
+    if (first[0] < 0 || count < 1 || count > args_.experts)
+      return refuse(entry, HEADRACE_MOE_WRONG_PLACE, expert);
+    const std::span places(at<const std::int32_t>(table_.places) + first[0], static_cast<std::size_t>(count));
+    const std::int32_t place = choose(static_cast<std::uint32_t>(expert), first[0], places);
+    return is_place(place) ? place : refuse(entry, HEADRACE_MOE_WRONG_PLACE, expert);
+  }
+  std::int32_t refuse(std::uint64_t entry, std::uint64_t reason, std::int64_t expert) {
+    report({args_.rank, 0, 0, entry}, reason, static_cast<std::uint64_t>(expert));
+    return -1;
+  }
+  [[nodiscard]] std::int32_t choose(std::uint32_t expert, std::int32_t first,
+                                    std::span<const std::int32_t> places) {
+    if (table_.choice == HEADRACE_MOE_LEAST_LOADED) return least_loaded(places);
+    const std::uint64_t order = orders_[expert]++;
+    const auto count = static_cast<std::uint32_t>(places.size());
+    std::uint32_t replica = headrace::moe::replica_in_turn(args_.rank / args_.group_size(), order, count);
+    if (table_.choice == HEADRACE_MOE_BY_SHARE) {
+      const std::uint64_t before = table_.before == 0 ? 0 : at<const std::uint64_t>(table_.before)[expert];
+      replica = headrace::moe::replica_by_share(at<const std::int64_t>(table_.until) + first, count,
+                                                before + order);
+    }
+    for (std::uint32_t i = 0; i < count && !takes_part(places[replica]); ++i) replica = (replica + 1) % count;
+    return places[replica];
+  }
+  /// The first one of those that take part, else the first.
+  [[nodiscard]] std::int32_t least_loaded(std::span<const std::int32_t> places) {
+    std::int32_t best = -1;
+    for (const std::int32_t place : places)
+      if (takes_part(place) && (best == -1 || loads_[rank_of(place)] < loads_[rank_of(best)])) best = place;
+    if (best == -1) best = places.front();
+    if (is_place(best)) ++loads_[rank_of(best)];
+    return best;
+  }
+  [[nodiscard]] bool is_place(std::int32_t place) const {
+    return place >= 0 && static_cast<std::uint32_t>(place) < args_.experts;
+  }
+  [[nodiscard]] std::uint32_t rank_of(std::int32_t place) const {
+    return args_.rank_of(static_cast<std::uint32_t>(place));
+  }
+  [[nodiscard]] bool takes_part(std::int32_t place) const {
+    return is_place(place) && is_active(rank_of(place));
+  }
+
+  const ChooseLaunch& launch_;
+  const headrace_moe_replicas_v1& table_;
+  std::vector<std::uint64_t> orders_;  ///< entries of each expert so far
+  std::vector<std::int64_t> loads_;
+};
+
 // ------------------------------------------------------------------ sums
 
 /// A float of 16 bits, of so many bits of mantissa.
@@ -705,6 +794,7 @@ reference::Launch launch(const void* argument, const Memory& memory) {
 constexpr reference::Kernel references[] = {
     {"headrace_moe_dispatch", sizeof(DispatchLaunch), launch<DispatchTurn, DispatchLaunch>},
     {"headrace_moe_combine", sizeof(CombineLaunch), launch<CombineTurn, CombineLaunch>},
+    {"headrace_moe_choose", sizeof(ChooseLaunch), launch<ChooseTurn, ChooseLaunch>},
 };
 
 }  // namespace

@@ -17,16 +17,24 @@ struct Shared {
   uint64_t left_out;             ///< ranks that this block has left out
 };
 
+/// The tokens of a launch, which may be fewer than its host says.
+__device__ __forceinline__ uint64_t given_tokens(uint64_t tokens, uint64_t tokens_at) {
+  if (tokens_at == 0) return tokens;
+  const int32_t given = *at<const int32_t>(tokens_at);
+  const uint64_t wanted = given < 0 ? 0 : static_cast<uint64_t>(given);
+  return wanted < tokens ? wanted : tokens;
+}
+/// An expert as a token names it.
+__device__ __forceinline__ int64_t number_at(uint64_t experts, uint32_t bytes, uint64_t entry) {
+  return bytes == 8 ? *at<const int64_t>(experts + entry * 8)
+                    : int64_t{*at<const int32_t>(experts + entry * 4)};
+}
+
 class Route {
  public:
   __device__ Route(const DispatchLaunch& args, Turn& turn, Shared& shared)
       : args_(args), common_(args.common), turn_(turn), shared_(shared) {
-    tokens_ = args.tokens;
-    if (args.tokens_at != 0) {
-      const int32_t given = *at<const int32_t>(args.tokens_at);
-      const uint64_t wanted = given < 0 ? 0 : static_cast<uint64_t>(given);
-      tokens_ = wanted < tokens_ ? wanted : tokens_;
-    }
+    tokens_ = given_tokens(args.tokens, args.tokens_at);
     // A routing that is used again has the experts of so many tokens.
     if (args.experts == 0) {
       const uint64_t known = at<const RoutingHead>(common_.routing)->tokens;
@@ -100,8 +108,7 @@ class Route {
   /// -1: none.
   [[nodiscard]] __device__ int32_t expert_of(uint64_t entry) const {
     if (args_.experts == 0) return *at<const int32_t>(common_.experts_at() + entry * 4);
-    const int64_t given = args_.experts_bytes == 8 ? *at<const int64_t>(args_.experts + entry * 8)
-                                                   : int64_t{*at<const int32_t>(args_.experts + entry * 4)};
+    const int64_t given = number_at(args_.experts, args_.experts_bytes, entry);
     return given >= 0 && given < static_cast<int64_t>(common_.experts) ? static_cast<int32_t>(given) : -1;
   }
   /// The expert, if its rank takes part; else -1.
@@ -159,8 +166,7 @@ class Route {
     *at<int32_t>(common_.experts_at() + entry * 4) = expert;
     *at<float>(common_.weights_at() + entry * 4) = weight_of(entry);
     if (expert >= 0) return;
-    const int64_t given = args_.experts_bytes == 8 ? *at<const int64_t>(args_.experts + entry * 8)
-                                                   : int64_t{*at<const int32_t>(args_.experts + entry * 4)};
+    const int64_t given = number_at(args_.experts, args_.experts_bytes, entry);
     if (given != -1)
       turn_.report({common_.rank, 0, 0, entry}, HEADRACE_MOE_WRONG_EXPERT, static_cast<uint64_t>(given));
   }

@@ -172,16 +172,15 @@ inline __device__ __noinline__ void Turn::report_of(const Common& args, const Tu
                                                     const Awaited& awaited, uint64_t reason, uint64_t seen) {
   if (swap_if(turn.state(offsetof(State, reported)), 0, 1) != 0) return;
   if (look_at(args.status) != 0) return;
-  const bool is_sending = awaited.what == HEADRACE_MOE_ROOM || reason == HEADRACE_MOE_WRONG_EXPERT;
+  const bool is_entry = reason == HEADRACE_MOE_WRONG_EXPERT || reason == HEADRACE_MOE_WRONG_PLACE;
   volatile auto* const status = at<headrace_moe_status_v1>(args.status);
   status->waiter = args.rank;
   status->peer = awaited.peer;
   status->operation = turn.operation_;
   status->awaited = awaited.what;
-  status->number = is_sending ? turn.sends_ : turn.receives_;
-  status->expected = awaited.what == HEADRACE_MOE_ROOM && reason != HEADRACE_MOE_WRONG_EXPERT
-                         ? turn.sends_ - headrace::moe::halves
-                         : awaited.expected;
+  const bool is_room = awaited.what == HEADRACE_MOE_ROOM;
+  status->number = is_room || is_entry ? turn.sends_ : turn.receives_;
+  status->expected = is_room ? turn.sends_ - headrace::moe::halves : awaited.expected;
   status->seen = seen;
   release(args.status, reason);
 }

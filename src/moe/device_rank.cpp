@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "moe/columns.hpp"
+#include "moe/replicas.hpp"
 #include "moe/scales.hpp"
 #include "moe/strides.hpp"
 
@@ -68,6 +69,16 @@ headrace_moe_scales_v1 scales_at(const void* scales, const ScaleLayout& of, std:
           0};
 }
 
+headrace_moe_replicas_v1 replicas_at(const MoEReplicas& of) {
+  return {static_cast<std::uint32_t>(of.experts),
+          static_cast<std::uint32_t>(of.choice),
+          address(of.first),
+          address(of.places),
+          address(of.loads),
+          address(of.until),
+          address(of.before)};
+}
+
 Code code_of(std::uint64_t reason) {
   switch (reason) {
     case HEADRACE_MOE_TIMED_OUT:
@@ -77,6 +88,7 @@ Code code_of(std::uint64_t reason) {
     case HEADRACE_MOE_EXHAUSTED:
       return Code::exhausted;
     case HEADRACE_MOE_WRONG_EXPERT:
+    case HEADRACE_MOE_WRONG_PLACE:
       return Code::invalid_argument;
     default:
       return Code::canceled;
@@ -177,6 +189,8 @@ Result<void> DeviceRank::dispatch(const MoETokens& tokens, const MoERows& rows, 
       args.payloads[i] = {address(tokens.payloads[i].rows),
                           stride_or(tokens.payloads[i].stride, config_.payload_bytes[i])};
     args.experts = address(tokens.experts), args.weights = address(tokens.weights);
+    if (tokens.replicas != nullptr) args.replicas = replicas_at(*tokens.replicas);
+    if (tokens.experts != nullptr) named_experts_ = experts_named_by(tokens);
   }
   if (halves != Halves::send) {
     HEADRACE_TRY_VOID(check_rows(rows));
@@ -228,6 +242,7 @@ Result<void> DeviceRank::check_tokens(const MoETokens& tokens, const DeviceRouti
   if (tokens.experts == nullptr && !routing.filled)
     return make_error(Code::invalid_argument,
                       "no experts are given, and the routing has none: dispatch with experts first");
+  if (tokens.replicas != nullptr) HEADRACE_TRY_VOID(check_tables(*tokens.replicas, config_.experts));
   if (tokens.count == 0) return {};
   if (tokens.rows == nullptr)
     return make_error(Code::invalid_argument, "{} tokens are given, and no rows", tokens.count);
@@ -298,7 +313,14 @@ Result<void> DeviceRank::check() {
     return make_error(code, "token {} names expert {} as its entry {}: expected -1 to {}. It went nowhere",
                       failure.expected / static_cast<std::uint64_t>(config_.top_k),
                       static_cast<std::int64_t>(failure.seen),
-                      failure.expected % static_cast<std::uint64_t>(config_.top_k), config_.experts - 1);
+                      failure.expected % static_cast<std::uint64_t>(config_.top_k), named_experts_ - 1);
+  if (reason == HEADRACE_MOE_WRONG_PLACE)
+    return make_error(
+        code,
+        "token {} names expert {} as its entry {}, whose places in replicas cannot be: expected "
+        "1 to {} of them, each 0 to {}. It went nowhere",
+        failure.expected / static_cast<std::uint64_t>(config_.top_k), failure.seen,
+        failure.expected % static_cast<std::uint64_t>(config_.top_k), config_.experts, config_.experts - 1);
   if (reason == HEADRACE_MOE_ABORTED)
     return make_error(code, "rank {} was aborted as it waited for {} of rank {} in {} {}", failure.waiter,
                       failure.awaited, failure.peer, failure.operation, failure.number);

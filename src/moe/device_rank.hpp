@@ -57,8 +57,8 @@ class DeviceRank {
   void join(std::span<const std::uint64_t> windows);
   [[nodiscard]] Result<DeviceRouting> new_routing() const;
 
-  /// Pointers are addresses of the GPU. `tokens` is not looked at without the first half, `rows` without the
-  /// second.
+  /// Pointers are addresses of the GPU, those of tables of replicas too. `tokens` is not looked at without
+  /// the first half, `rows` without the second.
   ///   errors  invalid_argument (what was expected, what is given)
   Result<void> dispatch(const MoETokens& tokens, const MoERows& rows, DeviceRouting& routing, Halves halves,
                         cuda::Stream stream);
@@ -85,6 +85,9 @@ class DeviceRank {
   [[nodiscard]] Result<void> check_rows(const MoERows& rows) const;
   [[nodiscard]] Result<void> check_combine(const MoEResults& results, const MoESums& sums,
                                            const DeviceRouting& routing, Halves halves) const;
+  [[nodiscard]] int experts_named_by(const MoETokens& tokens) const {
+    return tokens.replicas == nullptr ? config_.experts : tokens.replicas->experts;
+  }
   [[nodiscard]] Result<void> joined() const;
   [[nodiscard]] Result<void> launched(cuda::Outcome outcome, const char* operation) const;
   [[nodiscard]] headrace_moe_status_v1& status() const;
@@ -102,6 +105,7 @@ class DeviceRank {
   gpu::DeviceMemory state_, active_;
   headrace_moe_rank_v1 rank_{};
   std::optional<MoEFailure> failure_;
+  int named_experts_ = 0;  ///< by the tokens of the last dispatch
 };
 
 }  // namespace headrace::moe

@@ -9,13 +9,13 @@
 
 namespace headrace::moe {
 
-Result<void> check_replicas(const MoEReplicas& replicas, int places) {
+Result<void> check_tables(const MoEReplicas& replicas, int places) {
   if (replicas.experts < 1 || replicas.experts > places)
     return make_error(
         Code::invalid_argument,
         "replicas has {} experts, expected 1 to the {} of the configuration, which are its places",
         replicas.experts, places);
-  if (replicas.first == nullptr || replicas.places == nullptr || replicas.first[0] != 0)
+  if (replicas.first == nullptr || replicas.places == nullptr)
     return make_error(Code::invalid_argument, "replicas has no places, or they do not begin at 0");
   const bool is_known = replicas.choice == MoEChoice::in_turn || replicas.choice == MoEChoice::least_loaded ||
                         replicas.choice == MoEChoice::by_share;
@@ -23,6 +23,13 @@ Result<void> check_replicas(const MoEReplicas& replicas, int places) {
     return make_error(Code::invalid_argument,
                       "choice of replicas is {} ({}), expected in_turn, least_loaded, or by_share with until",
                       static_cast<int>(replicas.choice), moe_choice_name(replicas.choice));
+  return {};
+}
+
+Result<void> check_replicas(const MoEReplicas& replicas, int places) {
+  HEADRACE_TRY_VOID(check_tables(replicas, places));
+  if (replicas.first[0] != 0)
+    return make_error(Code::invalid_argument, "replicas has no places, or they do not begin at 0");
   for (int expert = 0; expert < replicas.experts; ++expert) {
     const std::int32_t begin = replicas.first[expert], end = replicas.first[expert + 1];
     if (end <= begin || end - begin > places)

@@ -11,6 +11,9 @@
 
 namespace headrace::moe {
 
+/// What the tables are, not what they hold.
+///   errors  invalid_argument
+[[nodiscard]] Result<void> check_tables(const MoEReplicas& replicas, int places);
 /// errors: invalid_argument
 [[nodiscard]] Result<void> check_replicas(const MoEReplicas& replicas, int places);
 

@@ -74,5 +74,6 @@ inline uint32_t two_bfloats(float low, float high) {
 
 }  // namespace headrace::kernels::moe
 
+#include "kernels/moe/choose.cuh"
 #include "kernels/moe/combine.cuh"
 #include "kernels/moe/dispatch.cuh"

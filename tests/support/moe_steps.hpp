@@ -4,6 +4,7 @@
 #pragma once
 
 #include "moe/cast.hpp"
+#include "moe/replicas.hpp"
 #include "support/moe_reference.hpp"
 
 #include <headrace/plugin/kernels/moe_v1.h>
@@ -173,10 +174,54 @@ struct Placement {
   }
 };
 
+/// The places of the experts that tokens name. The same for all ranks, and no larger than `most`.
+struct ReplicaTable {
+  int experts = 0;  ///< 0: tokens name places
+  MoEChoice choice = MoEChoice::in_turn;
+  std::vector<std::int32_t> first{0}, places;
+  std::vector<std::int64_t> loads, until, before;
+
+  static constexpr std::int64_t most_places(const MoEConfig& config) {
+    return std::int64_t{config.experts} * 3;
+  }
+
+  static ReplicaTable random_one(Random& random, const MoEConfig& config) {
+    ReplicaTable made;
+    made.experts = config.top_k + static_cast<int>(below(random, config.experts - config.top_k + 1));
+    made.choice = static_cast<MoEChoice>(below(random, 3));
+    for (int expert = 0; expert < made.experts; ++expert) {
+      std::int64_t until = 0;
+      for (std::int64_t i = 1 + below(random, std::min(config.experts, 3)); i != 0; --i) {
+        made.places.push_back(static_cast<std::int32_t>(below(random, config.experts)));
+        made.until.push_back(until += below(random, 5));
+      }
+      made.first.push_back(static_cast<std::int32_t>(made.places.size()));
+      made.before.push_back(below(random, 9));
+    }
+    for (int rank = 0; rank < config.ranks; ++rank) made.loads.push_back(below(random, 9));
+    return made;
+  }
+  [[nodiscard]] MoEReplicas argument() const {
+    return {experts, first.data(), places.data(), choice, loads.data(), until.data(), before.data()};
+  }
+  /// Tokens of a rank, whose experts become places.
+  [[nodiscard]] Tokens placed(const MoEConfig& config, Tokens tokens, int rank, Mask active) const {
+    if (experts == 0) return tokens;
+    const MoEReplicas replicas = argument();
+    const moe::Spread spread = moe::spread_of(config);
+    moe::ReplicaChooser chooser(config);
+    chooser.begin(replicas, spread, static_cast<std::uint32_t>(rank), active);
+    for (std::int64_t& expert : tokens.experts)
+      if (expert >= 0) expert = chooser.place_of(static_cast<std::uint32_t>(expert));
+    return tokens;
+  }
+};
+
 /// What all ranks give, and what they must get.
 struct Step {
   Step(Random& random, const MoEConfig& config, Choice choice, Mask active = moe_reference::all_ranks)
       : cast(possible_cast(random, config)) {
+    if (below(random, 3) == 0) replicas = ReplicaTable::random_one(random, config);
     for (int rank = 0; rank < config.ranks; ++rank) {
       inputs.push_back(rank % config.group_size == 0 ? tokens_of_group(random, config, choice)
                                                      : inputs.back());
@@ -199,26 +244,31 @@ struct Step {
   }
   Tokens tokens_of_group(Random& random, const MoEConfig& config, Choice choice) const {
     const bool is_empty = below(random, 6) == 0;
-    Tokens tokens =
-        random_tokens(random, config, is_empty ? 0 : below(random, config.max_tokens + 1), choice);
+    MoEConfig named = config;
+    if (replicas.experts != 0) named.experts = replicas.experts;
+    Tokens tokens = random_tokens(random, named, is_empty ? 0 : below(random, config.max_tokens + 1), choice);
     if (cast != MoECast::none)
       tokens.rows = random_rows(random, DType::bfloat16, tokens.count * config.hidden);
     return tokens;
   }
-  /// As launches of small_config are recorded, whose arguments stay.
-  void make_plain(const MoEConfig& config) {
-    options = {}, placement = {}, are_numbers_small = true;
-    expect(config, moe_reference::all_ranks);
+  /// As launches of small_config are recorded, whose arguments stay. What tokens name are places then.
+  void make_plain(const MoEConfig& config, Mask active = moe_reference::all_ranks) {
+    options = {}, placement = {}, replicas = {}, are_numbers_small = true;
+    expect(config, active);
   }
   void expect(const MoEConfig& config, Mask active) {
-    std::vector<Tokens> travelling = inputs;
-    if (cast != MoECast::none)
-      for (Tokens& tokens : travelling) tokens = moe_reference::cast_tokens(config, tokens, cast);
+    std::vector<Tokens> travelling;
+    for (int rank = 0; rank < config.ranks; ++rank) {
+      travelling.push_back(replicas.placed(config, inputs[static_cast<std::size_t>(rank)], rank, active));
+      if (cast != MoECast::none)
+        travelling.back() = moe_reference::cast_tokens(config, travelling.back(), cast);
+    }
     expected = moe_reference::dispatch(config, travelling, active);
-    sums = moe_reference::combine(config, inputs, expected, results, options, active);
+    sums = moe_reference::combine(config, travelling, expected, results, options, active);
   }
 
   MoECast cast;
+  ReplicaTable replicas;
   std::vector<Tokens> inputs;
   std::vector<Bytes> results;
   moe_reference::CombineOptions options;
@@ -270,6 +320,7 @@ class Ranks {
       reinterpret_cast<std::int32_t*>(to.small_experts)[i] = static_cast<std::int32_t>(tokens.experts[i]);
     }
     std::ranges::copy(tokens.weights, reinterpret_cast<float*>(to.weights));
+    copy(step.replicas, to);
     *reinterpret_cast<std::int32_t*>(to.words + 192) = static_cast<std::int32_t>(tokens.count);
     const MoEConfig its = moe_reference::of_rank(config_, rank);
     std::fill_n(to.out_rows, its.output_rows() * its.row_bytes(), Dispatched::untouched);
@@ -308,6 +359,14 @@ class Ranks {
     }
     args.experts = address(step.are_numbers_small ? its.small_experts : its.experts);
     args.weights = address(its.weights);
+    if (step.replicas.experts != 0)
+      args.replicas = {static_cast<std::uint32_t>(step.replicas.experts),
+                       static_cast<std::uint32_t>(step.replicas.choice),
+                       address(its.first_places),
+                       address(its.places),
+                       address(its.loads),
+                       address(its.until),
+                       address(its.before)};
     args.out_rows = address(its.out_rows);
     args.out_counts = address(its.out_counts), args.out_first_rows = address(its.out_first_rows);
     args.out_experts = address(its.out_experts), args.out_weights = address(its.out_weights);
@@ -366,6 +425,7 @@ class Ranks {
     std::byte *words, *routings[2];
     std::byte *rows, *scales, *experts, *small_experts, *weights;
     std::vector<std::byte*> payloads, out_payloads;
+    std::byte *first_places, *places, *loads, *until, *before;
     std::byte *out_rows, *out_scales, *out_counts, *out_first_rows, *out_experts, *out_weights;
     std::byte *results, *sums, *biases[2];
   };
@@ -376,6 +436,13 @@ class Ranks {
   static void copy(const Bytes& from, std::byte* to, std::int64_t row_bytes, std::int64_t stride) {
     for (std::int64_t at = 0, row = 0; at < std::ssize(from); at += row_bytes, ++row)
       std::memcpy(to + row * stride, from.data() + at, static_cast<std::size_t>(row_bytes));
+  }
+  static void copy(const ReplicaTable& table, const Memory& to) {
+    std::ranges::copy(table.first, reinterpret_cast<std::int32_t*>(to.first_places));
+    std::ranges::copy(table.places, reinterpret_cast<std::int32_t*>(to.places));
+    std::ranges::copy(table.loads, reinterpret_cast<std::int64_t*>(to.loads));
+    std::ranges::copy(table.until, reinterpret_cast<std::int64_t*>(to.until));
+    std::ranges::copy(table.before, reinterpret_cast<std::int64_t*>(to.before));
   }
   [[nodiscard]] std::int64_t row_stride(const Step& step) const {
     return given_row_bytes(step) + 16 * step.placement.gap;
@@ -446,6 +513,9 @@ class Ranks {
     }
     made.experts = bytes(entries, 8), made.small_experts = bytes(entries, 4),
     made.weights = bytes(entries, 4);
+    made.first_places = bytes(its.experts + 1, 4), made.places = bytes(ReplicaTable::most_places(its), 4);
+    made.loads = bytes(its.ranks, 8), made.until = bytes(ReplicaTable::most_places(its), 8);
+    made.before = bytes(its.experts, 8);
     made.out_rows = bytes(rows, its.row_bytes()), made.out_scales = bytes(rows, its.scale_bytes);
     made.out_counts = bytes(its.local_experts(), 4);
     made.out_first_rows = bytes(std::max(its.local_experts(), its.ranks) + 1, 8);

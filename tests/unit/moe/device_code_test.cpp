@@ -41,6 +41,10 @@ class GridMachine : public Machine {
     return *reinterpret_cast<const headrace_moe_v1*>(device::family.table);
   }
   void dispatch(int rank, const headrace_moe_dispatch_v1& args) override {
+    if (auto choose = device::choose_of(args)) {
+      const auto run = [](const auto& launch) { device::choose(launch); };
+      start(rank, 1, *choose, run);
+    }
     queue(rank, device::dispatch_of(args, blocks_), [](const auto& launch) { device::dispatch(launch); });
   }
   void combine(int rank, const headrace_moe_combine_v1& args) override {
@@ -53,9 +57,13 @@ class GridMachine : public Machine {
   void queue(int rank, std::optional<Launch> launch, const Run& run) {
     ASSERT_TRUE(launch);
     launch->common.senders = launch->common.halves == both_halves ? senders_ : blocks_;
-    last_[rank] = std::jthread([before = std::move(last_[rank]), launch = *launch, run, this]() mutable {
+    start(rank, blocks_, *launch, run);
+  }
+  template <class Launch, class Run>
+  void start(int rank, unsigned blocks, const Launch& launch, const Run& run) {
+    last_[rank] = std::jthread([before = std::move(last_[rank]), launch, run, blocks]() mutable {
       if (before.joinable()) before.join();
-      cpu_grid::run_grid(blocks_, device::block_threads, [&] { run(launch); });
+      cpu_grid::run_grid(blocks, device::block_threads, [&] { run(launch); });
     });
   }
 
@@ -113,7 +121,9 @@ TEST(MoEDeviceCode, a_rank_that_does_not_come_is_named_and_left_out) {
   GridMachine machine(2, 2);
   Ranks ranks(machine, config, 2, 200'000'000);
   EXPECT_EQ(run_step(machine, ranks, Step(random, config, Choice::uniform), false), "");
-  const Step rest(random, config, Choice::uniform, 5), next(random, config, Choice::uniform, 5);
+  Step rest(random, config, Choice::uniform, 5);
+  rest.make_plain(config, 5);  // a table of replicas is read before the loss is seen
+  const Step next(random, config, Choice::uniform, 5);
   const auto run = [&](const Step& step) {
     for (const int rank : {0, 2}) {
       ranks.give(step, rank);

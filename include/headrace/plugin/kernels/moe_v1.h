@@ -41,6 +41,11 @@ extern "C" {
 #define HEADRACE_MOE_CAST_FLOAT32 1u
 #define HEADRACE_MOE_CAST_UE8M0 2u
 
+/* How one of the replicas of an expert is chosen, as headrace::MoEChoice. */
+#define HEADRACE_MOE_IN_TURN 0u
+#define HEADRACE_MOE_LEAST_LOADED 1u
+#define HEADRACE_MOE_BY_SHARE 2u
+
 /* Why a status was written. */
 #define HEADRACE_MOE_TIMED_OUT 1u
 #define HEADRACE_MOE_ABORTED 2u      /* this rank does nothing more */
@@ -48,6 +53,7 @@ extern "C" {
 #define HEADRACE_MOE_CORRUPT 4u      /* `seen` came where fewer than `expected` can be */
 #define HEADRACE_MOE_EXHAUSTED 5u    /* `seen` rows came, `expected` is the row budget */
 #define HEADRACE_MOE_WRONG_EXPERT 6u /* entry `expected` (token * top_k + k) names expert `seen` */
+#define HEADRACE_MOE_WRONG_PLACE 7u  /* entry `expected` names expert `seen`, whose places cannot be */
 #define HEADRACE_MOE_DISPATCH 0u
 #define HEADRACE_MOE_COMBINE 1u
 #define HEADRACE_MOE_ROOM 1u
@@ -117,6 +123,18 @@ typedef struct headrace_moe_payload_v1 {
   int64_t stride;
 } headrace_moe_payload_v1;
 
+/* The places of each expert that tokens name, as headrace::MoEReplicas: tables in memory of the GPU, which
+ * may hold other numbers in each launch. Places are experts of the rank's configuration. */
+typedef struct headrace_moe_replicas_v1 {
+  uint32_t experts; /* that tokens name, up to those of the configuration; 0: tokens name places */
+  uint32_t choice;
+  uint64_t first;  /* int32_t [experts + 1] */
+  uint64_t places; /* int32_t [first[experts]] */
+  uint64_t loads;  /* least loaded: int64_t [ranks]; 0: zeros */
+  uint64_t until;  /* by share: int64_t [first[experts]] */
+  uint64_t before; /* by share: int64_t [experts]; 0: zeros */
+} headrace_moe_replicas_v1;
+
 /* All addresses are of GPU memory. Rows and their strides are at multiples of 16 bytes.
  *   blocks   all blocks of all ranks on a GPU are on it at once: `most_blocks` says how many may be
  *   ends     as docs/decisions/0017-moe.md says under Failure: a rank that does not come is left out, and the
@@ -138,6 +156,7 @@ typedef struct headrace_moe_dispatch_v1 {
   headrace_moe_payload_v1 payloads[HEADRACE_MOE_MOST_PAYLOADS];
   uint64_t experts; /* [tokens, top_k]: -1: none. 0: those of the routing's last dispatch, with its weights */
   uint64_t weights; /* float [tokens, top_k]; 0: 1 each */
+  headrace_moe_replicas_v1 replicas;
   /* Where it puts what comes; what is 0 is not written, but rows, scales and payloads must be
    * there. */
   uint64_t out_rows;
