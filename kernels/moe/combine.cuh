@@ -95,6 +95,19 @@ class Combine {
     }
   }
 
+  /// The row is in its source's window: other members of the group get copies. Without a row it is zeros.
+  __device__ void complete_in_window(unsigned source, uint64_t group_slot, bool is_written,
+                                     Share share) const {
+    const uint64_t at = common_.window.partial_at(turn_.sends(), common_.rank, group_slot);
+    const uint64_t from = common_.windows[source] + at;
+    each_member(source, [&](uint64_t window) {
+      if (!is_written)
+        zero_row(window + at + share.begin * vector_bytes, (share.end - share.begin) * vector_bytes);
+      else if (window + at != from)
+        copy_units<Vector>(from, vector_bytes, window + at, vector_bytes, 1, share);
+    });
+  }
+
   __device__ void send_piece(const ChunkList::Slot& slot, uint32_t piece, uint32_t pieces) const {
     const WindowLayout& window = common_.window;
     const uint32_t count = *at<const uint32_t>(common_.placed_count_at(slot.source, slot.slot));
@@ -107,15 +120,19 @@ class Combine {
         store(to + window.partial_at(turn_.sends(), common_.rank, group_slot));
       });
     };
-    sum_rows<Type, PlainRow<Type>>(
-        placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
-        args_.weighted != 0 ? placed.weight : 1, count, LastTerms{}, 0, share(piece, pieces),
-        [&](const Sums& sums, const Mine& mine) {
-          if constexpr (Float8)
-            store_blocks<Type>(sums, mine, scales_behind(), targets);
-          else
-            store_sums<Type>(sums, mine, targets);
-        });
+    if (args_.in_window != 0)
+      complete_in_window(slot.source, group_slot, __shfl_sync(all_lanes, placed.row, 0) != no_row,
+                         share(piece, pieces));
+    else
+      sum_rows<Type, PlainRow<Type>>(
+          placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
+          args_.weighted != 0 ? placed.weight : 1, count, LastTerms{}, 0, share(piece, pieces),
+          [&](const Sums& sums, const Mine& mine) {
+            if constexpr (Float8)
+              store_blocks<Type>(sums, mine, scales_behind(), targets);
+            else
+              store_sums<Type>(sums, mine, targets);
+          });
     __syncwarp();
     if (lane() != 0) return;
     const uint64_t chunk = chunk_of(slot.slot);

@@ -222,9 +222,16 @@ struct CombineLaunch {
   uint64_t row_bytes;  ///< of results and sums
   uint32_t weighted;
   uint32_t accumulate;
+  uint32_t in_window;  ///< results are in the windows
   uint64_t results, result_stride;
   uint64_t sums, sum_stride;
   uint64_t biases[2];
+};
+
+/// Where results go in windows, before a combine.
+struct WindowRowsLaunch {
+  Common common;
+  uint64_t of_ranks;
 };
 
 /// A part of a list that some do together.

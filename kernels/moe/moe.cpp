@@ -14,13 +14,14 @@ namespace {
 static_assert(sizeof(DispatchLaunch) < 4096 && sizeof(CombineLaunch) < 4096, "an argument of any driver");
 
 struct Functions {
-  void *dispatch, *combine, *choose;
+  void *dispatch, *combine, *choose, *window_rows;
 };
 
 constexpr FamilyKernel family_kernels[] = {
     {"headrace_moe_dispatch", offsetof(Functions, dispatch)},
     {"headrace_moe_combine", offsetof(Functions, combine)},
     {"headrace_moe_choose", offsetof(Functions, choose)},
+    {"headrace_moe_window_rows", offsetof(Functions, window_rows)},
 };
 static_assert(std::size(family_kernels) * sizeof(void*) == sizeof(Functions));
 
@@ -97,11 +98,11 @@ std::uint32_t senders_of(std::uint32_t blocks, std::uint64_t halves, bool is_sma
   return halves == both_halves && !is_small ? blocks - blocks / 4 : blocks;
 }
 
-/// What both operations need of a rank.
+/// What all launches need of a rank.
 std::optional<Common> common_of_launch(const headrace_moe_rank_v1& rank, std::uint64_t routing,
                                        std::uint32_t halves) {
   std::optional<Common> common = common_of(rank);
-  const bool is_good = common && rank.state != 0 && rank.status != 0 && routing != 0 && halves != 0 &&
+  const bool is_good = common && rank.state != 0 && rank.status != 0 && routing != 0 &&
                        (halves & ~both_halves) == 0 &&
                        std::all_of(rank.windows, rank.windows + rank.ranks,
                                    [](std::uint64_t window) { return window != 0 && window % 128 == 0; });
@@ -218,11 +219,18 @@ Columns received_columns(const headrace_moe_dispatch_v1& args, const Common& com
   return made;
 }
 
+/// A row of results is a partial.
+bool may_be_in_window(const headrace_moe_rank_v1& rank) {
+  return rank.layout == HEADRACE_MOE_BY_RANK && rank.float8_combine == 0;
+}
+
 bool is_possible(const headrace_moe_combine_v1& args, const Common& common) {
   const std::uint64_t bytes = combine_row_bytes(*args.rank);
   const bool sends = (args.halves & HEADRACE_MOE_SEND) != 0 && common.all_rows() != 0;
   const bool receives = (args.halves & HEADRACE_MOE_RECEIVE) != 0 && args.sums != 0;
-  return (!sends || are_rows(args.results, args.result_stride, bytes, vector_bytes)) &&
+  const bool is_window = args.in_window != 0;
+  return (!is_window || may_be_in_window(*args.rank)) &&
+         (!sends || is_window || are_rows(args.results, args.result_stride, bytes, vector_bytes)) &&
          (!receives || (are_rows(args.sums, args.sum_stride, bytes, vector_bytes) &&
                         args.biases[0] % vector_bytes == 0 && args.biases[1] % vector_bytes == 0));
 }
@@ -250,13 +258,22 @@ std::int32_t combine(void* kernels, const headrace_moe_combine_v1* args, void* s
   return set.launch(set.functions_of<Functions>(family).combine, blocks, block_threads, *launch, stream);
 }
 
+std::int32_t combine_memory(void* kernels, const headrace_moe_combine_memory_v1* args, void* stream) {
+  if (args->struct_size < sizeof *args) return invalid_value;
+  const KernelSet& set = KernelSet::of(kernels);
+  const auto launch = window_rows_of(*args);
+  if (!launch) return invalid_value;
+  return set.launch(set.functions_of<Functions>(family).window_rows, 1, block_threads, *launch, stream);
+}
+
 constexpr headrace_moe_v1 table{{sizeof table, HEADRACE_MOE_FAMILY_VERSION, 0},
                                 window_bytes,
                                 state_bytes,
                                 routing_bytes,
                                 most_blocks_entry,
                                 dispatch,
-                                combine};
+                                combine,
+                                combine_memory};
 
 }  // namespace
 
@@ -295,7 +312,7 @@ std::optional<Common> common_of(const headrace_moe_rank_v1& rank) {
 
 std::optional<DispatchLaunch> dispatch_of(const headrace_moe_dispatch_v1& args, std::uint32_t blocks) {
   std::optional<Common> common = common_of_launch(*args.rank, args.routing, args.halves);
-  if (blocks == 0 || !common || !is_possible(args, *common)) return {};
+  if (blocks == 0 || args.halves == 0 || !common || !is_possible(args, *common)) return {};
   const bool small = is_small(args.tokens, common->top_k());
   common->senders = senders_of(blocks, args.halves, small);
   const bool is_chosen = has_replicas(args);
@@ -325,7 +342,7 @@ std::optional<ChooseLaunch> choose_of(const headrace_moe_dispatch_v1& args) {
 
 std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args, std::uint32_t blocks) {
   std::optional<Common> common = common_of_launch(*args.rank, args.routing, args.halves);
-  if (blocks == 0 || !common || !is_possible(args, *common)) return {};
+  if (blocks == 0 || args.halves == 0 || !common || !is_possible(args, *common)) return {};
   // The tokens of the routing are not known here.
   const bool small = is_small(common->max_tokens, common->top_k());
   common->senders = senders_of(blocks, args.halves, small);
@@ -335,11 +352,18 @@ std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args, std
                        .row_bytes = combine_row_bytes(*args.rank),
                        .weighted = args.weighted,
                        .accumulate = args.accumulate,
+                       .in_window = args.in_window,
                        .results = args.results,
                        .result_stride = args.result_stride,
                        .sums = args.sums,
                        .sum_stride = args.sum_stride,
                        .biases = {args.biases[0], args.biases[1]}};
+}
+
+std::optional<WindowRowsLaunch> window_rows_of(const headrace_moe_combine_memory_v1& args) {
+  std::optional<Common> common = common_of_launch(*args.rank, args.routing, 0);
+  if (!common || args.of_ranks == 0 || args.of_ranks % 8 != 0 || !may_be_in_window(*args.rank)) return {};
+  return WindowRowsLaunch{*common, args.of_ranks};
 }
 
 }  // namespace headrace::kernels::moe

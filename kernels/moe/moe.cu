@@ -3,6 +3,7 @@
 #include "kernels/moe/choose.cuh"
 #include "kernels/moe/combine.cuh"
 #include "kernels/moe/dispatch.cuh"
+#include "kernels/moe/window_rows.cuh"
 
 namespace headrace::kernels::moe {
 
@@ -19,6 +20,10 @@ extern "C" __global__ void __launch_bounds__(block_threads, 1)
 extern "C" __global__ void __launch_bounds__(block_threads, 1)
     headrace_moe_choose(const __grid_constant__ ChooseLaunch args) {
   choose(args);
+}
+extern "C" __global__ void __launch_bounds__(block_threads, 1)
+    headrace_moe_window_rows(const __grid_constant__ WindowRowsLaunch args) {
+  find_window_rows(args);
 }
 
 }  // namespace headrace::kernels::moe

@@ -22,5 +22,6 @@ extern constinit const Family family;
 [[nodiscard]] std::optional<ChooseLaunch> choose_of(const headrace_moe_dispatch_v1& args);
 [[nodiscard]] std::optional<CombineLaunch> combine_of(const headrace_moe_combine_v1& args,
                                                       std::uint32_t blocks);
+[[nodiscard]] std::optional<WindowRowsLaunch> window_rows_of(const headrace_moe_combine_memory_v1& args);
 
 }  // namespace headrace::kernels::moe

@@ -692,7 +692,7 @@ class CombineTurn final : public Turn {
   }
   [[nodiscard]] bool is_reachable() const override {
     return Turn::is_reachable() &&
-           (launch_.results == 0 || args_.all_rows() == 0 ||
+           (launch_.results == 0 || launch_.in_window != 0 || args_.all_rows() == 0 ||
             memory_.reachable(launch_.results,
                               (args_.all_rows() - 1) * launch_.result_stride + launch_.row_bytes));
   }
@@ -706,13 +706,18 @@ class CombineTurn final : public Turn {
           terms.push_back({launch_.results + placed[i].row * launch_.result_stride,
                            launch_.weighted != 0 ? placed[i].weight : 1});
       const std::uint64_t group_slot = args_.window.group_slot(args_.member(source), slot);
-      const std::vector<float> sums = sum(terms);
+      const std::vector<float> sums =
+          launch_.in_window == 0 || terms.empty() ? sum(terms) : in_window(source, group_slot);
       const bool ends = slot + 1 == records || (slot + 1) % chunk_slots == 0;
       each_member(source, [&](unsigned member) {
         send_partial(sums, of(member, args_.window.partial_at(send_number_, args_.rank, group_slot)));
         if (ends) tell_chunk(member, chunk_of(group_slot), send_number_);
       });
     }
+  }
+  /// What an expert has written.
+  [[nodiscard]] std::vector<float> in_window(unsigned source, std::uint64_t group_slot) const {
+    return sum({{of(source, args_.window.partial_at(send_number_, args_.rank, group_slot)), 1}});
   }
   /// The other members of its group do not wait for partials of records that never came.
   void send_missing(unsigned source) const {
@@ -775,6 +780,38 @@ class CombineTurn final : public Turn {
   std::uint64_t rooms_ = 0;
 };
 
+/// Where results go in windows, before a combine.
+class WindowRowsTurn final : public Turn {
+ public:
+  WindowRowsTurn(const WindowRowsLaunch& args, const Memory& memory)
+      : Turn(args.common, op_combine, memory), launch_(args) {}
+
+ private:
+  Story run() override {
+    std::uint64_t first = 0;
+    for (unsigned source = 0; source < ranks(); ++source) {
+      const std::uint64_t records = routing().records[source];
+      auto& rows = at<headrace_moe_window_rows_v1>(launch_.of_ranks)[source];
+      rows = {};
+      const std::uint64_t left = first < args_.output_rows ? args_.output_rows - first : 0;
+      first += records;
+      if (!is_active(source)) continue;
+      Wait room(*this, room_of(source));
+      while (room.goes_on()) co_yield Waits{};
+      if (!room.came()) continue;
+      const std::uint64_t slot = args_.window.group_slot(args_.member(source), 0);
+      rows = {of(source, args_.window.partial_at(send_number_, args_.rank, slot)),
+              static_cast<std::int64_t>(std::min(records, left))};
+    }
+  }
+  [[nodiscard]] bool is_reachable() const override {
+    return Turn::is_reachable() &&
+           memory_.reachable(launch_.of_ranks, ranks() * sizeof(headrace_moe_window_rows_v1));
+  }
+
+  const WindowRowsLaunch& launch_;
+};
+
 /// A captured launch begins anew at each replay.
 template <class Kind, class Args>
 reference::Launch launch(const void* argument, const Memory& memory) {
@@ -795,6 +832,7 @@ constexpr reference::Kernel references[] = {
     {"headrace_moe_dispatch", sizeof(DispatchLaunch), launch<DispatchTurn, DispatchLaunch>},
     {"headrace_moe_combine", sizeof(CombineLaunch), launch<CombineTurn, CombineLaunch>},
     {"headrace_moe_choose", sizeof(ChooseLaunch), launch<ChooseTurn, ChooseLaunch>},
+    {"headrace_moe_window_rows", sizeof(WindowRowsLaunch), launch<WindowRowsTurn, WindowRowsLaunch>},
 };
 
 }  // namespace

@@ -216,6 +216,7 @@ Result<void> DeviceRank::combine(const MoEResults& results, const MoESums& sums,
   args.rank = &rank_;
   args.halves = static_cast<std::uint32_t>(halves);
   args.weighted = results.weighted ? 1 : 0;
+  args.in_window = results.in_window ? 1 : 0;
   args.routing = routing.address();
   args.results = address(results.rows), args.sums = address(sums.rows);
   args.result_stride = static_cast<std::uint64_t>(stride_or(results.row_stride, config_.combine_row_bytes()));
@@ -223,7 +224,32 @@ Result<void> DeviceRank::combine(const MoEResults& results, const MoESums& sums,
   for (std::size_t i = 0; i < 2; ++i) args.biases[i] = address(sums.biases[i]);
   args.accumulate = sums.accumulate ? 1 : 0;
   const gpu::ContextGuard current(family_.kernels().device());
-  return launched(family_.launch<&headrace_moe_v1::combine>(args, stream), "combine");
+  HEADRACE_TRY_VOID(launched(family_.launch<&headrace_moe_v1::combine>(args, stream), "combine"));
+  if (halves != Halves::receive) routing.has_memory = false;
+  return {};
+}
+
+Result<void> DeviceRank::combine_memory(MoEWindowRows* of_ranks, DeviceRouting& routing,
+                                        cuda::Stream stream) {
+  static_assert(sizeof(MoEWindowRows) == sizeof(headrace_moe_window_rows_v1));
+  HEADRACE_TRY_VOID(joined());
+  HEADRACE_TRY_VOID(has_dispatch(routing));
+  if (config_.layout != MoELayout::by_rank || config_.float8_combine)
+    return make_error(
+        Code::not_supported,
+        "layout is {} and float8_combine is {}: the window takes sums of a token's experts, which "
+        "layout by_rank without float8_combine has",
+        moe_layout_name(config_.layout), config_.float8_combine);
+  if (of_ranks == nullptr)
+    return make_error(Code::invalid_argument,
+                      "no memory for the places is given, expected one for each of {} ranks", config_.ranks);
+  HEADRACE_TRY_VOID(check_place("places", of_ranks, 0, alignof(MoEWindowRows)));
+  const headrace_moe_combine_memory_v1 args{sizeof args, &rank_, routing.address(), address(of_ranks)};
+  const gpu::ContextGuard current(family_.kernels().device());
+  HEADRACE_TRY_VOID(
+      launched(family_.launch<&headrace_moe_v1::combine_memory>(args, stream), "combine_memory"));
+  routing.has_memory = true;
+  return {};
 }
 
 Result<void> DeviceRank::joined() const {
@@ -258,13 +284,20 @@ Result<void> DeviceRank::check_rows(const MoERows& rows) const {
   return check_place("rows", rows.rows, 0, row_unit);
 }
 
+Result<void> DeviceRank::has_dispatch(const DeviceRouting& routing) {
+  if (routing.filled) return {};
+  return make_error(Code::invalid_argument, "the routing has no dispatch: dispatch with it first");
+}
+
 Result<void> DeviceRank::check_combine(const MoEResults& results, const MoESums& sums,
                                        const DeviceRouting& routing, Halves halves) const {
-  if (!routing.filled)
-    return make_error(Code::invalid_argument, "the routing has no dispatch: dispatch with it first");
-  if (results.in_window)
-    return make_error(Code::not_supported, "results in windows: kernels read them from memory of the caller");
-  if (halves != Halves::receive) {
+  HEADRACE_TRY_VOID(has_dispatch(routing));
+  const bool sends = halves != Halves::receive;
+  if (sends && results.in_window && !routing.has_memory)
+    return make_error(
+        Code::invalid_argument,
+        "in_window is given, and combine_memory was not called for this combine: call it first");
+  if (sends && !results.in_window) {
     if (results.rows == nullptr && config_.output_rows() != 0)
       return make_error(Code::invalid_argument, "no rows of results are given, expected {} rows of {} bytes",
                         config_.output_rows(), config_.combine_row_bytes());

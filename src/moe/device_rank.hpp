@@ -28,6 +28,7 @@ class DeviceRouting {
   [[nodiscard]] std::uint64_t address() const { return memory_.address(); }
   std::uint64_t given = 0;  ///< rows that were given to its last dispatch
   bool filled = false;      ///< a dispatch has been queued with it
+  bool has_memory = false;  ///< combine_memory has been queued for its next combine
 
  private:
   gpu::DeviceMemory memory_;
@@ -64,6 +65,10 @@ class DeviceRank {
                         cuda::Stream stream);
   Result<void> combine(const MoEResults& results, const MoESums& sums, DeviceRouting& routing, Halves halves,
                        cuda::Stream stream);
+  /// As MoE::combine_memory. The GPU writes the answer: addresses alternate, also between replays.
+  ///   of_ranks  [ranks] in memory of the GPU
+  ///   errors    invalid_argument, not_supported (another layout, float8_combine)
+  Result<void> combine_memory(MoEWindowRows* of_ranks, DeviceRouting& routing, cuda::Stream stream);
 
   /// What launches that have ended report: once, then ok again.
   ///   errors  timed_out, canceled, corrupt (see failure()), exhausted, invalid_argument (an expert)
@@ -83,6 +88,7 @@ class DeviceRank {
   [[nodiscard]] Result<gpu::DeviceMemory> zeros(std::uint64_t bytes) const;
   [[nodiscard]] Result<void> check_tokens(const MoETokens& tokens, const DeviceRouting& routing) const;
   [[nodiscard]] Result<void> check_rows(const MoERows& rows) const;
+  [[nodiscard]] static Result<void> has_dispatch(const DeviceRouting& routing);
   [[nodiscard]] Result<void> check_combine(const MoEResults& results, const MoESums& sums,
                                            const DeviceRouting& routing, Halves halves) const;
   [[nodiscard]] int experts_named_by(const MoETokens& tokens) const {

@@ -68,6 +68,18 @@ class GpuMachine : public Machine {
     const gpu::ContextGuard guard(*device_);
     must_be(family_.launch<&headrace_moe_v1::combine>(args, stream(rank)), "combine");
   }
+  void combine_memory(int rank, const headrace_moe_combine_memory_v1& args) override {
+    const gpu::ContextGuard guard(*device_);
+    must_be(family_.launch<&headrace_moe_v1::combine_memory>(args, stream(rank)), "combine_memory");
+  }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    const gpu::ContextGuard guard(*device_);
+    if (bytes != 0)
+      must_be(device_->driver().memcpy_async(reinterpret_cast<cuda::Address>(to),
+                                             reinterpret_cast<cuda::Address>(from), bytes, stream(0)),
+              "cuMemcpyAsync");
+    GpuMachine::wait(0);
+  }
   void wait(int rank) override { must(streams_[static_cast<std::size_t>(rank)].wait_idle()); }
 
   [[nodiscard]] cuda::Stream stream(int rank) const {

@@ -77,3 +77,4 @@ inline uint32_t two_bfloats(float low, float high) {
 #include "kernels/moe/choose.cuh"
 #include "kernels/moe/combine.cuh"
 #include "kernels/moe/dispatch.cuh"
+#include "kernels/moe/window_rows.cuh"

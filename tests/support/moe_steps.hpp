@@ -43,7 +43,10 @@ class Machine {
   /// Returns when it has been queued. Launches of a rank are in order, those of several at the same time.
   virtual void dispatch(int rank, const headrace_moe_dispatch_v1& args) = 0;
   virtual void combine(int rank, const headrace_moe_combine_v1& args) = 0;
+  virtual void combine_memory(int rank, const headrace_moe_combine_memory_v1& args) = 0;
   virtual void wait(int rank) = 0;
+  /// Between memory that the host reads and what it does not.
+  virtual void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 };
 
 /// How tokens choose their experts.
@@ -237,6 +240,7 @@ struct Step {
     if (below(random, 3) == 0)
       for (const Tokens& tokens : inputs) options.old.push_back(rows(tokens));
     are_numbers_small = below(random, 2) == 0;
+    is_in_window = config.layout == MoELayout::by_rank && !config.float8_combine && below(random, 2) == 0;
     placement.gap = below(random, 2) * (1 + below(random, 9));
     placement.unit_bytes =
         below(random, 2) * (std::int64_t{1} << below(random, config.scale_bytes % 8 == 0 ? 4 : 3));
@@ -253,7 +257,7 @@ struct Step {
   }
   /// As launches of small_config are recorded, whose arguments stay. What tokens name are places then.
   void make_plain(const MoEConfig& config, Mask active = moe_reference::all_ranks) {
-    options = {}, placement = {}, replicas = {}, are_numbers_small = true;
+    options = {}, placement = {}, replicas = {}, are_numbers_small = true, is_in_window = false;
     expect(config, active);
   }
   void expect(const MoEConfig& config, Mask active) {
@@ -274,6 +278,7 @@ struct Step {
   moe_reference::CombineOptions options;
   Placement placement;
   bool are_numbers_small = false;  ///< experts are given as int32
+  bool is_in_window = false;       ///< experts write their results into windows
   std::vector<Dispatched> expected;
   std::vector<Bytes> sums;
 };
@@ -372,6 +377,25 @@ class Ranks {
     args.out_experts = address(its.out_experts), args.out_weights = address(its.out_weights);
     machine_.dispatch(rank, args);
   }
+  /// Asks where the results of a rank go.
+  void combine_memory(int rank) {
+    const Memory& its = memory_[at(rank)];
+    const headrace_moe_combine_memory_v1 args{sizeof args, &ranks_[at(rank)], address(its.routings[0]),
+                                              address(its.window_rows)};
+    machine_.combine_memory(rank, args);
+  }
+  /// As its experts do, behind combine_memory.
+  void write_to_windows(const Step& step, int rank) {
+    const auto* const to =
+        reinterpret_cast<const headrace_moe_window_rows_v1*>(memory_[at(rank)].window_rows);
+    const auto row_bytes = static_cast<std::size_t>(config_.combine_row_bytes());
+    const std::vector<std::int64_t>& firsts = step.expected[at(rank)].first_rows;
+    for (std::size_t source = 0; source < at(config_.ranks); ++source)
+      if (to[source].rows != 0)
+        machine_.copy(reinterpret_cast<void*>(to[source].rows),
+                      step.results[at(rank)].data() + static_cast<std::size_t>(firsts[source]) * row_bytes,
+                      static_cast<std::size_t>(to[source].count) * row_bytes);
+  }
   void combine(const Step& step, int rank, std::uint32_t halves, int routing = 0) {
     const Memory& its = memory_[at(rank)];
     headrace_moe_combine_v1 args{};
@@ -381,7 +405,8 @@ class Ranks {
     args.weighted = step.options.weighted ? 1 : 0;
     args.routing = address(its.routings[routing]);
     const auto row_bytes = static_cast<std::uint64_t>(config_.combine_row_bytes());
-    args.results = address(its.results), args.result_stride = row_bytes;
+    args.in_window = step.is_in_window ? 1 : 0;
+    args.results = step.is_in_window ? 0 : address(its.results), args.result_stride = row_bytes;
     args.sums = address(its.sums), args.sum_stride = row_bytes;
     for (int i = 0; i < 2; ++i) args.biases[i] = step.options.biases.empty() ? 0 : address(its.biases[i]);
     args.accumulate = step.options.old.empty() ? 0 : 1;
@@ -422,7 +447,7 @@ class Ranks {
  private:
   static constexpr std::int64_t most_gap = 9;
   struct Memory {
-    std::byte *words, *routings[2];
+    std::byte *words, *routings[2], *window_rows;
     std::byte *rows, *scales, *experts, *small_experts, *weights;
     std::vector<std::byte*> payloads, out_payloads;
     std::byte *first_places, *places, *loads, *until, *before;
@@ -502,7 +527,7 @@ class Ranks {
     };
     const std::int64_t tokens = its.max_tokens, entries = tokens * its.top_k, rows = its.output_rows();
     Memory made{};
-    made.words = bytes(256, 1);
+    made.words = bytes(256, 1), made.window_rows = bytes(its.ranks, sizeof(headrace_moe_window_rows_v1));
     for (std::byte*& routing : made.routings)
       routing = machine_.memory(machine_.table().routing_bytes(&it), false);
     made.rows = bytes(tokens, std::max(its.row_bytes(), its.hidden * 2) + 16 * most_gap),
@@ -572,6 +597,11 @@ inline std::string run_step(Machine& machine, Ranks& ranks, const Step& step, bo
   in_turn([&](int rank, std::uint32_t halves) { ranks.dispatch(step, rank, halves); });
   each([&](int rank) { machine.wait(rank); });
   each([&](int rank) { text += ranks.compare_rows(step, rank); });
+  if (step.is_in_window) {
+    each([&](int rank) { ranks.combine_memory(rank); });
+    each([&](int rank) { machine.wait(rank); });
+    each([&](int rank) { ranks.write_to_windows(step, rank); });
+  }
   in_turn([&](int rank, std::uint32_t halves) { ranks.combine(step, rank, halves); });
   each([&](int rank) { machine.wait(rank); });
   each([&](int rank) { text += ranks.compare_sums(step, rank); });

@@ -50,6 +50,11 @@ class GridMachine : public Machine {
   void combine(int rank, const headrace_moe_combine_v1& args) override {
     queue(rank, device::combine_of(args, blocks_), [](const auto& launch) { device::combine(launch); });
   }
+  void combine_memory(int rank, const headrace_moe_combine_memory_v1& args) override {
+    const auto launch = device::window_rows_of(args);
+    ASSERT_TRUE(launch);
+    start(rank, 1, *launch, [](const auto& of) { device::find_window_rows(of); });
+  }
   void wait(int rank) override { last_[rank] = std::jthread(); }
 
  private:

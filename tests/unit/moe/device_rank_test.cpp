@@ -78,10 +78,32 @@ class MoEDeviceRanks : public gpu::GpuTest {
     MoERows made;
     made.rows = pinned(rows * static_cast<std::size_t>(config.row_bytes()));
     std::memset(made.rows, 0xa5, rows * static_cast<std::size_t>(config.row_bytes()));
+    if (config.scale_bytes != 0) made.scales = pinned(rows * static_cast<std::size_t>(config.scale_bytes));
+    for (std::size_t i = 0; i < config.payload_bytes.size(); ++i) {
+      const std::size_t bytes = rows * static_cast<std::size_t>(config.payload_bytes[i]);
+      made.payloads[i] = pinned(bytes);
+      std::memset(made.payloads[i], 0xa5, bytes);
+    }
     made.counts = reinterpret_cast<std::int32_t*>(pinned(4 * static_cast<std::size_t>(config.experts)));
     made.first_rows =
         reinterpret_cast<std::int64_t*>(pinned(8 * static_cast<std::size_t>(config.experts + config.ranks)));
     return made;
+  }
+
+  [[nodiscard]] MoEReplicas replicas_of(const ReplicaTable& table) {
+    return {table.experts,       pinned(table.first), pinned(table.places), table.choice,
+            pinned(table.loads), pinned(table.until), pinned(table.before)};
+  }
+  [[nodiscard]] cuda::Stream stream_of(std::size_t rank) const { return members[rank].stream.handle(); }
+  /// As the experts of a rank do.
+  static void write_results(const Step& step, const MoEConfig& config, std::size_t rank,
+                            const MoEWindowRows* places) {
+    const auto row_bytes = static_cast<std::size_t>(config.combine_row_bytes());
+    const auto& firsts = step.expected[rank].first_rows;
+    for (std::size_t source = 0; source < static_cast<std::size_t>(config.ranks); ++source)
+      std::memcpy(places[source].rows,
+                  step.results[rank].data() + static_cast<std::size_t>(firsts[source]) * row_bytes,
+                  static_cast<std::size_t>(places[source].count) * row_bytes);
   }
 
   template <class T>
@@ -139,6 +161,98 @@ TEST_F(MoEDeviceRanks, get_rows_and_sums_on_their_streams) {
       }
     }
   }
+}
+
+/// Groups, casts, payloads, scales by column, replicas, and experts that write into windows.
+TEST_F(MoEDeviceRanks, take_all_that_a_configuration_may_ask_for) {
+  MoEConfig config = small_config(4);
+  config.group_size = 2, config.layout = MoELayout::by_rank;
+  config.hidden = 144, config.dtype = DType::float8_e4m3fn, config.scale_bytes = 8;
+  config.payload_bytes = {6, 32};
+  open_ranks(config);
+  for (int i = 0; i < 3; ++i) {
+    Step step(random, config, Choice::uniform);
+    while (step.cast == MoECast::none) step = Step(random, config, Choice::uniform);
+    step.make_plain(config);
+    step.replicas = ReplicaTable::random_one(random, config);
+    step.replicas.choice = static_cast<MoEChoice>(i);
+    for (auto& tokens : step.inputs)
+      for (std::int64_t& expert : tokens.experts) expert %= step.replicas.experts;
+    step.expect(config, moe_reference::all_ranks);
+    const MoEReplicas replicas = replicas_of(step.replicas);
+    std::vector<MoERows> got;
+    std::vector<MoEWindowRows*> places;
+    const auto rows_in_columns = config.output_rows();
+    for (std::size_t r = 0; r < members.size(); ++r) {
+      MoETokens tokens = tokens_of(step.inputs[r]);
+      tokens.scales = nullptr, tokens.cast = step.cast, tokens.replicas = &replicas;
+      for (std::size_t p = 0; p < 2; ++p) tokens.payloads[p].rows = pinned(step.inputs[r].payloads[p]);
+      got.push_back(rows_of(moe_reference::of_rank(config, static_cast<int>(r))));
+      got[r].scale_stride = 4, got[r].scale_unit_stride = 4 * rows_in_columns;
+      const auto queued =
+          members[r].rank.dispatch(tokens, got[r], members[r].routing, Halves::both, stream_of(r));
+      ASSERT_TRUE(queued) << queued.error().message;
+      places.push_back(reinterpret_cast<MoEWindowRows*>(pinned(4 * sizeof(MoEWindowRows))));
+      ASSERT_TRUE(members[r].rank.combine_memory(places[r], members[r].routing, stream_of(r)));
+    }
+    for (std::size_t r = 0; r < members.size(); ++r) {
+      ASSERT_TRUE(members[r].stream.wait_idle());
+      EXPECT_TRUE(members[r].rank.check());
+      const Dispatched& expected = step.expected[r];
+      EXPECT_TRUE(is_same(got[r].rows, expected.rows));
+      for (std::size_t p = 0; p < 2; ++p) EXPECT_TRUE(is_same(got[r].payloads[p], expected.payloads[p]));
+      const auto* const columns = static_cast<const std::uint32_t*>(got[r].scales);
+      const auto* const wanted = reinterpret_cast<const std::uint32_t*>(expected.scales.data());
+      for (std::int64_t row = 0; row < expected.first_rows.back(); ++row)
+        for (std::int64_t word = 0; word < 2; ++word)
+          EXPECT_EQ(columns[word * rows_in_columns + row], wanted[row * 2 + word]);
+      write_results(step, config, r, places[r]);
+    }
+    std::vector<std::byte*> sums;
+    for (std::size_t r = 0; r < members.size(); ++r) {
+      MoEResults results;
+      results.in_window = true, results.weighted = false;
+      MoESums out;
+      out.rows = sums.emplace_back(pinned(step.sums[r].size()));
+      ASSERT_TRUE(members[r].rank.combine(results, out, members[r].routing, Halves::both, stream_of(r)));
+      EXPECT_FALSE(members[r].rank.combine(results, out, members[r].routing, Halves::both, stream_of(r)))
+          << "the memory was for one combine";
+    }
+    for (std::size_t r = 0; r < members.size(); ++r) {
+      ASSERT_TRUE(members[r].stream.wait_idle());
+      EXPECT_TRUE(is_same(sums[r], step.sums[r]));
+    }
+  }
+}
+
+TEST_F(MoEDeviceRanks, name_an_expert_whose_places_cannot_be) {
+  const MoEConfig config = small_config(1);
+  open_ranks(config);
+  const Step step(random, config, Choice::uniform);
+  ReplicaTable table;
+  table.experts = 2, table.first = {0, 1, 2}, table.places = {0, 3};
+  MoEReplicas replicas = replicas_of(table);
+  Member& member = members[0];
+  moe_reference::Tokens given = random_tokens(random, config, 2, Choice::uniform);
+  given.experts = {0, 0, 0, 1};
+  MoETokens tokens = tokens_of(given);
+  tokens.replicas = &replicas;
+  const auto run = [&] {
+    const auto queued =
+        member.rank.dispatch(tokens, rows_of(config), member.routing, Halves::both, stream_of(0));
+    EXPECT_TRUE(member.stream.wait_idle());
+    return queued ? member.rank.check() : queued;
+  };
+  EXPECT_EQ(
+      run().error().message,
+      "token 1 names expert 1 as its entry 1, whose places in replicas cannot be: expected 1 to 3 of them, "
+      "each 0 to 2. It went nowhere");
+  given.experts = {0, 0, 0, 2};
+  tokens.experts = pinned(given.experts);
+  EXPECT_EQ(run().error().message,
+            "token 1 names expert 2 as its entry 1: expected -1 to 1. It went nowhere");
+  replicas.choice = MoEChoice::by_share, replicas.until = nullptr;
+  EXPECT_NE(run().error().message.find("by_share with until"), std::string::npos);
 }
 
 TEST_F(MoEDeviceRanks, name_a_rank_that_does_not_come_once) {

@@ -42,6 +42,9 @@ class ThreadsMachine : public Machine {
   void combine(int rank, const headrace_moe_combine_v1& args) override {
     queue(rank, "headrace_moe_combine", device::combine_of(args, 4));
   }
+  void combine_memory(int rank, const headrace_moe_combine_memory_v1& args) override {
+    queue(rank, "headrace_moe_window_rows", device::window_rows_of(args));
+  }
   /// All ranks begin with what has been queued.
   void wait(int rank) override {
     if (rank != 0) return;

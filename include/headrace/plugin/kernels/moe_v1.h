@@ -168,6 +168,20 @@ typedef struct headrace_moe_dispatch_v1 {
   uint64_t out_weights;    /* by rank: float [output_rows, top_k] */
 } headrace_moe_dispatch_v1;
 
+/* Where results of the rows that came from a rank go in its window, in their order. */
+typedef struct headrace_moe_window_rows_v1 {
+  uint64_t rows; /* [count, hidden] of combine_dtype; 0: the rank is left out */
+  int64_t count;
+} headrace_moe_window_rows_v1;
+
+/* For the next combine, by rank without float8_combine: waits until the ranks have taken what lies there. */
+typedef struct headrace_moe_combine_memory_v1 {
+  size_t struct_size;
+  const headrace_moe_rank_v1* rank;
+  uint64_t routing;  /* of a dispatch that has been received */
+  uint64_t of_ranks; /* headrace_moe_window_rows_v1 [ranks], which the GPU writes */
+} headrace_moe_combine_memory_v1;
+
 typedef struct headrace_moe_combine_v1 {
   size_t struct_size;
   const headrace_moe_rank_v1* rank;
@@ -180,7 +194,7 @@ typedef struct headrace_moe_combine_v1 {
   uint64_t sum_stride;
   uint64_t biases[2];  /* [tokens, hidden], side by side; 0: none */
   uint32_t accumulate; /* what `sums` holds is added last */
-  uint32_t reserved;
+  uint32_t in_window;  /* the results are where combine_memory has said, and `results` is not read */
 } headrace_moe_combine_v1;
 
 typedef struct headrace_moe_v1 {
@@ -193,6 +207,7 @@ typedef struct headrace_moe_v1 {
   uint32_t (*most_blocks)(void* kernels, uint32_t sharing);
   int32_t (*dispatch)(void* kernels, const headrace_moe_dispatch_v1* args, void* stream);
   int32_t (*combine)(void* kernels, const headrace_moe_combine_v1* args, void* stream);
+  int32_t (*combine_memory)(void* kernels, const headrace_moe_combine_memory_v1* args, void* stream);
 } headrace_moe_v1;
 
 #ifdef __cplusplus
