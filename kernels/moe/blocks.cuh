@@ -112,15 +112,15 @@ struct BlockRow {
 };
 
 /// Tiles of sums as blocks, as store_sums. The tiles of a share begin at a block.
-template <class Type, class Targets>
-__device__ __forceinline__ void store_blocks(const VectorSums<Type, sum_vectors<Type>>& sums,
-                                             const LaneVectors<sum_vectors<Type>>& mine,
-                                             uint64_t scales_behind, const Targets& targets) {
+template <class Type, unsigned Vectors, class Targets>
+__device__ __forceinline__ void store_blocks(const VectorSums<Type, Vectors>& sums,
+                                             const LaneVectors<Vectors>& mine, uint64_t scales_behind,
+                                             const Targets& targets) {
   constexpr unsigned lanes = block_elements / Type::elements, words = Type::elements / 4;
-  uint32_t made[sum_vectors<Type>][words];
-  float scales[sum_vectors<Type>];
+  uint32_t made[Vectors][words];
+  float scales[Vectors];
 #pragma unroll
-  for (unsigned u = 0; u < sum_vectors<Type>; ++u) {
+  for (unsigned u = 0; u < Vectors; ++u) {
     float largest = 0;
 #pragma unroll
     for (unsigned e = 0; e < Type::elements; ++e)
@@ -134,7 +134,7 @@ __device__ __forceinline__ void store_blocks(const VectorSums<Type, sum_vectors<
   }
   targets([&](uint64_t to) {
 #pragma unroll
-    for (unsigned u = 0; u < sum_vectors<Type>; ++u) {
+    for (unsigned u = 0; u < Vectors; ++u) {
       if (!mine.has(u)) continue;
 #pragma unroll
       for (unsigned w = 0; w < words; ++w)

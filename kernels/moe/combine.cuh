@@ -58,8 +58,10 @@ class Combine {
   }
 
  private:
-  using Sums = VectorSums<Type, sum_vectors<Type>>;
-  using Mine = LaneVectors<sum_vectors<Type>>;
+  /// Vectors of a thread that it adds up together: what the registers have room for.
+  static constexpr unsigned unroll = Float8 ? 2 : Type::elements == 4 ? 4 : 3;
+  using Sums = VectorSums<Type, unroll>;
+  using Mine = LaneVectors<unroll>;
 
   /// Of the vectors of a row. With blocks, pieces are whole ones.
   [[nodiscard]] __device__ Share share(uint32_t piece, uint32_t pieces) const {
@@ -120,18 +122,18 @@ class Combine {
         store(to + window.partial_at(turn_.sends(), common_.rank, group_slot));
       });
     };
-    if (args_.in_window != 0)
+    if (!Float8 && args_.in_window != 0)
       complete_in_window(slot.source, group_slot, __shfl_sync(all_lanes, placed.row, 0) != no_row,
                          share(piece, pieces));
     else
-      sum_rows<Type, PlainRow<Type>>(
+      sum_rows<Type, PlainRow<Type>, unroll>(
           placed.row == no_row ? 0 : args_.results + placed.row * args_.result_stride,
           args_.weighted != 0 ? placed.weight : 1, count, LastTerms{}, 0, share(piece, pieces),
           [&](const Sums& sums, const Mine& mine) {
             if constexpr (Float8)
-              store_blocks<Type>(sums, mine, scales_behind(), targets);
+              store_blocks(sums, mine, scales_behind(), targets);
             else
-              store_sums<Type>(sums, mine, targets);
+              store_sums(sums, mine, targets);
           });
     __syncwarp();
     if (lane() != 0) return;
@@ -153,10 +155,10 @@ class Combine {
                           args_.biases[1] == 0 ? 0 : args_.biases[1] + offset,
                           args_.accumulate == 0 ? 0 : to}};
     using Row = typename Either<Float8, BlockRow<Type>, PlainRow<Type>>::Type;
-    sum_rows<Type, Row>(partial, 1, visit.count, last, scales_behind(), share(piece, pieces),
-                        [&](const Sums& sums, const Mine& mine) {
-                          store_sums<Type>(sums, mine, [to](const auto& store) { store(to); });
-                        });
+    sum_rows<Type, Row, unroll>(partial, 1, visit.count, last, scales_behind(), share(piece, pieces),
+                                [&](const Sums& sums, const Mine& mine) {
+                                  store_sums(sums, mine, [to](const auto& store) { store(to); });
+                                });
   }
   /// 0: it does not come.
   __device__ uint64_t wait_for_partial(unsigned rank, uint64_t group_slot) const {
@@ -181,22 +183,16 @@ __device__ __forceinline__ void combine_with(const CombineLaunch& args, Turn& tu
   if ((args.common.halves & HEADRACE_MOE_SEND) != 0 && blockIdx.x < args.common.senders) combine.send();
   if ((args.common.halves & HEADRACE_MOE_RECEIVE) != 0) combine.receive();
 }
-/// Each type has its own code, plain or with blocks: one branch a launch, and nothing in the loops.
-template <class Type>
-__device__ __forceinline__ void combine_as(const CombineLaunch& args, Turn& turn, Shared& shared) {
-  if (args.float8 == 0)
-    combine_with<Combine<Type, false>>(args, turn, shared);
-  else
-    combine_with<Combine<Type, true>>(args, turn, shared);
-}
 
+/// Float8 is a kernel of its own: registers of one do not limit the other.
+template <bool Float8>
 __device__ __forceinline__ void combine(const CombineLaunch& args) {
   __shared__ Shared shared;
   Turn turn(args.common, op_combine);
   if (turn.begins()) {
-    if (args.dtype == HEADRACE_FLOAT32) combine_as<Float32>(args, turn, shared);
-    if (args.dtype == HEADRACE_FLOAT16) combine_as<Float16>(args, turn, shared);
-    if (args.dtype == HEADRACE_BFLOAT16) combine_as<BFloat16>(args, turn, shared);
+    if (args.dtype == HEADRACE_FLOAT32) combine_with<Combine<Float32, Float8>>(args, turn, shared);
+    if (args.dtype == HEADRACE_FLOAT16) combine_with<Combine<Float16, Float8>>(args, turn, shared);
+    if (args.dtype == HEADRACE_BFLOAT16) combine_with<Combine<BFloat16, Float8>>(args, turn, shared);
   }
   turn.end((args.common.halves & HEADRACE_MOE_RECEIVE) != 0 ? offsetof(PeerWords, combine_taken)
                                                             : Turn::no_word);

@@ -14,12 +14,13 @@ namespace {
 static_assert(sizeof(DispatchLaunch) < 4096 && sizeof(CombineLaunch) < 4096, "an argument of any driver");
 
 struct Functions {
-  void *dispatch, *combine, *choose, *window_rows;
+  void *dispatch, *combine, *combine_float8, *choose, *window_rows;
 };
 
 constexpr FamilyKernel family_kernels[] = {
     {"headrace_moe_dispatch", offsetof(Functions, dispatch)},
     {"headrace_moe_combine", offsetof(Functions, combine)},
+    {"headrace_moe_combine_float8", offsetof(Functions, combine_float8)},
     {"headrace_moe_choose", offsetof(Functions, choose)},
     {"headrace_moe_window_rows", offsetof(Functions, window_rows)},
 };
@@ -255,7 +256,9 @@ std::int32_t combine(void* kernels, const headrace_moe_combine_v1* args, void* s
   const std::uint32_t blocks = blocks_of(set, *args->rank);
   const auto launch = combine_of(*args, blocks);
   if (!launch) return invalid_value;
-  return set.launch(set.functions_of<Functions>(family).combine, blocks, block_threads, *launch, stream);
+  const auto& functions = set.functions_of<Functions>(family);
+  return set.launch(launch->float8 != 0 ? functions.combine_float8 : functions.combine, blocks, block_threads,
+                    *launch, stream);
 }
 
 std::int32_t combine_memory(void* kernels, const headrace_moe_combine_memory_v1* args, void* stream) {

@@ -14,7 +14,11 @@ extern "C" __global__ void __launch_bounds__(block_threads, 1)
 }
 extern "C" __global__ void __launch_bounds__(block_threads, 1)
     headrace_moe_combine(const __grid_constant__ CombineLaunch args) {
-  combine(args);
+  combine<false>(args);
+}
+extern "C" __global__ void __launch_bounds__(block_threads, 1)
+    headrace_moe_combine_float8(const __grid_constant__ CombineLaunch args) {
+  combine<true>(args);
 }
 
 extern "C" __global__ void __launch_bounds__(block_threads, 1)

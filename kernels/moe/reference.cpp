@@ -831,6 +831,7 @@ reference::Launch launch(const void* argument, const Memory& memory) {
 constexpr reference::Kernel references[] = {
     {"headrace_moe_dispatch", sizeof(DispatchLaunch), launch<DispatchTurn, DispatchLaunch>},
     {"headrace_moe_combine", sizeof(CombineLaunch), launch<CombineTurn, CombineLaunch>},
+    {"headrace_moe_combine_float8", sizeof(CombineLaunch), launch<CombineTurn, CombineLaunch>},
     {"headrace_moe_choose", sizeof(ChooseLaunch), launch<ChooseTurn, ChooseLaunch>},
     {"headrace_moe_window_rows", sizeof(WindowRowsLaunch), launch<WindowRowsTurn, WindowRowsLaunch>},
 };

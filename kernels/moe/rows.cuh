@@ -164,18 +164,15 @@ struct LastTerms {
   uint64_t of[3];
 };
 
-/// The vectors of a thread of a tile of sums.
-template <class Type>
-inline constexpr unsigned sum_vectors = Type::elements == 4 ? 4 : 3;
-
 /// A part of the weighted sum of the rows of a list: `store(sums, which)` gets the sums of a tile after
 /// another.
+///   Unroll         vectors of a thread that it reads together
 ///   share          of vectors
 ///   scales_behind  the scales of a row of blocks lie so far behind its begin
-template <class Type, class Row, class Store>
+template <class Type, class Row, unsigned Unroll, class Store>
 __device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned count, const LastTerms& last,
                                          uint64_t scales_behind, Share share, const Store& store) {
-  constexpr unsigned unroll = sum_vectors<Type>, batch = 2;  // what a thread reads together
+  constexpr unsigned unroll = Unroll, batch = 2;  // batch: rows that a thread reads together
   for (LaneVectors<unroll> mine(share); mine.has_tile(); mine.next()) {
     VectorSums<Type, unroll> sums;
     for (unsigned i = 0; i < count; i += batch) {
@@ -209,16 +206,15 @@ __device__ __forceinline__ void sum_rows(uint64_t from, float weight, unsigned c
 }
 
 /// Tiles of sums, rounded to their type. `targets` calls its argument with each row that they go to.
-template <class Type, class Targets>
-__device__ __forceinline__ void store_sums(const VectorSums<Type, sum_vectors<Type>>& sums,
-                                           const LaneVectors<sum_vectors<Type>>& mine,
-                                           const Targets& targets) {
-  Vector made[sum_vectors<Type>];
+template <class Type, unsigned Vectors, class Targets>
+__device__ __forceinline__ void store_sums(const VectorSums<Type, Vectors>& sums,
+                                           const LaneVectors<Vectors>& mine, const Targets& targets) {
+  Vector made[Vectors];
 #pragma unroll
-  for (unsigned u = 0; u < sum_vectors<Type>; ++u) made[u] = sums.result(u);
+  for (unsigned u = 0; u < Vectors; ++u) made[u] = sums.result(u);
   targets([&](uint64_t to) {
 #pragma unroll
-    for (unsigned u = 0; u < sum_vectors<Type>; ++u)
+    for (unsigned u = 0; u < Vectors; ++u)
       if (mine.has(u)) store(to + mine.offset(u), made[u]);
   });
 }

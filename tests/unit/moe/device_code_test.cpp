@@ -48,7 +48,9 @@ class GridMachine : public Machine {
     queue(rank, device::dispatch_of(args, blocks_), [](const auto& launch) { device::dispatch(launch); });
   }
   void combine(int rank, const headrace_moe_combine_v1& args) override {
-    queue(rank, device::combine_of(args, blocks_), [](const auto& launch) { device::combine(launch); });
+    queue(rank, device::combine_of(args, blocks_), [](const auto& launch) {
+      launch.float8 != 0 ? device::combine<true>(launch) : device::combine<false>(launch);
+    });
   }
   void combine_memory(int rank, const headrace_moe_combine_memory_v1& args) override {
     const auto launch = device::window_rows_of(args);
