@@ -196,13 +196,25 @@ void check_abort(GpuMachine& machine, Random& random) {
   machine.wait(0);
 }
 
+void check_repeats(GpuMachine& machine, Random& random) {
+  for (const int group_size : {1, 2}) {
+    MoEConfig config = small_config(4);
+    config.group_size = group_size;
+    machine.clear();
+    Ranks ranks(machine, config, 4, patience_ns);
+    expect_same(repeat_step(machine, ranks, random, Step(random, config, Choice::uniform)), config,
+                "a routing that is used again");
+  }
+}
+
 void check(const Gpu& gpu, const Settings& settings) {
   GpuMachine machine(gpu.device, gpu.kernels, 8, std::size_t{2} << 30, std::size_t{2} << 30);
   Random random(settings.seed);
   check_lost_rank(machine, random);
   check_mask(machine, random);
   check_abort(machine, random);
-  fmt::print("a lost rank, a mask and an abort are right\n");
+  check_repeats(machine, random);
+  fmt::print("a lost rank, a mask, an abort and routings that are used again are right\n");
   check_steps(machine, settings);
 }
 

@@ -296,7 +296,7 @@ class DispatchTurn final : public Turn {
       if (!is_expert && given != -1)
         report({args_.rank, 0, 0, entry}, HEADRACE_MOE_WRONG_EXPERT, static_cast<std::uint64_t>(given));
       *at<std::int32_t>(args_.experts_at() + entry * 4) = is_expert ? static_cast<std::int32_t>(given) : -1;
-      if (launch_.experts == 0) continue;
+      if (launch_.experts == 0 && launch_.weights == 0) continue;
       *at<float>(args_.weights_at() + entry * 4) =
           launch_.weights == 0 ? 1 : at<const float>(launch_.weights)[entry];
     }

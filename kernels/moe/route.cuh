@@ -117,8 +117,8 @@ class Route {
     return expert >= 0 && turn_.is_active(common_.rank_of(static_cast<uint32_t>(expert))) ? expert : -1;
   }
   [[nodiscard]] __device__ float weight_of(uint64_t entry) const {
-    if (args_.experts == 0) return *at<const float>(common_.weights_at() + entry * 4);
-    return args_.weights == 0 ? 1.0f : *at<const float>(args_.weights + entry * 4);
+    if (args_.weights != 0) return *at<const float>(args_.weights + entry * 4);
+    return args_.experts == 0 ? *at<const float>(common_.weights_at() + entry * 4) : 1.0f;
   }
 
  private:
@@ -130,7 +130,7 @@ class Route {
     const auto range = headrace::moe::tokens_of_member(tokens_, common_.group_size(), member);
     return {range.begin, range.end};
   }
-  [[nodiscard]] __device__ bool keeps() const { return args_.experts != 0; }
+  [[nodiscard]] __device__ bool keeps() const { return args_.experts != 0 || args_.weights != 0; }
   /// Entries of a counting warp; tokens of a warp.
   [[nodiscard]] __device__ Share entries_of_warp() const {
     const Share share = Share::of(own_.end - own_.begin, warp(), counters_);
@@ -162,9 +162,10 @@ class Route {
   }
   /// For combine, and for dispatches that use the routing again.
   __device__ void keep(uint64_t entry) const {
+    *at<float>(common_.weights_at() + entry * 4) = weight_of(entry);
+    if (args_.experts == 0) return;
     const int32_t expert = expert_of(entry);
     *at<int32_t>(common_.experts_at() + entry * 4) = expert;
-    *at<float>(common_.weights_at() + entry * 4) = weight_of(entry);
     if (expert >= 0) return;
     const int64_t given = number_at(args_.experts, args_.experts_bytes, entry);
     if (given != -1)

@@ -279,6 +279,7 @@ struct Step {
   Placement placement;
   bool are_numbers_small = false;  ///< experts are given as int32
   bool is_in_window = false;       ///< experts write their results into windows
+  bool uses_routing_again = false, gives_weights = true;
   std::vector<Dispatched> expected;
   std::vector<Bytes> sums;
 };
@@ -363,7 +364,8 @@ class Ranks {
       args.out_payloads[i] = address(its.out_payloads[i]);
     }
     args.experts = address(step.are_numbers_small ? its.small_experts : its.experts);
-    args.weights = address(its.weights);
+    args.weights = step.gives_weights ? address(its.weights) : 0;
+    if (step.uses_routing_again) args.experts = 0;
     if (step.replicas.experts != 0)
       args.replicas = {static_cast<std::uint32_t>(step.replicas.experts),
                        static_cast<std::uint32_t>(step.replicas.choice),
@@ -605,6 +607,29 @@ inline std::string run_step(Machine& machine, Ranks& ranks, const Step& step, bo
   in_turn([&](int rank, std::uint32_t halves) { ranks.combine(step, rank, halves); });
   each([&](int rank) { machine.wait(rank); });
   each([&](int rank) { text += ranks.compare_sums(step, rank); });
+  return text;
+}
+
+/// A routing is used again with other rows, and with other weights or without. Returns what differs.
+inline std::string repeat_step(Machine& machine, Ranks& ranks, Random& random, Step step) {
+  std::string text = run_step(machine, ranks, step, false);
+  const MoEConfig& config = ranks.config();
+  step.uses_routing_again = true;
+  for (const bool gives_weights : {false, true, false}) {
+    step.gives_weights = gives_weights;
+    const std::uint64_t seed = random();
+    for (int rank = 0; rank < config.ranks; ++rank) {
+      Tokens& tokens = step.inputs[static_cast<std::size_t>(rank)];
+      Random of_group(seed + static_cast<std::uint64_t>(rank / config.group_size));
+      tokens.rows = step.cast == MoECast::none
+                        ? random_bytes(of_group, std::ssize(tokens.rows))
+                        : random_rows(of_group, DType::bfloat16, tokens.count * config.hidden);
+      if (gives_weights)
+        for (float& weight : tokens.weights) weight = std::uniform_real_distribution<float>(0, 1)(of_group);
+    }
+    step.expect(config, moe_reference::all_ranks);
+    text += run_step(machine, ranks, step, false);
+  }
   return text;
 }
 

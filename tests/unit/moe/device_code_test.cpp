@@ -120,6 +120,16 @@ TEST(MoEDeviceCode, rows_of_many_tiles_are_moved_and_added_in_any_number) {
   }
 }
 
+TEST(MoEDeviceCode, a_routing_is_used_again_with_other_rows_and_weights) {
+  MoEConfig config;
+  config.ranks = 2, config.group_size = 2, config.experts = 6, config.top_k = 3;
+  config.hidden = 16, config.max_tokens = 40;
+  Random random(11);
+  GridMachine machine(2, 2);
+  Ranks ranks(machine, config, 2, 60'000'000'000);
+  EXPECT_EQ(repeat_step(machine, ranks, random, Step(random, config, Choice::uniform)), "");
+}
+
 TEST(MoEDeviceCode, a_rank_that_does_not_come_is_named_and_left_out) {
   MoEConfig config;
   config.ranks = 3, config.experts = 9, config.top_k = 2;

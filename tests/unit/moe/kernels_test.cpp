@@ -161,6 +161,16 @@ TEST_F(MoEKernelsTest, a_graph_is_replayed_with_other_tokens_experts_and_counts)
   }
 }
 
+TEST_F(MoEKernelsTest, a_routing_is_used_again_with_other_rows_and_weights) {
+  for (const int group_size : {1, 2}) {
+    MoEConfig config = small_config(4);
+    config.group_size = group_size;
+    GpuMachine machine = machine_of(4);
+    Ranks ranks(machine, config, 4, patience_ns);
+    EXPECT_EQ(repeat_step(machine, ranks, random, Step(random, config, Choice::some_none)), "");
+  }
+}
+
 TEST_F(MoEKernelsTest, two_dispatches_are_under_way) {
   const MoEConfig config = small_config(2);
   GpuMachine machine = machine_of(2);

@@ -154,8 +154,8 @@ typedef struct headrace_moe_dispatch_v1 {
   uint64_t row_stride;
   headrace_moe_scales_v1 scales;
   headrace_moe_payload_v1 payloads[HEADRACE_MOE_MOST_PAYLOADS];
-  uint64_t experts; /* [tokens, top_k]: -1: none. 0: those of the routing's last dispatch, with its weights */
-  uint64_t weights; /* float [tokens, top_k]; 0: 1 each */
+  uint64_t experts; /* [tokens, top_k]: -1: none. 0: those of the routing's last dispatch */
+  uint64_t weights; /* float [tokens, top_k]; 0: 1 each, without experts as before */
   headrace_moe_replicas_v1 replicas;
   /* Where it puts what comes; what is 0 is not written, but rows, scales and payloads must be
    * there. */
