@@ -11,6 +11,7 @@
 #include "collectives/host_comm.hpp"
 #include "collectives/left_out.hpp"
 #include "collectives/table_comm.hpp"
+#include "gpu/gpus.hpp"
 #include "nccl/backend.hpp"
 #include "oneccl/backend.hpp"
 #include "p2p/backend.hpp"
@@ -271,9 +272,9 @@ CommBackendInfo look_at_nccl(CommBackendInfo info) {
 CommBackendInfo look_at_p2p(CommBackendInfo info) {
   info = with_table(std::move(info), p2p::installed_table());
   info.from = "linked in";
-  const p2p::Source source = p2p::Source::installed();
-  const auto driver = source.driver();
-  const auto kernels = source.kernels();
+  const gpu::GpuSource gpus = gpu::GpuSource::installed();
+  const auto driver = gpus.driver();
+  const auto kernels = gpus.kernels();
   if (!driver) {
     info.refusal = driver.error().message;
   } else if (!kernels) {

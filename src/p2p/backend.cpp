@@ -81,36 +81,17 @@ std::int32_t window_issue(void* comm, const headrace_comm_window_call_v1* call, 
 
 }  // namespace
 
-Source Source::installed() {
-  return {[] { return cuda::load_driver(); }, [] { return gpu::KernelLibrary::load(); }, "cuda_ipc"};
-}
+Source Source::installed() { return {gpu::GpuSource::installed(), "cuda_ipc"}; }
 
 Backend::Backend(std::string name, Source source)
-    : name_(std::move(name)), source_(std::move(source)), agent_(source_.agent) {
-  agent_.backends = {source_.agent_backend};
-  agent_.options[source_.agent_backend + ".courier"] = "off";  // it would hold up what waits for a whole GPU
+    : name_(std::move(name)), kernels_(std::move(source.gpus)), agent_(std::move(source.agent)) {
+  agent_.backends = {source.agent_backend};
+  agent_.options[source.agent_backend + ".courier"] = "off";  // it would hold up what waits for a whole GPU
 }
 
 Result<Parts> Backend::parts_for(int device) {
-  HEADRACE_TRY(kernels, kernels_of(device));
+  HEADRACE_TRY(kernels, kernels_.on(device));
   return Parts{std::move(kernels), agent_};
-}
-
-Result<std::shared_ptr<const gpu::Kernels>> Backend::kernels_of(int device) {
-  const std::scoped_lock lock(mutex_);
-  if (auto loaded = kernels_[device].lock()) return loaded;
-  if (!driver_) {
-    HEADRACE_TRY(driver, source_.driver());
-    driver_ = driver;
-  }
-  if (!library_) {
-    HEADRACE_TRY(library, source_.kernels());
-    library_.emplace(std::move(library));
-  }
-  HEADRACE_TRY(gpu, gpu::Device::open(*driver_, device));
-  HEADRACE_TRY(kernels, gpu::Kernels::open(*library_, std::move(gpu)));
-  kernels_[device] = kernels;
-  return kernels;
 }
 
 headrace_comm_backend_v1 Backend::table() {

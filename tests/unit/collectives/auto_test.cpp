@@ -8,7 +8,7 @@
 #include "p2p/backend.hpp"
 #include "p2p/settings.hpp"
 #include "support/fake_nccl.hpp"
-#include "support/plugin_gpu.hpp"
+#include "support/plugin_gpu_source.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <headrace/comm_backend.hpp>
@@ -99,9 +99,7 @@ struct FakeAuto {
 
  private:
   static p2p::Source p2p_source() {
-    p2p::Source source{[]() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; },
-                       [] { return gpu::KernelLibrary::from_table(*plugin_gpu().kernels, "the fake"); },
-                       gpu_backend};
+    p2p::Source source{plugin_gpu_source(), gpu_backend};
     source.agent.options["plugin_path"] = gpu_plugin_folder;
     return source;
   }

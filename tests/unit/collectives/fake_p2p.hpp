@@ -5,7 +5,7 @@
 #include "ranks.hpp"
 
 #include "p2p/backend.hpp"
-#include "support/plugin_gpu.hpp"
+#include "support/plugin_gpu_source.hpp"
 
 #include <headrace/comm_backend.hpp>
 
@@ -17,9 +17,7 @@ namespace headrace::test {
 /// The backend over the fake GPUs of the plugin, registered once.
 inline const std::string& fake_p2p() {
   static const std::string name = [] {
-    p2p::Source source{[]() -> Result<cuda::DriverTable> { return *plugin_gpu().driver; },
-                       [] { return gpu::KernelLibrary::from_table(*plugin_gpu().kernels, "the fake"); },
-                       gpu_backend};
+    p2p::Source source{plugin_gpu_source(), gpu_backend};
     source.agent.options["plugin_path"] = gpu_plugin_folder;
     static auto& backend = *new p2p::Backend("p2p_fake", std::move(source));
     const headrace_comm_backend_v1 table = backend.table();
