@@ -105,30 +105,6 @@ void Rank::refresh(Routing& routing) const {
   routing.filled = false;
 }
 
-Result<void> Rank::none_under_way(const Count& count, std::string_view operation) const {
-  if (count.sent == count.received) return {};
-  return make_error(Code::invalid_argument, "{} {} is under way: receive it before a whole {}", operation,
-                    count.received + 1, operation);
-}
-
-Result<void> Rank::may_send(const Count& count, std::string_view operation) const {
-  if (may_begin(count.sent, count.received)) return {};
-  return make_error(Code::invalid_argument,
-                    "{} {} cannot begin: {} are under way, the most that a window holds. Receive {} {} first",
-                    operation, count.sent + 1, halves, operation, count.received + 1);
-}
-
-Result<void> Rank::may_receive(const Count& count, std::uint64_t awaited, std::string_view operation) const {
-  if (count.sent == count.received)
-    return make_error(Code::invalid_argument, "no {} is under way: send one first", operation);
-  const std::uint64_t next = count.received + 1;
-  if (awaited == next) return {};
-  return make_error(
-      Code::invalid_argument,
-      "the routing is not that of {} {}, which is received next: give the one that it was sent with",
-      operation, next);
-}
-
 Result<void> Rank::end() {
   if (running_.error) return *std::exchange(running_.error, std::nullopt);
   return {};

@@ -8,6 +8,7 @@
 #include "moe/replicas.hpp"
 #include "moe/routing.hpp"
 #include "moe/sums.hpp"
+#include "moe/under_way.hpp"
 #include "moe/words.hpp"
 
 #include <headrace/moe.hpp>
@@ -70,21 +71,11 @@ class Rank {
     std::uint64_t epoch = 0;
     std::optional<Error> error;  ///< the first
   };
-  /// Operations of one kind.
-  struct Count {
-    std::uint64_t sent = 0, received = 0;
-  };
-
   // --- rank.cpp
   /// At the beginning of each operation. Canceled, once another rank was seen to have left this one out.
   [[nodiscard]] Result<void> not_left_out(Operation operation, std::uint64_t number);
   /// Lets go what an operation held that will not be received any more.
   void refresh(Routing& routing) const;
-  [[nodiscard]] Result<void> none_under_way(const Count& count, std::string_view operation) const;
-  [[nodiscard]] Result<void> may_send(const Count& count, std::string_view operation) const;
-  ///   awaited  the number of the operation that the routing was sent with
-  [[nodiscard]] Result<void> may_receive(const Count& count, std::uint64_t awaited,
-                                         std::string_view operation) const;
   void begin(Operation operation, std::uint64_t epoch) { running_ = {operation, epoch, {}}; }
   [[nodiscard]] Result<void> end();
   /// Calls take(rank) for these ranks in turn until each is done. Leaves out those for which nothing moves
@@ -213,7 +204,7 @@ class Rank {
   const std::function<bool(int)> lost_;
 
   Mask active_;
-  Count dispatches_, combines_;
+  UnderWay dispatches_, combines_;
   Running running_;
   std::optional<MoEFailure> failure_;
   std::optional<std::string> given_up_;  ///< why no operation does anything

@@ -28,7 +28,7 @@ Result<void> Rank::may_regroup() const {
   if (given_up_) return {};
   const bool dispatches = dispatches_.sent != dispatches_.received;
   if (!dispatches && combines_.sent == combines_.received) return {};
-  const Count& count = dispatches ? dispatches_ : combines_;
+  const UnderWay& count = dispatches ? dispatches_ : combines_;
   return make_error(Code::invalid_argument, "{} {} is under way: receive it before ranks regroup",
                     dispatches ? "dispatch" : "combine", count.received + 1);
 }
