@@ -3,18 +3,24 @@
 
 #include "base/errors.hpp"
 #include "moe/columns.hpp"
+#include "moe/config.hpp"
 #include "moe/replicas.hpp"
 #include "moe/scales.hpp"
 #include "moe/strides.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <cstring>
 #include <string_view>
 
 namespace headrace::moe {
 namespace {
 
-constexpr std::size_t abort_at = 0, status_at = 64, words_bytes = 256;
+// In mapped host memory: what the GPU writes, and the masks that it copies. A mask only loses ranks, so there
+// is a place for each. Then a word for each rank that the GPU tells.
+constexpr std::size_t abort_at = 0, status_at = 64, one_at = 120, masks_at = 128;
+constexpr std::size_t told_at = masks_at + 8 * moe_most_ranks, words_bytes = told_at + 8 * moe_most_ranks;
 constexpr std::int64_t row_unit = 16;
 
 headrace_moe_rank_v1 rank_of(const MoEConfig& config, const DeviceRank::Place& place) {
@@ -134,6 +140,8 @@ Result<void> DeviceRank::take_memory() {
   state_ = std::move(state), active_ = std::move(active);
   rank_.state = state_.address(), rank_.active = active_.address();
   rank_.abort = words_.address() + abort_at, rank_.status = words_.address() + status_at;
+  const std::uint64_t one = 1;
+  std::memcpy(words_.bytes().data() + one_at, &one, sizeof one);
   return set_active(mask_of_all(rank_.ranks));
 }
 
@@ -162,7 +170,58 @@ Result<void> DeviceRank::set_active(Mask ranks) {
       device->driver(),
       device->driver().memcpy_async(active_.address(), address(&ranks), sizeof ranks, stream_.handle()),
       "write the mask of active ranks");
+  members_ = ranks;
   return stream_.wait_idle();
+}
+
+Result<void> DeviceRank::set_active(Mask ranks, cuda::Stream stream) {
+  const auto& device = family_.kernels().shared_device();
+  const gpu::ContextGuard current(*device);
+  const auto write = [&](std::uint64_t to, std::size_t from) -> Result<void> {
+    HEADRACE_CUDA_TRY(device->driver(),
+                      device->driver().memcpy_async(to, words_.address() + from, sizeof(Mask), stream),
+                      "write the mask of active ranks");
+    return {};
+  };
+  const std::size_t mask_at = masks_at + 8 * static_cast<std::size_t>(std::popcount(ranks) - 1);
+  std::memcpy(words_.bytes().data() + mask_at, &ranks, sizeof ranks);
+  HEADRACE_TRY_VOID(write(active_.address(), mask_at));
+  const std::uint64_t words = window_layout(config_).words_at(rank_.rank);
+  for (Mask gone = std::exchange(members_, ranks) & ~ranks; gone != 0; gone &= gone - 1)
+    HEADRACE_TRY_VOID(
+        write(rank_.windows[std::countr_zero(gone)] + words + offsetof(PeerWords, left_out), one_at));
+  return {};
+}
+
+template <class Address>
+Result<Mask> DeviceRank::read_words(const Address& address_of) const {
+  const auto& device = family_.kernels().shared_device();
+  const gpu::ContextGuard current(*device);
+  for (std::uint32_t rank = 0; rank < rank_.ranks; ++rank)
+    HEADRACE_CUDA_TRY(device->driver(),
+                      device->driver().memcpy_async(words_.address() + told_at + 8 * rank, address_of(rank),
+                                                    sizeof(Mask), stream_.handle()),
+                      "read who is left out");
+  HEADRACE_TRY_VOID(stream_.wait_idle());
+  Mask found = 0;
+  for (std::uint32_t rank = 0; rank < rank_.ranks; ++rank) {
+    Mask word = 0;
+    std::memcpy(&word, words_.bytes().data() + told_at + 8 * rank, sizeof word);
+    if (word != 0) found |= bit_of(rank);
+  }
+  return found;
+}
+
+Result<Mask> DeviceRank::left_out() const {
+  const std::uint64_t word = window_layout(config_).words_at(rank_.rank) + offsetof(PeerWords, left_out);
+  return read_words([&](std::uint32_t peer) { return rank_.windows[peer] + word; });
+}
+
+Result<Mask> DeviceRank::left_out_by() const {
+  const WindowLayout layout = window_layout(config_);
+  return read_words([&](std::uint32_t peer) {
+    return rank_.windows[rank_.rank] + layout.words_at(peer) + offsetof(PeerWords, left_out);
+  });
 }
 
 void DeviceRank::abort() const {
@@ -265,6 +324,9 @@ Result<void> DeviceRank::check_tokens(const MoETokens& tokens, const DeviceRouti
   if (numbers != DType::int64 && numbers != DType::int32 && numbers != DType::uint32)
     return make_error(Code::invalid_argument, "experts are {}, expected int64, int32 or uint32",
                       dtype_name(numbers));
+  if (tokens.replicas != nullptr)
+    return make_error(Code::not_supported,
+                      "replicas are given: kernels take the experts of the configuration");
   if (tokens.experts == nullptr && !routing.filled)
     return make_error(Code::invalid_argument,
                       "no experts are given, and the routing has none: dispatch with experts first");

@@ -76,6 +76,14 @@ class DeviceRank {
   [[nodiscard]] const std::optional<MoEFailure>& failure() const { return failure_; }
   /// Leaves out the ranks whose bits are not set, in launches from now on. Waits until the GPU has it.
   Result<void> set_active(Mask ranks);
+  /// The same for launches behind what the stream holds, which is not captured; waits for nothing, and tells
+  /// those that go. `ranks` is a part of the mask before it.
+  Result<void> set_active(Mask ranks, cuda::Stream stream);
+  /// The ranks that this one has left out, in its launches or by a mask. Waits for the GPU to tell it, not
+  /// for launches. Once it has joined.
+  [[nodiscard]] Result<Mask> left_out() const;
+  /// The same of the ranks that have left this one out: its launches do nothing more.
+  [[nodiscard]] Result<Mask> left_out_by() const;
   /// Ends the waits of launches that run, and those of later ones: the rank does nothing more.
   void abort() const;
 
@@ -95,6 +103,9 @@ class DeviceRank {
     return tokens.replicas == nullptr ? config_.experts : tokens.replicas->experts;
   }
   [[nodiscard]] Result<void> joined() const;
+  /// The ranks for which the word at address_of(rank) is not 0.
+  template <class Address>
+  [[nodiscard]] Result<Mask> read_words(const Address& address_of) const;
   [[nodiscard]] Result<void> launched(cuda::Outcome outcome, const char* operation) const;
   [[nodiscard]] headrace_moe_status_v1& status() const;
   /// Of tokens that are given, or of rows that come.
@@ -110,6 +121,7 @@ class DeviceRank {
   gpu::PinnedMemory words_;
   gpu::DeviceMemory state_, active_;
   headrace_moe_rank_v1 rank_{};
+  Mask members_ = 0;  ///< of the mask that was written last
   std::optional<MoEFailure> failure_;
   int named_experts_ = 0;  ///< by the tokens of the last dispatch
 };
