@@ -51,8 +51,8 @@ inline constexpr int moe_most_top_k = 32;
 inline constexpr int moe_most_payloads = 8;
 inline constexpr std::int64_t moe_most_tokens = std::int64_t{1} << 20;
 
-/// Who takes part, and what travels. The same on all ranks, except `rank`, `row_budget`, `wait_limit` and
-/// `interrupted`.
+/// Who takes part, and what travels. The same on all ranks, except `rank`, `row_budget`, `device`, `blocks`,
+/// `wait_limit` and `interrupted`; but either all have a GPU or none.
 struct MoEConfig {
   std::string name = "moe";  ///< of the window among the regions of its agent
   int rank = 0;
@@ -78,7 +78,12 @@ struct MoEConfig {
   /// Rows of the output: by_expert, by_rank: in all; batched: of each expert. 0: the most that can come if no
   /// token names an expert twice.
   std::int64_t row_budget = 0;
-  bool deterministic = true;  ///< on CPUs the sums have the same bits either way
+  bool deterministic = true;  ///< the sums have the same bits either way
+  /// The GPU of this rank, by its ordinal in this process: windows and tensors are in its memory, and
+  /// operations are queued on streams. -1: host memory. Ranks may share a GPU.
+  int device = -1;
+  /// GPUs: of a launch, each on a multiprocessor of its own; 0: 32, or as many as there can be.
+  int blocks = 0;
   std::chrono::nanoseconds wait_limit = std::chrono::seconds(10);  ///< of each wait for another rank
   /// Asked about ten times a second while a call waits: true ends the wait, and this rank's part.
   std::function<bool()> interrupted = {};
@@ -179,6 +184,8 @@ struct MoERows {
   /// batched: bytes from the scales of an expert to those of the next; 0: rows_of_expert * scale_stride.
   std::int64_t scale_expert_stride = 0;
   void* payloads[moe_most_payloads] = {};  ///< [output_rows, payload_bytes of it]
+  /// GPUs: pinned host memory, to which `counts` are copied behind the dispatch, in the order of the stream.
+  std::int32_t* host_counts = nullptr;
 };
 
 /// What the experts of this rank have made of the rows.
@@ -226,7 +233,7 @@ class MoERouting {
  public:
   struct State;
   explicit MoERouting(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  /// Tokens of the last dispatch.
+  /// Tokens of the last dispatch. On a GPU, which alone knows what it read: as given().
   [[nodiscard]] HEADRACE_API std::int64_t tokens() const;
   /// Rows that were given to it: more, if it read the number of tokens from memory.
   [[nodiscard]] HEADRACE_API std::int64_t given() const;
@@ -246,29 +253,41 @@ class MoERouting {
 /// A rank that another has left out gets canceled, from then on in every operation, which does nothing more.
 /// Of two ranks that miss each other one goes on. `regroup` takes ranks back.
 ///
+/// **GPUs.** If the configuration has a device, all addresses are of its memory, and operations are queued on
+/// `stream`: a CUstream or cudaStream_t; null: the default stream. They return when they are queued, and may
+/// be captured in a graph, which may be replayed with other tokens, experts and counts in the same memory.
+/// Operations of a rank are in order on the GPU: on one stream, or on streams that wait for one another. What
+/// launches find is told once, by the next operation, which is queued all the same, or by `check`. Threads of
+/// a process whose ranks share a GPU make routings and tensors before the first operation: the driver may
+/// make an allocation wait for a launch, and that waits for the other rank.
+///
 ///   threads  one call at a time; others wait
 ///   fork     in a forked child every method returns invalid_argument
 class MoE {
  public:
   struct State;
+  explicit MoE(std::unique_ptr<State> state);
 
-  /// Allocates the window of this rank from the agent, as a region with the configuration's name.
+  /// Allocates the window of this rank from the agent, as a region with the configuration's name. On a GPU:
+  /// the head of the window, and the rest as a region "<name>/gpu". The agent has the backend cuda_ipc.
   ///   owns    the agent stays the caller's, open until this object is gone
   ///   errors  as MoEConfig::check and Agent::allocate
   static HEADRACE_API Result<MoE> open(Agent& agent, const MoEConfig& config);
-  /// Withdraws the window. Other ranks that still use it are not disturbed.
+  /// Withdraws the window. Other ranks that still use it are not disturbed. On a GPU it ends the waits of
+  /// operations that are queued: wait for the stream before.
   HEADRACE_API ~MoE();
   HEADRACE_API MoE(MoE&&) noexcept;
   HEADRACE_API MoE& operator=(MoE&&) noexcept;
 
   /// Maps the windows of all ranks, and compares the configurations. The agent must have their metadata, made
   /// after they opened; or it has a store, where it looks for those that it does not know until they are
-  /// there.
+  /// there. On GPUs it waits for all ranks to come.
   ///   agents  the names of the agents of all ranks in their order, this one's too; the same on all ranks.
   ///           Of two ranks with different lists one is refused here, the other one in its next operation
   ///   errors  invalid_argument (another configuration: the field, both values; another list or order of
   ///           agents), timed_out, not_supported
-  ///           (a rank is on another host), and those of Agent::find and Agent::map
+  ///           (a rank is on another host; its GPU does not reach this one), and those of Agent::find and
+  ///           Agent::map
   HEADRACE_API Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
 
   /// Goes on with other ranks: without some, with new ones, with those that come back. All ranks of `ranks`
@@ -278,46 +297,62 @@ class MoE {
   ///   agents  as join; of ranks that are not in `ranks` any text
   ///   ranks   a bit for each rank that takes part, this one's too
   ///   errors  invalid_argument, timed_out (which ranks have not come), peer_lost, and those of join. After
-  ///           an error operations are canceled: call it again
+  ///           an error operations are canceled: call it again. not_supported (on GPUs)
   HEADRACE_API Result<void> regroup(std::span<const std::string> agents, std::uint64_t ranks,
                                     std::chrono::nanoseconds timeout);
 
   [[nodiscard]] HEADRACE_API const MoEConfig& config() const;
   /// Memory for what dispatches learn. For any number of dispatches, one after another.
   HEADRACE_API Result<MoERouting> new_routing() const;
+  /// A tensor of zeros in the memory that operations use: that of the device, or host memory.
+  HEADRACE_API Result<Tensor> new_tensor(DType dtype, const Shape& shape) const;
+  /// A tensor of zeros in host memory; with a device it is pinned, as MoERows::host_counts has to be.
+  HEADRACE_API Result<Tensor> new_host_tensor(DType dtype, const Shape& shape) const;
 
   /// Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of this
   /// rank.
   ///   errors  exhausted (more rows than the budget: both numbers. The others are there), timed_out,
   ///           peer_lost, canceled, corrupt (see failure()), invalid_argument (nothing was sent)
-  HEADRACE_API Result<void> dispatch(const MoETokens& tokens, const MoERows& rows, MoERouting& routing);
+  HEADRACE_API Result<void> dispatch(const MoETokens& tokens, const MoERows& rows, MoERouting& routing,
+                                     void* stream = nullptr);
   /// The first half: returns when the rows have left. The tokens may then be changed.
-  HEADRACE_API Result<void> dispatch_send(const MoETokens& tokens, MoERouting& routing);
+  HEADRACE_API Result<void> dispatch_send(const MoETokens& tokens, MoERouting& routing,
+                                          void* stream = nullptr);
   /// The second half.
-  HEADRACE_API Result<void> dispatch_receive(const MoERows& rows, MoERouting& routing);
+  HEADRACE_API Result<void> dispatch_receive(const MoERows& rows, MoERouting& routing,
+                                             void* stream = nullptr);
 
   /// Sends each token's weighted sum back, and makes the sum of what the ranks of its experts send.
   ///   errors  as dispatch
-  HEADRACE_API Result<void> combine(const MoEResults& results, const MoESums& sums, MoERouting& routing);
-  HEADRACE_API Result<void> combine_send(const MoEResults& results, MoERouting& routing);
-  HEADRACE_API Result<void> combine_receive(const MoESums& sums, MoERouting& routing);
+  HEADRACE_API Result<void> combine(const MoEResults& results, const MoESums& sums, MoERouting& routing,
+                                    void* stream = nullptr);
+  HEADRACE_API Result<void> combine_send(const MoEResults& results, MoERouting& routing,
+                                         void* stream = nullptr);
+  HEADRACE_API Result<void> combine_receive(const MoESums& sums, MoERouting& routing, void* stream = nullptr);
   /// by_rank: where the next combine wants the results of the rows that came from each source rank, in their
   /// order, so that it need not move them. Then call it with `in_window`. Nothing is sent before.
   ///   of_ranks  one for each rank; of one that is left out: none
   ///   errors    as combine. After one that leaves out a rank, call it again. not_supported (another layout,
-  ///             float8_combine)
+  ///             float8_combine, GPUs)
   HEADRACE_API Result<void> combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks);
 
   /// The ranks that take part: a bit for each. The same on all of them.
   [[nodiscard]] HEADRACE_API std::uint64_t active() const;
   /// Leaves ranks out, for all: those whose bit is not set. errors: invalid_argument (this rank's; bits
   /// of no rank), not_supported (a rank that was left out before: regroup), canceled (this rank is out)
-  HEADRACE_API Result<void> set_active(std::uint64_t ranks);
+  ///   stream  GPUs: operations behind it on this stream have the mask, and replays of graphs; not captured
+  HEADRACE_API Result<void> set_active(std::uint64_t ranks, void* stream = nullptr);
   /// Why a rank was left out last.
   [[nodiscard]] HEADRACE_API std::optional<MoEFailure> failure() const;
+  /// GPUs: what launches that have ended report, once; for programs that replay graphs. Waits for nothing.
+  ///   errors  those of dispatch and combine
+  HEADRACE_API Result<void> check();
+  /// Ends this rank's part: waits of its calls, and of its launches on a GPU. Its operations are canceled,
+  /// and the others go on without it. In host memory `regroup` takes it back.
+  ///   threads  any, also beside a call
+  HEADRACE_API void abort();
 
  private:
-  explicit MoE(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -19,6 +19,7 @@ constexpr std::int64_t most_row_bytes = std::int64_t{1} << 24;
 constexpr std::int64_t most_scale_bytes = std::int64_t{1} << 20;
 constexpr std::int64_t most_alignment = 65536;
 constexpr std::int64_t most_rows = std::int64_t{1} << 31;
+constexpr std::int64_t most_blocks = 128;
 
 Result<void> in_range(std::string_view field, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value >= least && value <= most) return {};
@@ -102,6 +103,18 @@ Result<void> check_output(const MoEConfig& config) {
                   std::chrono::nanoseconds(std::chrono::hours(24)).count());
 }
 
+Result<void> check_device(const MoEConfig& config) {
+  if (config.device < -1)
+    return make_error(Code::invalid_argument, "device is {}, expected the number of a GPU, or -1",
+                      config.device);
+  HEADRACE_TRY_VOID(in_range("blocks", config.blocks, 0, most_blocks));
+  if (config.device >= 0 || config.blocks == 0) return {};
+  return make_error(
+      Code::invalid_argument,
+      "blocks is {}, and device is -1: give the device whose blocks they are, or leave blocks at 0",
+      config.blocks);
+}
+
 Result<void> check_name(const MoEConfig& config) {
   if (!config.name.empty() && config.name.size() <= 200 && !has_control_character(config.name)) return {};
   return make_error(Code::invalid_argument, "name is {}, expected 1 to 200 bytes without control characters",
@@ -155,6 +168,7 @@ Result<void> MoEConfig::check() const {
   HEADRACE_TRY_VOID(check_experts(*this));
   HEADRACE_TRY_VOID(check_rows(*this));
   HEADRACE_TRY_VOID(check_payloads(*this));
+  HEADRACE_TRY_VOID(check_device(*this));
   return check_output(*this);
 }
 
@@ -228,15 +242,31 @@ std::string config_text(const MoEConfig& config) {
   return fmt::format(
       "ranks {}\ngroup_size {}\nexperts {}\nexperts_of_ranks {}\ntop_k {}\nhidden {}\ndtype {}\nscale_bytes "
       "{}\npayload_bytes [{}]\ncombine_dtype {}\nfloat8_combine {}\nmax_tokens {}\nlayout {}\nrow_alignment "
-      "{}\nzero_padding {}\ndeterministic {}\n",
+      "{}\nzero_padding {}\ndeterministic {}\nmemory {}\n",
       config.ranks, config.group_size, config.experts, spread, config.top_k, config.hidden,
       dtype_name(config.dtype), config.scale_bytes, fmt::join(config.payload_bytes, ","),
       dtype_name(config.combine_dtype), config.float8_combine, config.max_tokens,
-      moe_layout_name(config.layout), config.row_alignment, config.zero_padding, config.deterministic);
+      moe_layout_name(config.layout), config.row_alignment, config.zero_padding, config.deterministic,
+      config.device < 0 ? "of the host" : "of a GPU");
 }
 
-std::string window_text(const MoEConfig& config) {
-  return fmt::format("{}rank {}\n", config_text(config), config.rank);
+std::string window_text(const MoEConfig& config, std::string_view gpu) {
+  std::string text = fmt::format("{}rank {}\n", config_text(config), config.rank);
+  if (!gpu.empty()) text += fmt::format("gpu {}\n", gpu);
+  return text;
+}
+
+std::string_view gpu_of_window(std::string_view theirs) {
+  constexpr std::string_view before = "\ngpu ";
+  const std::size_t at = theirs.rfind(before);
+  if (at == std::string_view::npos) return {};
+  theirs.remove_prefix(at + before.size());
+  return take_line(theirs);
+}
+
+std::size_t region_bytes(const MoEConfig& config) {
+  const WindowLayout layout = window_layout(config);
+  return config.device < 0 ? layout.bytes() : layout.words_at(layout.ranks);
 }
 
 Result<void> check_window_rank(int peer, std::string_view theirs) {

@@ -19,8 +19,13 @@ namespace headrace::moe {
 /// The fields in which all ranks agree, a line each: "top_k 8". At most WindowLayout::config_bytes.
 [[nodiscard]] std::string config_text(const MoEConfig& config);
 
-/// What the window of a rank holds: config_text, and a line with the rank.
-[[nodiscard]] std::string window_text(const MoEConfig& config);
+/// What the window of a rank holds: config_text, a line with the rank, and one with its GPU, if it has one.
+///   gpu  a name that is the same in every process
+[[nodiscard]] std::string window_text(const MoEConfig& config, std::string_view gpu = {});
+/// The GPU of a window_text; empty: there is none.
+[[nodiscard]] std::string_view gpu_of_window(std::string_view theirs);
+/// Bytes of the region that the CPUs of all ranks map: the window, or with a GPU its head and the words.
+[[nodiscard]] std::size_t region_bytes(const MoEConfig& config);
 /// Refuses the window_text of another rank than `peer`.
 ///   errors  invalid_argument
 [[nodiscard]] Result<void> check_window_rank(int peer, std::string_view theirs);

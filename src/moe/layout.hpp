@@ -69,7 +69,8 @@ struct PeerWords {
   uint64_t answers;     ///< the number with which the window's rank asks, as it has seen it
   uint64_t dispatches;  ///< that it has begun
   uint64_t combines;
-  uint64_t unused[8];  ///< each rank writes to lines of its own
+  uint64_t ready;      ///< GPUs: it has mapped all windows, and has taken all memory for its launches
+  uint64_t unused[7];  ///< each rank writes to lines of its own
 };
 
 struct WindowLayout {

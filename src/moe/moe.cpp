@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public face: a window from an agent, the windows of the others mapped by it, and one rank over them.
+// The public face: a window from an agent, the windows of the others mapped by it, and one rank over them, on
+// CPUs or on a GPU.
 #include "base/clock.hpp"
 #include "base/errors.hpp"
 #include "base/fork_guard.hpp"
 #include "base/names.hpp"
 #include "moe/config.hpp"
+#include "moe/device_member.hpp"
+#include "moe/open_moe.hpp"
 #include "moe/rank.hpp"
 #include "moe/words.hpp"
 
 #include <headrace/agent.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -27,8 +31,9 @@
 namespace headrace {
 
 struct MoERouting::State {
-  moe::Routing routing;
-  std::shared_ptr<const void> owner;  ///< of the MoE that made it
+  std::optional<moe::Routing> routing;
+  std::optional<moe::DeviceMember::Routing> on_device;  ///< instead of it
+  std::shared_ptr<const void> owner;                    ///< of the MoE that made it
 };
 
 struct MoE::State {
@@ -42,9 +47,12 @@ struct MoE::State {
   Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
   Result<void> regroup(std::span<const std::string> agents, moe::Mask ranks,
                        std::chrono::nanoseconds timeout);
-  /// Runs one of the four halves.
-  Result<void> run(std::string_view operation, MoERouting& routing,
-                   const std::function<Result<void>(moe::Routing&)>& half);
+  /// Runs an operation, or half of one: on_host(Routing&) or on_device(DeviceMember::Routing&).
+  template <class OnHost, class OnDevice>
+  Result<void> run(std::string_view operation, MoERouting& routing, const OnHost& on_host,
+                   const OnDevice& on_device);
+  /// The configuration of `rank`, which an abort interrupts.
+  [[nodiscard]] MoEConfig rank_config();
   [[nodiscard]] Result<void> usable() const;
   [[nodiscard]] Error refused(std::string_view operation, Error error) const {
     return std::move(error).within(
@@ -57,9 +65,11 @@ struct MoE::State {
   const std::shared_ptr<const void> identity = std::make_shared<int>();
   Region region;
   std::shared_ptr<std::byte> memory;
+  std::unique_ptr<moe::DeviceMember> device;     // null: on CPUs
+  std::atomic<bool> aborted{false};              // and not yet seen by `rank`
   std::vector<std::optional<Mapping>> mappings;  // of each rank; none of this one
   mutable std::mutex mutex;                      // for all that follows
-  std::optional<moe::Rank> rank;                 // once joined
+  std::optional<moe::Rank> rank;                 // on CPUs, once joined
 
  private:
   [[nodiscard]] Result<void> check_agents(std::span<const std::string> agents) const;
@@ -73,7 +83,11 @@ struct MoE::State {
     return [this](int peer) { return !mappings[static_cast<std::size_t>(peer)]->alive(); };
   }
   [[nodiscard]] Result<Mapping> map_window(int peer, const std::string& name, Deadline deadline) const;
-  [[nodiscard]] Result<Region> find_window(const std::string& name, Deadline deadline) const;
+  [[nodiscard]] Result<Region> find_region(const std::string& name, const std::string& region_name,
+                                           Deadline deadline) const;
+  /// The same for the parts of windows that are on GPUs.
+  Result<void> join_on_device(std::span<const std::string> agents, const std::vector<std::byte*>& heads,
+                              Deadline deadline);
   [[nodiscard]] Result<void> check_window(int peer, const Mapping& mapping) const;
   /// Tells the others which list of agents this rank was given.
   void tell_list(const std::vector<std::byte*>& windows, std::uint64_t list) const;
@@ -88,7 +102,11 @@ struct MoE::State {
 };
 
 MoE::State::~State() {
-  if (fork_guard.forked()) return;
+  if (fork_guard.forked()) {
+    static_cast<void>(device.release());  // the driver's objects are the parent's
+    return;
+  }
+  device.reset();
   // A rank that is stopped does not answer; then the window stays until the agent ends.
   static_cast<void>(agent.deregister(region.id, std::chrono::seconds(1)));
 }
@@ -97,8 +115,17 @@ Result<void> MoE::State::usable() const {
   if (fork_guard.forked())
     return make_error(Code::invalid_argument,
                       "it was opened before this process was forked: open one of its own in the child");
-  if (!rank) return make_error(Code::invalid_argument, "it has not joined the other ranks: call join first");
+  if (!rank && !(device && device->joined()))
+    return make_error(Code::invalid_argument, "it has not joined the other ranks: call join first");
   return {};
+}
+
+MoEConfig MoE::State::rank_config() {
+  MoEConfig made = config;
+  made.interrupted = [this] {
+    return aborted.exchange(false) || (config.interrupted && config.interrupted());
+  };
+  return made;
 }
 
 Result<void> MoE::State::check_agents(std::span<const std::string> agents) const {
@@ -116,7 +143,7 @@ Result<void> MoE::State::check_agents(std::span<const std::string> agents) const
 
 Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
   const std::scoped_lock lock(mutex);
-  if (rank) return make_error(Code::invalid_argument, "it has joined before");
+  if (rank || (device && device->joined())) return make_error(Code::invalid_argument, "it has joined before");
   Result<void> joined = try_join(agents, timeout);
   const moe::Window own(memory.get(), moe::window_layout(config));
   joined ? own.tell(moe::WindowLayout::refused_at, 0) : tell_reason(joined.error());
@@ -154,8 +181,25 @@ Result<void> MoE::State::try_join(std::span<const std::string> agents, std::chro
   HEADRACE_TRY_VOID(compare_lists());
   mappings = std::move(mapped);
   mapped_agents_.assign(agents.begin(), agents.end());
-  rank.emplace(config, windows, is_lost());
+  if (device) return join_on_device(agents, windows, deadline);
+  rank.emplace(rank_config(), windows, is_lost());
   return {};
+}
+
+Result<void> MoE::State::join_on_device(std::span<const std::string> agents,
+                                        const std::vector<std::byte*>& heads, Deadline deadline) {
+  for (int peer = 0; peer < config.ranks; ++peer) {
+    if (peer == config.rank) continue;
+    const std::string& name = agents[static_cast<std::size_t>(peer)];
+    const auto within = [&](Error error) {
+      return std::move(error).within(fmt::format("rank {} (agent {})", peer, name_text(name)));
+    };
+    auto window = find_region(name, moe::DeviceMember::region_name(config), deadline);
+    if (!window) return within(std::move(window).error());
+    if (auto mapped = device->map(peer, name, window->id, deadline); !mapped)
+      return within(std::move(mapped).error());
+  }
+  return device->join(heads, deadline);
 }
 
 Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask ranks,
@@ -170,7 +214,7 @@ Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask 
     if ((ranks >> peer & 1) == 0) continue;
     windows[peer] = mappings[peer] ? mappings[peer]->bytes().data() : memory.get();
   }
-  if (!rank) rank.emplace(config, windows, is_lost());
+  if (!rank) rank.emplace(rank_config(), windows, is_lost());
   lists_agree_ = true;  // ranks that regroup have met
   const moe::Window own(memory.get(), moe::window_layout(config));
   own.tell(moe::WindowLayout::refused_at, 0);
@@ -246,17 +290,18 @@ Result<void> MoE::State::compare_lists() {
 }
 
 Result<Mapping> MoE::State::map_window(int peer, const std::string& name, Deadline deadline) const {
-  HEADRACE_TRY(window, find_window(name, deadline));
+  HEADRACE_TRY(window, find_region(name, config.name, deadline));
   HEADRACE_TRY(mapping, agent.map(name, window.id, std::chrono::nanoseconds(deadline.remaining_ns())));
   HEADRACE_TRY_VOID(check_window(peer, mapping));
   return mapping;
 }
 
 /// From the metadata that the agent has, else from its store.
-Result<Region> MoE::State::find_window(const std::string& name, Deadline deadline) const {
+Result<Region> MoE::State::find_region(const std::string& name, const std::string& region_name,
+                                       Deadline deadline) const {
   constexpr auto pause = std::chrono::milliseconds(10);
   while (true) {
-    auto window = agent.peer_region(name, config.name);
+    auto window = agent.peer_region(name, region_name);
     if (window || window.code() != Code::not_found) return window;
     const auto found = agent.find(name, std::chrono::nanoseconds(deadline.remaining_ns()));
     if (found.code() == Code::invalid_argument)  // no store
@@ -264,13 +309,13 @@ Result<Region> MoE::State::find_window(const std::string& name, Deadline deadlin
           Code::not_found,
           "its window {} is not known: import the metadata of its agent, made after it has opened, "
           "or give the agents a store",
-          name_text(config.name));
+          name_text(region_name));
     if (deadline.expired())
       return make_error(
           Code::timed_out,
           "its window {} is not in the store: has it opened, and published, or has it ended with "
           "an error? Look at what it printed",
-          name_text(config.name));
+          name_text(region_name));
     std::this_thread::sleep_for(pause);
   }
 }
@@ -284,27 +329,33 @@ Result<void> MoE::State::check_window(int peer, const Mapping& mapping) const {
   theirs.resize(std::min(theirs.find('\0'), theirs.size()));
   HEADRACE_TRY_VOID(moe::compare_configs(config.rank, moe::config_text(config), peer, theirs));
   HEADRACE_TRY_VOID(moe::check_window_rank(peer, theirs));
-  const std::uint64_t expected = moe::window_layout(config).bytes();
+  const std::uint64_t expected = moe::region_bytes(config);
   if (bytes.size() >= expected) return {};
   return make_error(Code::corrupt, "its window has {} bytes, expected {}", bytes.size(), expected);
 }
 
-Result<void> MoE::State::run(std::string_view operation, MoERouting& routing,
-                             const std::function<Result<void>(moe::Routing&)>& half) {
+template <class OnHost, class OnDevice>
+Result<void> MoE::State::run(std::string_view operation, MoERouting& routing, const OnHost& on_host,
+                             const OnDevice& on_device) {
   const std::scoped_lock lock(mutex);
   Result<void> done = usable();
   if (done && routing.state_->owner != identity)
     done = make_error(Code::invalid_argument,
                       "the routing was made by another MoE: use new_routing of this one");
   if (done) done = compare_lists();
-  if (done) done = half(routing.state_->routing);
+  if (done) done = device ? on_device(*routing.state_->on_device) : on_host(*routing.state_->routing);
   if (done) return done;
   return refused(operation, std::move(done).error());
 }
 
-std::int64_t MoERouting::tokens() const { return static_cast<std::int64_t>(state_->routing.tokens()); }
+std::int64_t MoERouting::tokens() const {
+  return state_->routing ? static_cast<std::int64_t>(state_->routing->tokens()) : given();
+}
 
-std::int64_t MoERouting::given() const { return static_cast<std::int64_t>(state_->routing.given); }
+std::int64_t MoERouting::given() const {
+  return static_cast<std::int64_t>(state_->routing ? state_->routing->given
+                                                   : state_->on_device->memory.given);
+}
 
 MoE::MoE(std::unique_ptr<State> state) : state_(std::move(state)) {}
 MoE::~MoE() = default;
@@ -312,14 +363,26 @@ MoE::MoE(MoE&&) noexcept = default;
 MoE& MoE::operator=(MoE&&) noexcept = default;
 
 Result<MoE> MoE::open(Agent& agent, const MoEConfig& config) {
-  HEADRACE_TRY(bytes, config.window_bytes());
+  static auto& gpus = *new gpu::LoadedKernels(gpu::GpuSource::installed());  // to the end of the process
+  return moe::open_moe(agent, config, gpus);
+}
+
+Result<MoE> moe::open_moe(Agent& agent, const MoEConfig& config, gpu::LoadedKernels& gpus) {
+  HEADRACE_TRY_VOID(config.check());
+  std::unique_ptr<DeviceMember> device;
+  if (config.device >= 0) {  // before the head: a rank that sees that finds both
+    HEADRACE_TRY(member, DeviceMember::open(agent, config, gpus));
+    device = std::move(member);
+  }
   AllocateOptions options;
   options.registration.name = config.name;
-  HEADRACE_TRY(region, agent.allocate(bytes, options));
+  HEADRACE_TRY(region, agent.allocate(region_bytes(config), options));
   HEADRACE_TRY(memory, agent.storage(region.id));
-  const std::string text = moe::window_text(config);
-  std::memcpy(memory.get() + moe::WindowLayout::config_at, text.c_str(), text.size() + 1);
-  return MoE(std::make_unique<State>(agent, config, std::move(region), std::move(memory)));
+  const std::string text = window_text(config, device ? device->gpu() : std::string());
+  std::memcpy(memory.get() + WindowLayout::config_at, text.c_str(), text.size() + 1);
+  auto state = std::make_unique<MoE::State>(agent, config, std::move(region), std::move(memory));
+  state->device = std::move(device);
+  return MoE(std::move(state));
 }
 
 Result<void> MoE::join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
@@ -334,43 +397,84 @@ Result<MoERouting> MoE::new_routing() const {
   const std::scoped_lock lock(state_->mutex);
   if (auto usable = state_->usable(); !usable)
     return state_->refused("new_routing", std::move(usable).error());
-  return MoERouting(
-      std::make_shared<MoERouting::State>(MoERouting::State{state_->rank->new_routing(), state_->identity}));
+  auto made = std::make_shared<MoERouting::State>();
+  made->owner = state_->identity;
+  if (state_->rank) {
+    made->routing.emplace(state_->rank->new_routing());
+  } else {
+    auto routing = state_->device->new_routing();
+    if (!routing) return state_->refused("new_routing", std::move(routing).error());
+    made->on_device.emplace(*std::move(routing));
+  }
+  return MoERouting(std::move(made));
 }
 
-Result<void> MoE::dispatch(const MoETokens& tokens, const MoERows& rows, MoERouting& routing) {
-  return state_->run("dispatch", routing,
-                     [&](moe::Routing& of) { return state_->rank->dispatch(tokens, rows, of); });
+Result<Tensor> MoE::new_tensor(DType dtype, const Shape& shape) const {
+  return state_->device ? state_->device->new_tensor(dtype, shape) : Tensor::zeros(dtype, shape);
 }
 
-Result<void> MoE::dispatch_send(const MoETokens& tokens, MoERouting& routing) {
-  return state_->run("dispatch_send", routing,
-                     [&](moe::Routing& of) { return state_->rank->dispatch_send(tokens, of); });
+Result<Tensor> MoE::new_host_tensor(DType dtype, const Shape& shape) const {
+  return state_->device ? state_->device->new_host_tensor(dtype, shape) : Tensor::zeros(dtype, shape);
 }
 
-Result<void> MoE::dispatch_receive(const MoERows& rows, MoERouting& routing) {
-  return state_->run("dispatch_receive", routing,
-                     [&](moe::Routing& of) { return state_->rank->dispatch_receive(rows, of); });
+Result<void> MoE::dispatch(const MoETokens& tokens, const MoERows& rows, MoERouting& routing, void* stream) {
+  return state_->run(
+      "dispatch", routing, [&](moe::Routing& of) { return state_->rank->dispatch(tokens, rows, of); },
+      [&](moe::DeviceMember::Routing& of) {
+        return state_->device->dispatch(tokens, rows, of, moe::Halves::both,
+                                        static_cast<cuda::Stream>(stream));
+      });
 }
 
-Result<void> MoE::combine(const MoEResults& results, const MoESums& sums, MoERouting& routing) {
-  return state_->run("combine", routing,
-                     [&](moe::Routing& of) { return state_->rank->combine(results, sums, of); });
+Result<void> MoE::dispatch_send(const MoETokens& tokens, MoERouting& routing, void* stream) {
+  return state_->run(
+      "dispatch_send", routing, [&](moe::Routing& of) { return state_->rank->dispatch_send(tokens, of); },
+      [&](moe::DeviceMember::Routing& of) {
+        return state_->device->dispatch(tokens, {}, of, moe::Halves::send, static_cast<cuda::Stream>(stream));
+      });
 }
 
-Result<void> MoE::combine_send(const MoEResults& results, MoERouting& routing) {
-  return state_->run("combine_send", routing,
-                     [&](moe::Routing& of) { return state_->rank->combine_send(results, of); });
+Result<void> MoE::dispatch_receive(const MoERows& rows, MoERouting& routing, void* stream) {
+  return state_->run(
+      "dispatch_receive", routing, [&](moe::Routing& of) { return state_->rank->dispatch_receive(rows, of); },
+      [&](moe::DeviceMember::Routing& of) {
+        return state_->device->dispatch({}, rows, of, moe::Halves::receive,
+                                        static_cast<cuda::Stream>(stream));
+      });
 }
 
-Result<void> MoE::combine_receive(const MoESums& sums, MoERouting& routing) {
-  return state_->run("combine_receive", routing,
-                     [&](moe::Routing& of) { return state_->rank->combine_receive(sums, of); });
+Result<void> MoE::combine(const MoEResults& results, const MoESums& sums, MoERouting& routing, void* stream) {
+  return state_->run(
+      "combine", routing, [&](moe::Routing& of) { return state_->rank->combine(results, sums, of); },
+      [&](moe::DeviceMember::Routing& of) {
+        return state_->device->combine(results, sums, of, moe::Halves::both,
+                                       static_cast<cuda::Stream>(stream));
+      });
+}
+
+Result<void> MoE::combine_send(const MoEResults& results, MoERouting& routing, void* stream) {
+  return state_->run(
+      "combine_send", routing, [&](moe::Routing& of) { return state_->rank->combine_send(results, of); },
+      [&](moe::DeviceMember::Routing& of) {
+        return state_->device->combine(results, {}, of, moe::Halves::send, static_cast<cuda::Stream>(stream));
+      });
+}
+
+Result<void> MoE::combine_receive(const MoESums& sums, MoERouting& routing, void* stream) {
+  return state_->run(
+      "combine_receive", routing, [&](moe::Routing& of) { return state_->rank->combine_receive(sums, of); },
+      [&](moe::DeviceMember::Routing& of) {
+        return state_->device->combine({}, sums, of, moe::Halves::receive, static_cast<cuda::Stream>(stream));
+      });
 }
 
 Result<void> MoE::combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks) {
-  return state_->run("combine_memory", routing,
-                     [&](moe::Routing& of) { return state_->rank->combine_memory(of, of_ranks); });
+  return state_->run(
+      "combine_memory", routing, [&](moe::Routing& of) { return state_->rank->combine_memory(of, of_ranks); },
+      [](moe::DeviceMember::Routing&) -> Result<void> {
+        return make_error(Code::not_supported,
+                          "experts on GPUs write their results to memory of their own: give them to combine");
+      });
 }
 
 Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ranks,
@@ -379,7 +483,10 @@ Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ran
   const int own = state_->config.rank;
   const std::uint64_t unknown = ranks & ~moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
   Result<void> done;
-  if (unknown != 0)
+  if (state_->device)
+    done = make_error(Code::not_supported,
+                      "windows in memory of GPUs keep their ranks: open a new MoE on all ranks that go on");
+  else if (unknown != 0)
     done = make_error(Code::invalid_argument, "ranks names rank {}, expected 0 to {}",
                       std::countr_zero(unknown), state_->config.ranks - 1);
   else if ((ranks >> own & 1) == 0)
@@ -394,17 +501,18 @@ Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ran
 
 std::uint64_t MoE::active() const {
   const std::scoped_lock lock(state_->mutex);
+  if (state_->device) return state_->device->active();
   if (!state_->rank) return moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
   return state_->rank->active();
 }
 
-Result<void> MoE::set_active(std::uint64_t ranks) {
+Result<void> MoE::set_active(std::uint64_t ranks, void* stream) {
   const std::scoped_lock lock(state_->mutex);
   Result<void> done = state_->usable();
   if (!done) return state_->refused("set_active", std::move(done).error());
   const int own = state_->config.rank;
   const std::uint64_t unknown = ranks & ~moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
-  const std::uint64_t back = ranks & ~state_->rank->active();
+  const std::uint64_t back = ranks & ~(state_->device ? state_->device->active() : state_->rank->active());
   if (unknown != 0)
     return make_error(Code::invalid_argument, "set_active names rank {}, expected 0 to {}",
                       std::countr_zero(unknown), state_->config.ranks - 1);
@@ -414,14 +522,29 @@ Result<void> MoE::set_active(std::uint64_t ranks) {
     return make_error(Code::not_supported,
                       "set_active names rank {}, which was left out: all ranks call regroup to take it back",
                       std::countr_zero(back));
-  done = state_->rank->set_active(ranks);
+  done = state_->device ? state_->device->set_active(ranks, static_cast<cuda::Stream>(stream))
+                        : state_->rank->set_active(ranks);
   if (done) return done;
   return state_->refused("set_active", std::move(done).error());
 }
 
 std::optional<MoEFailure> MoE::failure() const {
   const std::scoped_lock lock(state_->mutex);
+  if (state_->device) return state_->device->failure();
   return state_->rank ? state_->rank->failure() : std::nullopt;
+}
+
+Result<void> MoE::check() {
+  const std::scoped_lock lock(state_->mutex);
+  Result<void> done = state_->usable();
+  if (done && state_->device) done = state_->device->check();
+  if (done) return done;
+  return state_->refused("check", std::move(done).error());
+}
+
+void MoE::abort() {
+  if (state_->fork_guard.forked()) return;
+  state_->device ? state_->device->abort() : state_->aborted.store(true);
 }
 
 }  // namespace headrace

@@ -24,6 +24,9 @@ std::string MoEFailure::text() const {
   if (code == Code::corrupt)
     return fmt::format("rank {} got {} from rank {} {} that cannot be: {} where fewer than {} was expected",
                        waiter, awaited, peer, in, seen, expected);
+  if (voted && awaited.empty())
+    return fmt::format("rank {} was left out by another rank, as rank {} sees {}{}", peer, waiter, in,
+                       because);
   if (voted)
     return fmt::format(
         "rank {} was left out by another rank: rank {} waited for its {} {} (expected {}, seen {}){}", peer,

@@ -53,6 +53,10 @@ TEST(MoEConfigCheck, each_wrong_field_is_refused_with_its_value_and_what_was_exp
       {[](MoEConfig& c) { c.dtype = DType::float32, c.hidden = 12; },
        "hidden is 12, a row of bfloat16 has 24 bytes (combine_dtype): expected a multiple of 16, at most "
        "16777216"},
+      {[](MoEConfig& c) { c.device = -2; }, "device is -2, expected the number of a GPU, or -1"},
+      {[](MoEConfig& c) { c.device = 0, c.blocks = 129; }, "blocks is 129, expected 0 to 128"},
+      {[](MoEConfig& c) { c.blocks = 4; },
+       "blocks is 4, and device is -1: give the device whose blocks they are, or leave blocks at 0"},
       {[](MoEConfig& c) { c.combine_dtype = DType::float8_e4m3fn; },
        "combine_dtype is float8_e4m3fn, expected float32, float16 or bfloat16"},
       {[](MoEConfig& c) { c.scale_bytes = 6; }, "scale_bytes is 6, expected a multiple of 4"},
