@@ -324,9 +324,6 @@ Result<void> DeviceRank::check_tokens(const MoETokens& tokens, const DeviceRouti
   if (numbers != DType::int64 && numbers != DType::int32 && numbers != DType::uint32)
     return make_error(Code::invalid_argument, "experts are {}, expected int64, int32 or uint32",
                       dtype_name(numbers));
-  if (tokens.replicas != nullptr)
-    return make_error(Code::not_supported,
-                      "replicas are given: kernels take the experts of the configuration");
   if (tokens.experts == nullptr && !routing.filled)
     return make_error(Code::invalid_argument,
                       "no experts are given, and the routing has none: dispatch with experts first");
