@@ -410,7 +410,8 @@ void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, 
                  std::int64_t scale_bytes, nb::handle combine_dtype, const std::string& layout,
                  std::int64_t row_alignment, bool zero_padding, std::int64_t row_budget, bool deterministic,
                  const TimeLimit& wait_limit, const std::string& name,
-                 const std::vector<std::int64_t>& payload_bytes, bool float8_combine) {
+                 const std::vector<std::int64_t>& payload_bytes, bool float8_combine, int ranks_per_node,
+                 const std::vector<Text>& nics) {
   MoEConfig config;
   config.name = name;
   config.rank = rank, config.ranks = ranks, config.group_size = group_size;
@@ -422,6 +423,7 @@ void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, 
   config.zero_padding = zero_padding;
   config.row_budget = row_budget, config.deterministic = deterministic;
   config.payload_bytes = payload_bytes, config.float8_combine = float8_combine;
+  config.ranks_per_node = ranks_per_node, config.nics = names_of(nics);
   config.wait_limit = wait_limit.or_else(config.wait_limit).value_or(std::chrono::hours(24));
   take(config.check());
   new (place) MoEConfig(std::move(config));
@@ -430,7 +432,7 @@ void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, 
 void bind_moe_config(nb::module_& module) {
   nb::class_<MoEConfig>(
       module, "MoEConfig",
-      "Who takes part in a MoE, and what travels: the same on all ranks but for rank,\n"
+      "Who takes part in a MoE, and what travels: the same on all ranks but for rank, nics,\n"
       "row_budget and wait_limit.\n\n"
       "rank, ranks: this one, of 1 to 64.\n"
       "experts: 1 to 4096, in the order of the ranks that have them.\n"
@@ -451,6 +453,9 @@ void bind_moe_config(nb::module_& module) {
       "names an expert twice.\n"
       "wait_limit: seconds of each wait for another rank; None: 10.\n"
       "name: of the window among the regions of its agent.\n"
+      "ranks_per_node: so many ranks in a row are on one host, and a fabric reaches the others. 0: all are.\n"
+      "nics: network cards of this rank, by name or local address, if there are several nodes; none: those\n"
+      "near it.\n"
       "Errors: InvalidArgument (the first field that is wrong).")
       .def("__init__", &make_config, nb::kw_only(), nb::arg("rank"), nb::arg("ranks"), nb::arg("experts"),
            nb::arg("top_k"), nb::arg("hidden"), nb::arg("max_tokens"), nb::arg("group_size") = 1,
@@ -458,7 +463,8 @@ void bind_moe_config(nb::module_& module) {
            nb::arg("scale_bytes") = 0, nb::arg("combine_dtype") = "bfloat16", nb::arg("layout") = "by_expert",
            nb::arg("row_alignment") = 1, nb::arg("zero_padding") = false, nb::arg("row_budget") = 0,
            nb::arg("deterministic") = true, nb::arg("wait_limit") = nb::none(), nb::arg("name") = "moe",
-           nb::arg("payload_bytes") = nb::tuple(), nb::arg("float8_combine") = false)
+           nb::arg("payload_bytes") = nb::tuple(), nb::arg("float8_combine") = false,
+           nb::arg("ranks_per_node") = 0, nb::arg("nics") = nb::tuple())
       .def_prop_ro(
           "window_bytes", [](const MoEConfig& self) { return take(self.window_bytes()); },
           "Bytes of a rank's window. Takes nothing.")
@@ -483,6 +489,10 @@ void bind_moe_failure(nb::module_& module) {
       .def_prop_ro(
           "reason", [](const MoEFailure& self) { return to_str(self.reason); },
           "Why the peer could not join, as it says; empty: it has joined.")
+      .def_ro(
+          "undecided", &MoEFailure::undecided,
+          "Several nodes: no rank of the first node has answered the vote against the peer. This rank goes "
+          "no further.")
       .def_ro("waiter", &MoEFailure::waiter, "The rank that waited: this one.")
       .def_ro("peer", &MoEFailure::peer, "The rank for which it waited.")
       .def_prop_ro(

@@ -126,6 +126,8 @@ HEADRACE_API Result<std::vector<OptionInfo>> list_options(
 ///   errors  invalid_argument (not a store's address), timed_out, and what the store returns
 HEADRACE_API Result<std::vector<PeerInfo>> list_namespace(const std::string& store, Timeout timeout);
 
+class FabricOptionsOf;
+
 /// One participant of a process. A process may have several.
 ///   threads  every method may be called from any thread
 ///   fork     in a forked child every method returns invalid_argument
@@ -331,6 +333,7 @@ class Agent {
   [[nodiscard]] HEADRACE_API TelemetrySnapshot telemetry() const;
 
  private:
+  friend class FabricOptionsOf;
   explicit Agent(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };

@@ -51,14 +51,20 @@ inline constexpr int moe_most_top_k = 32;
 inline constexpr int moe_most_payloads = 8;
 inline constexpr std::int64_t moe_most_tokens = std::int64_t{1} << 20;
 
-/// Who takes part, and what travels. The same on all ranks, except `rank`, `row_budget`, `device`, `blocks`,
-/// `wait_limit` and `interrupted`; but either all have a GPU or none.
+/// Who takes part, and what travels. The same on all ranks, except `rank`, `nics`, `row_budget`, `device`,
+/// `blocks`, `wait_limit` and `interrupted`; but either all have a GPU or none.
 struct MoEConfig {
   std::string name = "moe";  ///< of the window among the regions of its agent
   int rank = 0;
   int ranks = 1;       ///< 1 to 64
   int group_size = 1;  ///< so many ranks in a row hold the same tokens; it divides `ranks`
-  int experts = 0;     ///< 1 to 4096, in the order of the ranks that have them
+  /// So many ranks in a row are on one host and map one another's windows; ranks of other nodes are reached
+  /// by a fabric (fabric.hpp). The last node may have fewer. 0: all are on one host.
+  int ranks_per_node = 0;
+  /// Several nodes: the network cards of this rank, as in FabricGroupOptions. Empty: those near the CPU of
+  /// the thread that opens it.
+  std::vector<std::string> nics = {};
+  int experts = 0;  ///< 1 to 4096, in the order of the ranks that have them
   /// How many experts each rank has, 0 included. Empty: evenly, the first ranks one more than the last.
   std::vector<int> experts_of_ranks = {};
   int top_k = 0;                  ///< entries of a token: 1 to 32, at most `experts`
@@ -222,6 +228,9 @@ struct MoEFailure {
                                          ///< corrupt: the first number that cannot be, and what came
   bool voted = false;                    ///< another rank has found that the peer is lost
   std::string reason = {};               ///< why the peer could not join, as it says
+  /// Several nodes: no rank of the first node has answered the vote against the peer. This rank goes no
+  /// further.
+  bool undecided = false;
 
   /// "rank 0 waited for counts of rank 2 in dispatch 7: expected 7, seen 6".
   [[nodiscard]] HEADRACE_API std::string text() const;

@@ -3551,7 +3551,7 @@ class Model:
 
 class MoEConfig:
     """
-    Who takes part in a MoE, and what travels: the same on all ranks but for rank,
+    Who takes part in a MoE, and what travels: the same on all ranks but for rank, nics,
     row_budget and wait_limit.
 
     rank, ranks: this one, of 1 to 64.
@@ -3573,10 +3573,13 @@ class MoEConfig:
     names an expert twice.
     wait_limit: seconds of each wait for another rank; None: 10.
     name: of the window among the regions of its agent.
+    ranks_per_node: so many ranks in a row are on one host, and a fabric reaches the others. 0: all are.
+    nics: network cards of this rank, by name or local address, if there are several nodes; none: those
+    near it.
     Errors: InvalidArgument (the first field that is wrong).
     """
 
-    def __init__(self, *, rank: int, ranks: int, experts: int, top_k: int, hidden: int, max_tokens: int, group_size: int = 1, experts_of_ranks: Sequence[int] | None = None, dtype: object = 'bfloat16', scale_bytes: int = 0, combine_dtype: object = 'bfloat16', layout: str = 'by_expert', row_alignment: int = 1, zero_padding: bool = False, row_budget: int = 0, deterministic: bool = True, wait_limit: float | datetime.timedelta | None = None, name: str = 'moe', payload_bytes: Sequence[int] = (), float8_combine: bool = False) -> None: ...
+    def __init__(self, *, rank: int, ranks: int, experts: int, top_k: int, hidden: int, max_tokens: int, group_size: int = 1, experts_of_ranks: Sequence[int] | None = None, dtype: object = 'bfloat16', scale_bytes: int = 0, combine_dtype: object = 'bfloat16', layout: str = 'by_expert', row_alignment: int = 1, zero_padding: bool = False, row_budget: int = 0, deterministic: bool = True, wait_limit: float | datetime.timedelta | None = None, name: str = 'moe', payload_bytes: Sequence[int] = (), float8_combine: bool = False, ranks_per_node: int = 0, nics: Sequence[str] = ()) -> None: ...
 
     @property
     def window_bytes(self) -> int:
@@ -3621,6 +3624,12 @@ class MoEFailure:
     @property
     def reason(self) -> str:
         """Why the peer could not join, as it says; empty: it has joined."""
+
+    @property
+    def undecided(self) -> bool:
+        """
+        Several nodes: no rank of the first node has answered the vote against the peer. This rank goes no further.
+        """
 
     @property
     def waiter(self) -> int:

@@ -84,11 +84,12 @@ void Rank::send_partials(const MoEResults& results, const Routing& routing, std:
     results.in_window ? complete_in_window(source, slot, slot < written)
                       : write_partial(results, routing, source, slot);
     if (slot + 1 != records && (slot + 1) % chunk_slots != 0) continue;
-    const std::uint64_t chunk = chunk_of(layout_.group_slot(source % spread_.group_size, slot));
-    for_members(source, [&](const Window& to) {
-      to.tell(layout_.partial_flag_at(running_.epoch, rank_, chunk), running_.epoch);
+    const std::uint64_t last = layout_.group_slot(source % spread_.group_size, slot);
+    for_members(source, [&](const PeerWindow& to) {
+      to.tell_partials(running_.epoch, last / chunk_slots * chunk_slots, last + 1);
     });
   }
+  for_members(source, [](const PeerWindow& to) { to.flush(); });
 }
 
 void Rank::write_partial(const MoEResults& results, const Routing& routing, std::uint32_t source,
@@ -103,7 +104,7 @@ void Rank::write_partial(const MoEResults& results, const Routing& routing, std:
   const std::uint64_t at =
       layout_.partial_at(running_.epoch, rank_, layout_.group_slot(source % spread_.group_size, slot));
   const std::byte* made = nullptr;
-  for_members(source, [&](const Window& to) {
+  for_members(source, [&](const PeerWindow& to) {
     if (made != nullptr) return static_cast<void>(std::memcpy(to.at(at), made, layout_.partial_bytes));
     config_.float8_combine ? sum.store_blocks(to.at(at)) : sum.store(to.at(at));
     made = to.at(at);
@@ -117,20 +118,16 @@ void Rank::complete_in_window(std::uint32_t source, std::uint64_t slot, bool is_
       layout_.partial_at(running_.epoch, rank_, layout_.group_slot(source % spread_.group_size, slot));
   std::byte* const from = windows_[source].at(at);
   if (!is_written) std::memset(from, 0, layout_.partial_bytes);
-  for_members(source, [&](const Window& to) {
+  for_members(source, [&](const PeerWindow& to) {
     if (to.at(at) != from) std::memcpy(to.at(at), from, layout_.partial_bytes);
   });
 }
 
 /// The other members of its group do not wait for partials of records that never came.
 void Rank::send_missing(std::uint32_t source) {
-  const std::uint32_t member = source % spread_.group_size;
-  for_members(source, [&](const Window& to) {
-    for (std::uint64_t slot = 0; slot < layout_.slots; slot += chunk_slots) {
-      const std::uint64_t chunk = chunk_of(layout_.group_slot(member, slot));
-      to.tell(layout_.partial_flag_at(running_.epoch, rank_, chunk), running_.epoch | missing_bit);
-    }
-  });
+  const std::uint64_t first = layout_.group_slot(source % spread_.group_size, 0);
+  for_members(source,
+              [&](const PeerWindow& to) { to.tell_missing(running_.epoch, first, first + layout_.slots); });
 }
 
 /// Calls each(window) for the active members of a rank's group.
@@ -152,7 +149,7 @@ Result<void> Rank::combine_receive(const MoESums& sums, Routing& routing) {
     for (std::uint64_t token = range.begin; token < range.end; ++token)
       receive_sum(sums, routing, token, member);
   }
-  tell_taken(offsetof(PeerWords, combine_taken));
+  for_ranks(active_, [&](std::uint32_t target) { windows_[target].tell_combine_taken(running_.epoch); });
   routing.combine_sent = 0;
   return end();
 }

@@ -4,6 +4,7 @@
 #include "base/errors.hpp"
 #include "base/names.hpp"
 #include "moe/cast.hpp"
+#include "moe/nodes.hpp"
 #include "moe/spread.hpp"
 
 #include <fmt/ranges.h>
@@ -30,6 +31,7 @@ Result<void> check_ranks(const MoEConfig& config) {
   HEADRACE_TRY_VOID(in_range("ranks", config.ranks, 1, moe_most_ranks));
   HEADRACE_TRY_VOID(in_range("rank", config.rank, 0, config.ranks - 1));
   HEADRACE_TRY_VOID(in_range("group_size", config.group_size, 1, config.ranks));
+  HEADRACE_TRY_VOID(in_range("ranks_per_node", config.ranks_per_node, 0, config.ranks));
   if (config.ranks % config.group_size == 0) return {};
   return make_error(Code::invalid_argument,
                     "group_size is {} and ranks is {}: give a group_size that divides ranks",
@@ -108,6 +110,11 @@ Result<void> check_device(const MoEConfig& config) {
     return make_error(Code::invalid_argument, "device is {}, expected the number of a GPU, or -1",
                       config.device);
   HEADRACE_TRY_VOID(in_range("blocks", config.blocks, 0, most_blocks));
+  if (config.device >= 0 && moe::Nodes::of(config).count() != 1)
+    return make_error(Code::not_supported,
+                      "device is {} and ranks_per_node is {}: ranks on GPUs are on one node, so leave "
+                      "ranks_per_node at 0, or device at -1",
+                      config.device, config.ranks_per_node);
   if (config.device >= 0 || config.blocks == 0) return {};
   return make_error(
       Code::invalid_argument,
@@ -240,11 +247,12 @@ std::string config_text(const MoEConfig& config) {
   std::string spread = "even";
   if (!config.experts_of_ranks.empty()) spread = fmt::format("{}", fmt::join(config.experts_of_ranks, ","));
   return fmt::format(
-      "ranks {}\ngroup_size {}\nexperts {}\nexperts_of_ranks {}\ntop_k {}\nhidden {}\ndtype {}\nscale_bytes "
+      "ranks {}\ngroup_size {}\nranks_per_node {}\nexperts {}\nexperts_of_ranks {}\ntop_k {}\nhidden "
+      "{}\ndtype {}\nscale_bytes "
       "{}\npayload_bytes [{}]\ncombine_dtype {}\nfloat8_combine {}\nmax_tokens {}\nlayout {}\nrow_alignment "
       "{}\nzero_padding {}\ndeterministic {}\nmemory {}\n",
-      config.ranks, config.group_size, config.experts, spread, config.top_k, config.hidden,
-      dtype_name(config.dtype), config.scale_bytes, fmt::join(config.payload_bytes, ","),
+      config.ranks, config.group_size, config.ranks_per_node, config.experts, spread, config.top_k,
+      config.hidden, dtype_name(config.dtype), config.scale_bytes, fmt::join(config.payload_bytes, ","),
       dtype_name(config.combine_dtype), config.float8_combine, config.max_tokens,
       moe_layout_name(config.layout), config.row_alignment, config.zero_padding, config.deterministic,
       config.device < 0 ? "of the host" : "of a GPU");
@@ -291,7 +299,7 @@ std::uint64_t number_of_list(std::span<const std::string> agents) {
     add(agent.size());
     for (const char letter : agent) add(static_cast<unsigned char>(letter));
   }
-  return hash | 1;
+  return hash >> 11 | 1;  // 53 bits, which travel between nodes
 }
 
 Result<void> compare_configs(int rank, std::string_view ours, int peer, std::string_view theirs) {

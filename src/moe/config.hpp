@@ -30,7 +30,8 @@ namespace headrace::moe {
 ///   errors  invalid_argument
 [[nodiscard]] Result<void> check_window_rank(int peer, std::string_view theirs);
 
-/// A number for a list of agents, not 0: two lists that differ have different ones, but for rare chance.
+/// A number of 53 bits for a list of agents, not 0: two lists that differ have different ones, but for rare
+/// chance.
 [[nodiscard]] std::uint64_t number_of_list(std::span<const std::string> agents);
 
 /// Refuses a configuration of another rank that differs: the field and both values.

@@ -24,7 +24,7 @@ Result<void> Rank::dispatch_receive(const MoERows& out, Routing& routing) {
   write_counts(out);
   take_records(out, routing);
   if (config_.zero_padding) zero_padding(out);
-  tell_taken(offsetof(PeerWords, dispatch_taken));
+  for_ranks(active_, [&](std::uint32_t source) { windows_[source].tell_dispatch_taken(running_.epoch); });
   routing.dispatch_sent = 0;
   routing.filled = true;
   check_budget();

@@ -155,14 +155,14 @@ void Rank::send_cards(const Routing& routing) {
   for (std::uint32_t i = 1; i <= layout_.ranks; ++i) {
     const std::uint32_t target = (rank_ + i) % layout_.ranks;
     if (!is_active(target)) continue;
-    const Window& to = windows_[target];
+    const PeerWindow& to = windows_[target];
     const std::uint64_t card = layout_.card_at(running_.epoch, rank_);
     const std::uint64_t records = routing.records_for(target);
     std::memcpy(to.at(card + offsetof(CardHead, records)), &records, sizeof records);
     std::memcpy(to.at(layout_.counts_at(running_.epoch, rank_)),
                 routing.counts().data() + spread_.first_expert[target],
                 experts_of(target) * sizeof(std::uint32_t));
-    to.tell(card + offsetof(CardHead, epoch), running_.epoch);
+    to.tell_card(running_.epoch);
   }
 }
 
@@ -175,14 +175,15 @@ void Rank::send_records(const MoETokens& tokens, Routing& routing) {
     const TokenRow row = row_of(tokens, token);
     for (const Visit& visit : visits) {
       if (!is_active(visit.rank)) continue;
-      const Window& to = windows_[visit.rank];
+      const PeerWindow& to = windows_[visit.rank];
       write_record(to.at(layout_.slot_at(running_.epoch, rank_, visit.slot)), visit.rank, row, tokens, token,
                    routing);
       const bool is_last = visit.slot + 1 == routing.records_for(visit.rank);
       if (is_last || (visit.slot + 1) % chunk_slots == 0)
-        to.tell(layout_.chunk_flag_at(running_.epoch, rank_, chunk_of(visit.slot)), running_.epoch);
+        to.tell_records(running_.epoch, visit.slot / chunk_slots * chunk_slots, visit.slot + 1);
     }
   }
+  for_ranks(active_, [&](std::uint32_t target) { windows_[target].flush(); });
 }
 
 /// Cast and gathered once for all ranks to which it goes.

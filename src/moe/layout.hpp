@@ -129,6 +129,14 @@ struct WindowLayout {
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t bytes() const {
     return combine_at() + 2 * ranks * combine_part_bytes();
   }
+  /// Of one source: from its card to the end of its slots.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t dispatch_part_bytes() const {
+    return round_up(card_bytes() + flags_bytes(slots) + slots * record.bytes(), line);
+  }
+  /// Of one target: from its first flag to the end of its partials.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t combine_part_bytes() const {
+    return round_up(flags_bytes(group_slots()) + group_slots() * partial_bytes, line);
+  }
 
  private:
   [[nodiscard]] static HEADRACE_BOTH_SIDES uint64_t flags_bytes(uint64_t of_slots) {
@@ -136,12 +144,6 @@ struct WindowLayout {
   }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t card_bytes() const {
     return round_up(sizeof(CardHead) + experts * sizeof(uint32_t), line);
-  }
-  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t dispatch_part_bytes() const {
-    return round_up(card_bytes() + flags_bytes(slots) + slots * record.bytes(), line);
-  }
-  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t combine_part_bytes() const {
-    return round_up(flags_bytes(group_slots()) + group_slots() * partial_bytes, line);
   }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t dispatch_at() const { return round_up(words_at(ranks), page); }
   [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t combine_at() const {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public face: a window from an agent, the windows of the others mapped by it, and one rank over them, on
 // CPUs or on a GPU.
+#include "agent/fabric_options.hpp"
 #include "base/clock.hpp"
 #include "base/errors.hpp"
 #include "base/fork_guard.hpp"
 #include "base/names.hpp"
 #include "moe/config.hpp"
 #include "moe/device_member.hpp"
+#include "moe/network.hpp"
 #include "moe/open_moe.hpp"
 #include "moe/rank.hpp"
+#include "moe/way.hpp"
 #include "moe/words.hpp"
 
 #include <headrace/agent.hpp>
@@ -43,6 +46,8 @@ struct MoE::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  /// A way to and from ranks of other nodes, if there are any.
+  Result<void> open_network();
   /// join, which leaves its reason in this rank's window if it fails.
   Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
   Result<void> regroup(std::span<const std::string> agents, moe::Mask ranks,
@@ -65,9 +70,12 @@ struct MoE::State {
   const std::shared_ptr<const void> identity = std::make_shared<int>();
   Region region;
   std::shared_ptr<std::byte> memory;
-  std::unique_ptr<moe::DeviceMember> device;     // null: on CPUs
-  std::atomic<bool> aborted{false};              // and not yet seen by `rank`
-  std::vector<std::optional<Mapping>> mappings;  // of each rank; none of this one
+  std::unique_ptr<moe::DeviceMember> device;  // null: on CPUs
+  std::atomic<bool> aborted{false};           // and not yet seen by `rank`
+  const moe::Nodes nodes = moe::Nodes::of(config);
+  std::optional<Region> way;                     // says where the window is
+  std::unique_ptr<moe::Network> network;         // if there are several nodes
+  std::vector<std::optional<Mapping>> mappings;  // of each rank; none of this one, and of other nodes
   mutable std::mutex mutex;                      // for all that follows
   std::optional<moe::Rank> rank;                 // on CPUs, once joined
 
@@ -88,6 +96,11 @@ struct MoE::State {
   /// The same for the parts of windows that are on GPUs.
   Result<void> join_on_device(std::span<const std::string> agents, const std::vector<std::byte*>& heads,
                               Deadline deadline);
+  /// The window of a rank of another node.
+  [[nodiscard]] Result<void> add_far(int peer, const std::string& name, Deadline deadline) const;
+  /// One of this node.
+  [[nodiscard]] Result<void> add_near(int peer, const std::string& name, Deadline deadline,
+                                      std::optional<Mapping>& mapped) const;
   [[nodiscard]] Result<void> check_window(int peer, const Mapping& mapping) const;
   /// Tells the others which list of agents this rank was given.
   void tell_list(const std::vector<std::byte*>& windows, std::uint64_t list) const;
@@ -107,6 +120,8 @@ MoE::State::~State() {
     return;
   }
   device.reset();
+  network.reset();
+  if (way) static_cast<void>(agent.deregister(way->id, std::chrono::seconds(1)));
   // A rank that is stopped does not answer; then the window stays until the agent ends.
   static_cast<void>(agent.deregister(region.id, std::chrono::seconds(1)));
 }
@@ -165,16 +180,15 @@ Result<void> MoE::State::try_join(std::span<const std::string> agents, std::chro
   std::vector<std::byte*> windows;
   for (int peer = 0; peer < config.ranks; ++peer) {
     const auto at = static_cast<std::size_t>(peer);
-    if (peer == config.rank) {
-      windows.push_back(memory.get());
-      continue;
-    }
-    auto mapping = map_window(peer, agents[at], deadline);
-    if (!mapping)
-      return std::move(mapping).error().within(
-          fmt::format("rank {} (agent {})", peer, name_text(agents[at])));
-    windows.push_back(mapping->bytes().data());
-    mapped[at] = std::move(*mapping);
+    windows.push_back(peer == config.rank ? memory.get() : nullptr);
+    if (peer == config.rank) continue;
+    const bool is_near =
+        nodes.are_near(static_cast<std::uint32_t>(peer), static_cast<std::uint32_t>(config.rank));
+    auto added =
+        is_near ? add_near(peer, agents[at], deadline, mapped[at]) : add_far(peer, agents[at], deadline);
+    if (!added)
+      return std::move(added).error().within(fmt::format("rank {} (agent {})", peer, name_text(agents[at])));
+    if (mapped[at]) windows.back() = mapped[at]->bytes().data();
   }
   list_ = moe::number_of_list(agents);
   tell_list(windows, list_);
@@ -182,7 +196,10 @@ Result<void> MoE::State::try_join(std::span<const std::string> agents, std::chro
   mappings = std::move(mapped);
   mapped_agents_.assign(agents.begin(), agents.end());
   if (device) return join_on_device(agents, windows, deadline);
-  rank.emplace(rank_config(), windows, is_lost());
+  rank.emplace(rank_config(), windows, is_lost(), network.get());
+  std::optional<moe::Window> home;
+  if (windows.front() != nullptr) home.emplace(windows.front(), moe::window_layout(config));
+  if (network != nullptr) network->start(home);
   return {};
 }
 
@@ -200,6 +217,38 @@ Result<void> MoE::State::join_on_device(std::span<const std::string> agents,
       return within(std::move(mapped).error());
   }
   return device->join(heads, deadline);
+}
+
+Result<void> MoE::State::open_network() {
+  if (nodes.count() == 1) return {};
+  FabricOptions options;
+  HEADRACE_TRY(given, FabricOptionsOf::agent(agent));
+  options.options = std::move(given);
+  if (!config.nics.empty()) options.groups.push_back({.nics = config.nics});
+  const moe::WindowLayout layout = moe::window_layout(config);
+  HEADRACE_TRY(opened, moe::Network::open(config, {memory.get(), layout.bytes()}, options));
+  network = std::move(opened);
+  AllocateOptions said;
+  said.registration.name = moe::way_name(config);
+  said.registration.note = moe::way_text(config, network->descriptor());
+  HEADRACE_TRY(made, agent.allocate(moe::WindowLayout::page, said));
+  way = std::move(made);
+  return {};
+}
+
+Result<void> MoE::State::add_near(int peer, const std::string& name, Deadline deadline,
+                                  std::optional<Mapping>& mapped) const {
+  HEADRACE_TRY(mapping, map_window(peer, name, deadline));
+  mapped = std::move(mapping);
+  return {};
+}
+
+Result<void> MoE::State::add_far(int peer, const std::string& name, Deadline deadline) const {
+  HEADRACE_TRY(said, find_region(name, moe::way_name(config), deadline));
+  HEADRACE_TRY(descriptor, moe::descriptor_of(config, peer, said.note));
+  const auto far = static_cast<std::uint32_t>(peer);
+  HEADRACE_TRY_VOID(network->add(far, descriptor));
+  return network->reach(far, deadline);
 }
 
 Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask ranks,
@@ -262,7 +311,11 @@ void MoE::State::tell_list(const std::vector<std::byte*>& windows, std::uint64_t
   const moe::WindowLayout layout = moe::window_layout(config);
   const std::uint64_t at =
       layout.words_at(static_cast<std::uint32_t>(config.rank)) + offsetof(moe::PeerWords, agents);
-  for (std::byte* const window : windows) moe::Window(window, layout).tell(at, list);
+  for (std::uint32_t peer = 0; peer < windows.size(); ++peer)
+    if (windows[peer] != nullptr)
+      moe::Window(windows[peer], layout).tell(at, list);
+    else
+      network->far(peer)->signal(moe::Signal::Kind::list, list);
 }
 
 std::uint64_t MoE::State::list_of(int peer) const {
@@ -382,6 +435,7 @@ Result<MoE> moe::open_moe(Agent& agent, const MoEConfig& config, gpu::LoadedKern
   std::memcpy(memory.get() + WindowLayout::config_at, text.c_str(), text.size() + 1);
   auto state = std::make_unique<MoE::State>(agent, config, std::move(region), std::move(memory));
   state->device = std::move(device);
+  if (auto opened = state->open_network(); !opened) return state->refused("open", std::move(opened).error());
   return MoE(std::move(state));
 }
 
@@ -493,6 +547,11 @@ Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ran
     done =
         make_error(Code::invalid_argument,
                    "ranks leaves out rank {}, which is this one: a rank that leaves does not call it", own);
+  else if (state_->network != nullptr)
+    done =
+        make_error(Code::not_supported,
+                   "ranks are on {} nodes, and only ranks of one node regroup: open a new MoE on all ranks",
+                   state_->nodes.count());
   else
     done = state_->regroup(agents, ranks, timeout);
   if (done) return done;

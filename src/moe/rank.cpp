@@ -5,7 +5,6 @@
 #include "base/names.hpp"
 #include "moe/config.hpp"
 #include "moe/drive.hpp"
-#include "moe/votes.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,10 +12,19 @@
 #include <utility>
 
 namespace headrace {
+namespace moe {
+namespace {
+
+constexpr std::string_view unanswered =
+    "No rank of the first node, which counts the votes against ranks, has answered";
+
+}  // namespace
+}  // namespace moe
 
 std::string MoEFailure::text() const {
   const std::string in = fmt::format("in {} {}", operation, number);
-  const std::string because = reason.empty() ? "" : fmt::format(". It could not join: {}", reason);
+  std::string because = reason.empty() ? "" : fmt::format(". It could not join: {}", reason);
+  if (undecided) because += fmt::format(". {}: rank {} goes no further", moe::unanswered, waiter);
   if (code == Code::canceled && peer == -1)
     return fmt::format("rank {} was interrupted by its caller {}", waiter, in);
   if (code == Code::canceled)
@@ -48,13 +56,15 @@ std::uint32_t spins_for(int ranks) {
 
 }  // namespace
 
-Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std::function<bool(int)> lost)
+Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std::function<bool(int)> lost,
+           Network* network)
     : config_(config),
       layout_(window_layout(config)),
       spread_(spread_of(config)),
       rank_(static_cast<std::uint32_t>(config.rank)),
       spins_(spins_for(config.ranks)),
       lost_(std::move(lost)),
+      network_(network),
       active_(mask_of_all(layout_.ranks)),
       members_(active_),
       card_counts_(static_cast<std::size_t>(config.ranks * config.local_experts())),
@@ -66,7 +76,13 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       token_scales_(static_cast<std::size_t>(config.scale_bytes)),
       chooser_(config),
       answered_(static_cast<std::size_t>(config.ranks)) {
-  for (std::byte* const memory : windows) windows_.emplace_back(memory, layout_);
+  for (std::uint32_t peer = 0; peer < layout_.ranks; ++peer) {
+    FarWindow* const far = network == nullptr ? nullptr : network->far(peer);
+    if (far != nullptr)
+      windows_.emplace_back(*far, layout_, rank_);
+    else
+      windows_.emplace_back(Window(windows[peer], layout_), rank_);
+  }
   if (!windows_[home_].exists()) home_ = rank_;
 }
 
@@ -97,8 +113,8 @@ Result<void> Rank::not_left_out(Operation operation, std::uint64_t number) {
     give_up(failure_of(Code::canceled, left_out_by().value_or(home_)));
   }
   if (!given_up_) return {};
-  return make_error(Code::canceled, "{}: take it back with regroup, or open a new MoE on all ranks",
-                    *given_up_);
+  return make_error(Code::canceled, "{}: {}open a new MoE on all ranks", *given_up_,
+                    network_ == nullptr ? "take it back with regroup, or " : "");
 }
 
 void Rank::refresh(Routing& routing) const {
@@ -122,15 +138,17 @@ Mask Rank::check_waiting(Mask ranks, const Awaited& awaited, Deadline limit) {
     return 0;
   }
   if (interrupted()) {
-    vote_out(bit_of(rank_));  // nobody waits for it
+    static_cast<void>(vote_out(bit_of(rank_)));  // nobody waits for it
     give_up(failure_of(Code::canceled, -1));
     return 0;
   }
+  if (network_ != nullptr) network_->probe(ranks);
   const bool late = limit.expired();
   for (Mask rest = ranks; rest != 0; rest &= rest - 1) {
+    if (given_up_) return 0;
     const auto peer = static_cast<std::uint32_t>(std::countr_zero(rest));
     const bool voted = (out & bit_of(peer)) != 0;
-    const bool lost = voted || (peer != rank_ && lost_(static_cast<int>(peer)));
+    const bool lost = voted || (peer != rank_ && is_lost(peer));
     if (!lost && !late) continue;
     const std::uint64_t seen = own().load(awaited.offset(peer));
     // What came meanwhile counts: the rank may have sent it before it died.
@@ -164,11 +182,14 @@ std::optional<std::uint32_t> Rank::left_out_by() const {
 
 void Rank::leave_out(std::uint32_t peer, Code code, std::string_view what, std::uint64_t expected,
                      std::uint64_t seen, bool voted) {
-  if ((vote_out(bit_of(peer)) & bit_of(rank_)) != 0)
+  const Network::Counted counted = vote_out(bit_of(peer));
+  if (counted == Network::Counted::voter_is_out)
     return give_up(failure_of(Code::canceled, left_out_by().value_or(home_)));
   MoEFailure failure = failure_of(code, peer);
   failure.awaited = what, failure.expected = expected, failure.seen = seen, failure.voted = voted;
   failure.reason = reason_of(peer);
+  failure.undecided = counted == Network::Counted::unanswered;
+  if (failure.undecided) return give_up(std::move(failure));
   if (!running_.error) running_.error = Error{code, failure.text()};
   failure_ = std::move(failure);
   go_on_with(active_ & ~bit_of(peer));
@@ -182,7 +203,7 @@ void Rank::give_up(MoEFailure failure) {
 }
 
 std::string Rank::reason_of(std::uint32_t peer) const {
-  const Window& window = windows_[peer];
+  const Window& window = windows_[peer].mapped();
   if (!window.exists() || window.load(WindowLayout::refused_at) == 0) return {};
   std::string reason(reinterpret_cast<const char*>(window.at(WindowLayout::reason_at)),
                      WindowLayout::reason_bytes);
@@ -190,27 +211,29 @@ std::string Rank::reason_of(std::uint32_t peer) const {
   return name_text(reason);
 }
 
-Mask Rank::vote_out(Mask ranks) {
-  Mask out = voted_out();
-  while (after_vote(out, rank_, ranks) != out) {
-    const Mask after = after_vote(out, rank_, ranks);
-    if (windows_[home_].exchange(WindowLayout::voted_out_at, out, after)) return after;
-  }
-  return out;
+Network::Counted Rank::vote_out(Mask ranks) {
+  if (windows_[home_].is_far()) return network_->vote_out(ranks);
+  const Mask out = windows_[home_].mapped().vote(rank_, ranks);
+  if (network_ != nullptr) network_->tell_votes(out);
+  return (out & ~ranks & bit_of(rank_)) == 0 ? Network::Counted::yes : Network::Counted::voter_is_out;
 }
 
 Result<void> Rank::set_active(Mask ranks) {
   HEADRACE_TRY_VOID(not_left_out(Operation::dispatch, dispatches_.sent + 1));
-  if ((vote_out(active_ & ~ranks) & bit_of(rank_)) != 0)
-    return not_left_out(Operation::dispatch, dispatches_.sent + 1);
+  switch (vote_out(active_ & ~ranks)) {
+    case Network::Counted::yes:
+      break;
+    case Network::Counted::voter_is_out:
+      return not_left_out(Operation::dispatch, dispatches_.sent + 1);
+    case Network::Counted::unanswered:
+      return make_error(Code::timed_out, "{}: no rank is left out", unanswered);
+  }
   go_on_with(ranks);
   return {};
 }
 
 void Rank::go_on_with(Mask ranks) {
-  for_ranks(active_ & ~ranks, [&](std::uint32_t gone) {
-    windows_[gone].tell(layout_.words_at(rank_) + offsetof(PeerWords, left_out), 1);
-  });
+  for_ranks(active_ & ~ranks, [&](std::uint32_t gone) { windows_[gone].tell_left_out(); });
   active_ = ranks;
 }
 
@@ -221,13 +244,18 @@ void Rank::wait_for_room(Mask ranks, std::size_t taken) {
   drive(ranks, awaited, [&](std::uint32_t peer) {
     return awaited.is_there(own().load(awaited.offset(peer))) ? Step::done : Step::waits;
   });
+  wait_for_posts(ranks);
 }
 
-void Rank::tell_taken(std::size_t taken) {
-  for (Mask rest = active_; rest != 0; rest &= rest - 1) {
-    const auto peer = static_cast<std::uint32_t>(std::countr_zero(rest));
-    windows_[peer].tell(layout_.words_at(rank_) + taken, running_.epoch);
-  }
+/// The mirror of a window is written again.
+void Rank::wait_for_posts(Mask ranks) {
+  const Deadline limit = Deadline::after(config_.wait_limit);
+  for_ranks(ranks, [&](std::uint32_t peer) {
+    if (!windows_[peer].is_far() || !is_active(peer)) return;
+    if (windows_[peer].far().settle(running_.operation, running_.epoch, limit)) return;
+    const std::uint64_t before = running_.epoch - std::min(running_.epoch, halves);
+    leave_out(peer, limit.expired() ? Code::timed_out : Code::peer_lost, "room", before, 0);
+  });
 }
 
 }  // namespace moe

@@ -5,6 +5,8 @@
 
 #include "base/clock.hpp"
 #include "moe/epochs.hpp"
+#include "moe/network.hpp"
+#include "moe/peer_window.hpp"
 #include "moe/replicas.hpp"
 #include "moe/routing.hpp"
 #include "moe/sums.hpp"
@@ -25,14 +27,14 @@
 
 namespace headrace::moe {
 
-enum class Operation : std::uint8_t { dispatch, combine };
-
 /// One thread at a time. Arguments have been checked where a comment says so.
 class Rank {
  public:
-  ///   windows  of all ranks, this one's too, zeros at first; they stay mapped
-  ///   lost     whether a rank is known to be dead
-  Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std::function<bool(int)> lost);
+  ///   windows  of the ranks of this node, this one's too, zeros at first; they stay mapped
+  ///   lost     whether a rank of this node is known to be dead
+  ///   network  has the others; null: there are none. It stays in place
+  Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std::function<bool(int)> lost,
+       Network* network = nullptr);
 
   /// Routing for this rank's dispatches.
   [[nodiscard]] Routing new_routing() const { return {config_, layout_}; }
@@ -76,7 +78,10 @@ class Rank {
   [[nodiscard]] Result<void> not_left_out(Operation operation, std::uint64_t number);
   /// Lets go what an operation held that will not be received any more.
   void refresh(Routing& routing) const;
-  void begin(Operation operation, std::uint64_t epoch) { running_ = {operation, epoch, {}}; }
+  void begin(Operation operation, std::uint64_t epoch) {
+    running_ = {operation, epoch, {}};
+    if (network_ != nullptr) network_->is_at(operation, epoch);
+  }
   [[nodiscard]] Result<void> end();
   /// Calls take(rank) for these ranks in turn until each is done. Leaves out those for which nothing moves
   /// within the limit.
@@ -89,9 +94,12 @@ class Rank {
   /// Why a rank could not join, as it says; empty: it has joined.
   [[nodiscard]] std::string reason_of(std::uint32_t peer) const;
   /// The ranks that all leave out.
-  [[nodiscard]] Mask voted_out() const { return windows_[home_].load(WindowLayout::voted_out_at); }
-  /// Leaves ranks out for all, unless this rank is out itself. Returns voted_out().
-  Mask vote_out(Mask ranks);
+  [[nodiscard]] Mask voted_out() const {
+    return windows_[home_].is_far() ? network_->voted_out()
+                                    : windows_[home_].mapped().load(WindowLayout::voted_out_at);
+  }
+  /// Leaves ranks out for all, unless this rank is out itself.
+  Network::Counted vote_out(Mask ranks);
   /// Tells those that have gone who has left them out, and goes on with the others.
   void go_on_with(Mask ranks);
   /// Nothing is done any more until a regroup.
@@ -125,9 +133,13 @@ class Rank {
   /// Waits until these ranks have taken what was sent two operations ago.
   ///   taken  where they say so in PeerWords
   void wait_for_room(Mask ranks, std::size_t taken);
-  void tell_taken(std::size_t taken);
+  /// Of ranks of other nodes: what was posted two operations ago has left.
+  void wait_for_posts(Mask ranks);
   [[nodiscard]] bool is_active(std::uint32_t rank) const { return (active_ & bit_of(rank)) != 0; }
-  [[nodiscard]] const Window& own() const { return windows_[rank_]; }
+  [[nodiscard]] const Window& own() const { return windows_[rank_].mapped(); }
+  [[nodiscard]] bool is_lost(std::uint32_t peer) const {
+    return windows_[peer].is_far() ? network_->lost(peer) : lost_(static_cast<int>(peer));
+  }
   [[nodiscard]] std::uint32_t experts_of(std::uint32_t rank) const {
     return spread_.first_expert[rank + 1] - spread_.first_expert[rank];
   }
@@ -200,8 +212,9 @@ class Rank {
   const Spread spread_;
   const std::uint32_t rank_;
   const std::uint32_t spins_;
-  std::vector<Window> windows_;
+  std::vector<PeerWindow> windows_;
   const std::function<bool(int)> lost_;
+  Network* const network_;
 
   Mask active_;
   UnderWay dispatches_, combines_;

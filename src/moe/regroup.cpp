@@ -35,9 +35,9 @@ Result<void> Rank::may_regroup() const {
 
 Result<void> Rank::regroup(const std::vector<std::byte*>& windows, Mask members, Deadline deadline) {
   HEADRACE_TRY_VOID(may_regroup());
-  std::vector<Window> before;
+  std::vector<PeerWindow> before;
   before.swap(windows_);
-  for (std::byte* const memory : windows) windows_.emplace_back(memory, layout_);
+  for (std::byte* const memory : windows) windows_.emplace_back(Window(memory, layout_), rank_);
   for (std::uint32_t rank = 0; rank < layout_.ranks; ++rank)  // of those that leave
     if (!windows_[rank].exists()) windows_[rank] = before[rank];
   home_ = static_cast<std::uint32_t>(std::countr_zero(members));
@@ -84,14 +84,12 @@ Result<void> Rank::meet(Mask members, Deadline deadline) {
 
 void Rank::ask(Mask members, std::uint64_t number) const {
   for_ranks(members, [&](std::uint32_t peer) {
-    const std::uint64_t words = layout_.words_at(rank_);
-    windows_[peer].tell(words + offsetof(PeerWords, left_out), 0);
-    windows_[peer].tell(words + offsetof(PeerWords, dispatches), dispatches_.sent);
-    windows_[peer].tell(words + offsetof(PeerWords, combines), combines_.sent);
+    windows_[peer].tell_word(offsetof(PeerWords, left_out), 0);
+    windows_[peer].tell_word(offsetof(PeerWords, dispatches), dispatches_.sent);
+    windows_[peer].tell_word(offsetof(PeerWords, combines), combines_.sent);
   });
-  for_ranks(members, [&](std::uint32_t peer) {
-    windows_[peer].tell(layout_.words_at(rank_) + offsetof(PeerWords, asks), number);
-  });
+  for_ranks(members,
+            [&](std::uint32_t peer) { windows_[peer].tell_word(offsetof(PeerWords, asks), number); });
 }
 
 bool Rank::answer(Mask members, std::uint64_t bits) {
@@ -100,7 +98,7 @@ bool Rank::answer(Mask members, std::uint64_t bits) {
     const std::uint64_t number = own().load(layout_.words_at(peer) + offsetof(PeerWords, asks));
     if (number == 0 || number == answered_[peer]) return;
     answered_[peer] = number;
-    windows_[peer].tell(layout_.words_at(rank_) + offsetof(PeerWords, answers), number | bits);
+    windows_[peer].tell_word(offsetof(PeerWords, answers), number | bits);
     any = true;
   });
   return any;
@@ -137,13 +135,11 @@ void Rank::begin_group(Mask members) {
   dispatches_ = {dispatches, dispatches};
   combines_ = {combines, combines};
   for_ranks(mask_of_all(layout_.ranks) & ~members, [&](std::uint32_t gone) {
-    if (windows_[gone].exists())
-      windows_[gone].tell(layout_.words_at(rank_) + offsetof(PeerWords, left_out), 1);
+    if (windows_[gone].exists()) windows_[gone].tell_left_out();
   });
   for_ranks(members, [&](std::uint32_t peer) {
-    const std::uint64_t words = layout_.words_at(rank_);
-    windows_[peer].tell(words + offsetof(PeerWords, dispatch_taken), dispatches);
-    windows_[peer].tell(words + offsetof(PeerWords, combine_taken), combines);
+    windows_[peer].tell_dispatch_taken(dispatches);
+    windows_[peer].tell_combine_taken(combines);
   });
   active_ = members_ = members;
   running_ = {};

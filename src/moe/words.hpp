@@ -6,6 +6,7 @@
 
 #include "base/bell.hpp"
 #include "moe/layout.hpp"
+#include "moe/votes.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -35,6 +36,15 @@ class Window {
   /// Stores a value if the word holds `expected`; else takes what it holds into that.
   bool exchange(std::uint64_t offset, std::uint64_t& expected, std::uint64_t value) const {
     return word(offset).compare_exchange_strong(expected, value, std::memory_order_seq_cst);
+  }
+  /// Votes against ranks, in the window that has the votes. Returns what they are then.
+  std::uint64_t vote(std::uint32_t voter, std::uint64_t ranks) const {
+    std::uint64_t out = load(WindowLayout::voted_out_at);
+    while (after_vote(out, voter, ranks) != out) {
+      const std::uint64_t after = after_vote(out, voter, ranks);
+      if (exchange(WindowLayout::voted_out_at, out, after)) return after;
+    }
+    return out;
   }
   /// Whether it is mapped.
   [[nodiscard]] bool exists() const { return memory_ != nullptr; }

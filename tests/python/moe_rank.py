@@ -64,13 +64,13 @@ def step(moe, routing, got):
     return sums, raised
 
 
-def run_rank(rank, ranks, folder, fate, to_parent):
+def run_rank(rank, ranks, folder, fate, to_parent, **changes):
     """Steps until a rank ends. Rank 1 ends by its fate after 3 steps: a signal to itself, or 0."""
     names = [f"moe{number}" for number in range(ranks)]
     limit = 3 if fate == signal.SIGSTOP else 60
     with (
         headrace.Agent(names[rank], backends=["shm"], store=f"file://{folder}") as agent,
-        headrace.MoE(agent, config_of(rank, ranks, wait_limit=limit)) as moe,
+        headrace.MoE(agent, config_of(rank, ranks, wait_limit=limit, **changes)) as moe,
     ):
         agent.publish()
         moe.join(names, timeout=60)

@@ -197,9 +197,9 @@ class RandomStep {
   std::vector<Bytes> sums_;
 };
 
-MoEConfig random_config(Random& random) {
+MoEConfig random_config(Random& random, int ranks, int ranks_per_node) {
   MoEConfig config;
-  config.ranks = 1 + static_cast<int>(below(random, 8));
+  config.ranks = ranks, config.ranks_per_node = ranks_per_node;
   for (const int size : {4, 3, 2})
     if (config.ranks % size == 0 && below(random, 4) == 0) config.group_size = size;
   config.experts = 1 + static_cast<int>(below(random, 40));
@@ -235,10 +235,13 @@ MoEConfig random_config(Random& random) {
 }
 
 /// Steps of one configuration, some of them two at a time.
-void run_case(std::uint64_t seed) {
+///   ranks           0: any number
+///   ranks_per_node  0: all are on one node
+void run_case(std::uint64_t seed, int ranks_wanted = 0, int ranks_per_node = 0) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   Random random(seed);
-  const MoEConfig config = random_config(random);
+  if (ranks_wanted == 0) ranks_wanted = 1 + static_cast<int>(below(random, 8));
+  const MoEConfig config = random_config(random, ranks_wanted, ranks_per_node);
   ASSERT_TRUE(config.check()) << config.check().error().message;
   SCOPED_TRACE(config_text(config));
   std::deque<RandomStep> steps;
@@ -275,6 +278,25 @@ TEST(MoERanks_slow, make_of_random_tokens_what_the_reference_makes) {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + 3000 && !testing::Test::HasFailure(); ++seed)
     run_case(seed);
+}
+
+struct NodeShape {
+  int ranks, ranks_per_node;
+};
+constexpr NodeShape node_shapes[] = {{2, 1}, {4, 1}, {4, 2}, {6, 3}, {5, 2}};
+
+TEST(MoENodes, make_of_random_tokens_what_the_reference_makes) {
+  const std::uint64_t first = first_seed();
+  for (const NodeShape& shape : node_shapes)
+    for (std::uint64_t seed = first; seed < first + 2 && !testing::Test::HasFailure(); ++seed)
+      run_case(seed, shape.ranks, shape.ranks_per_node);
+}
+
+TEST(MoENodes_slow, make_of_random_tokens_what_the_reference_makes) {
+  const std::uint64_t first = first_seed();
+  for (const NodeShape& shape : node_shapes)
+    for (std::uint64_t seed = first; seed < first + 200 && !testing::Test::HasFailure(); ++seed)
+      run_case(seed, shape.ranks, shape.ranks_per_node);
 }
 
 }  // namespace

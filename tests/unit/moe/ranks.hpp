@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads on windows that they share, and what they make of tokens beside what the reference makes.
+// Ranks as threads on windows that they share, or that a fabric reaches, and what they make of tokens beside
+// what the reference makes.
 #pragma once
 
 #include "moe/config.hpp"
+#include "moe/network.hpp"
 #include "moe/rank.hpp"
 #include "support/moe_reference.hpp"
 
@@ -81,7 +83,7 @@ inline void expect_same(const Dispatched& got, const Dispatched& expected) {
   EXPECT_EQ(got.weights, expected.weights);
 }
 
-/// All ranks of a configuration in this process.
+/// All ranks of a configuration in this process. Between nodes they have tcp alone.
 class Ranks {
  public:
   explicit Ranks(const MoEConfig& config)
@@ -89,6 +91,7 @@ class Ranks {
     const auto bytes = *config.window_bytes();
     for (int rank = 0; rank < config.ranks; ++rank)
       memory_.emplace_back(static_cast<std::byte*>(std::calloc(bytes, 1)), &std::free);
+    join_nodes();
     for (int rank = 0; rank < config.ranks; ++rank) ranks_.push_back(new_rank(rank));
   }
 
@@ -96,6 +99,13 @@ class Ranks {
   [[nodiscard]] Rank& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] Window window(int rank) {
     return {memory_[static_cast<std::size_t>(rank)].get(), window_layout(config_)};
+  }
+  [[nodiscard]] Network& network(int rank) { return *networks_[static_cast<std::size_t>(rank)]; }
+  /// The rank ends, as its process would: nobody reaches it any more.
+  void end(int rank) {
+    ranks_[static_cast<std::size_t>(rank)].reset();
+    networks_[static_cast<std::size_t>(rank)].reset();
+    lose(rank);
   }
   /// From now on the rank is known to be dead; to one of the others, or to all.
   void lose(int rank, int other) { lost_of(rank, other) = true; }
@@ -133,8 +143,28 @@ class Ranks {
     return windows;
   }
   std::unique_ptr<Rank> new_rank(int rank) {
-    return std::make_unique<Rank>(of(rank), windows(),
-                                  [this, rank](int peer) { return lost_of(peer, rank).load(); });
+    Network* const network = networks_.empty() ? nullptr : networks_[static_cast<std::size_t>(rank)].get();
+    return std::make_unique<Rank>(
+        of(rank), windows(), [this, rank](int peer) { return lost_of(peer, rank).load(); }, network);
+  }
+  void join_nodes() {
+    const Nodes nodes = Nodes::of(config_);
+    if (nodes.count() == 1) return;
+    FabricOptions options;
+    options.groups.push_back({.nics = {"127.0.0.1"}});
+    for (const Memory& memory : memory_)
+      networks_.push_back(Network::open(of(static_cast<int>(networks_.size())),
+                                        {memory.get(), *config_.window_bytes()}, options)
+                              .value());
+    for (std::uint32_t rank = 0; rank < nodes.ranks; ++rank) {
+      for (std::uint32_t peer = 0; peer < nodes.ranks; ++peer) {
+        if (nodes.are_near(rank, peer)) continue;
+        EXPECT_TRUE(networks_[rank]->add(peer, networks_[peer]->descriptor()));
+      }
+      std::optional<Window> home;
+      if (nodes.are_near(rank, 0)) home = window(0);
+      networks_[rank]->start(home);
+    }
   }
   std::atomic<bool>& lost_of(int rank, int other) {
     return lost_[static_cast<std::size_t>(rank) * static_cast<std::size_t>(config_.ranks) +
@@ -143,6 +173,7 @@ class Ranks {
   MoEConfig config_;
   std::vector<Memory> memory_, old_memory_;
   std::deque<std::atomic<bool>> lost_;
+  std::vector<std::unique_ptr<Network>> networks_;  // of several nodes
   std::deque<std::unique_ptr<Rank>> ranks_, old_ranks_;
 };
 

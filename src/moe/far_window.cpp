@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/far_window.hpp"
+
+#include "base/errors.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+#include <utility>
+
+namespace headrace::moe {
+namespace {
+
+/// A post carries at least so many bytes of slots, if there are as many.
+constexpr std::uint64_t least_post_bytes = 256 << 10;
+/// An operation has about so many posts to a rank at most. So what all ranks may have on their way to one,
+/// which has taken none of it, is less than a fabric keeps: 16384.
+constexpr std::uint64_t most_posts = 32;
+
+std::uint64_t slots_of_post(std::uint64_t slots, std::uint64_t bytes) {
+  return round_up(std::max((least_post_bytes + bytes - 1) / bytes, (slots + most_posts - 1) / most_posts),
+                  chunk_slots);
+}
+
+}  // namespace
+
+FarWindow::FarWindow(Fabric& fabric, const Place& place) : fabric_(fabric), place_(place) {
+  const WindowLayout& layout = place_.layout;
+  std::uint64_t mirrored = 0;
+  for (std::uint64_t half = 0; half < halves; ++half) {
+    parts_[half] = {layout.card_at(half, place_.by), layout.dispatch_part_bytes(), mirrored};
+    mirrored += layout.dispatch_part_bytes();
+  }
+  for (std::uint64_t half = 0; half < halves; ++half) {
+    parts_[halves + half] = {layout.partial_flag_at(half, place_.by, 0), layout.combine_part_bytes(),
+                             mirrored};
+    mirrored += layout.combine_part_bytes();
+  }
+}
+
+Result<std::unique_ptr<FarWindow>> FarWindow::make(Fabric& fabric, const Place& place) {
+  std::unique_ptr<FarWindow> made(new FarWindow(fabric, place));
+  const std::size_t bytes = made->parts_.back().mirrored + made->parts_.back().bytes;
+  made->mirror_.reset(static_cast<std::byte*>(std::calloc(bytes, 1)));
+  if (made->mirror_ == nullptr)
+    return make_error(Code::exhausted, "no memory for {} bytes that travel to another node", bytes);
+  HEADRACE_TRY(memory, fabric.register_memory({.address = made->mirror_.get(), .length_bytes = bytes}));
+  made->memory_ = std::move(memory);
+  return made;
+}
+
+std::uint64_t FarWindow::mirrored(std::uint64_t offset) const {
+  for (const Part& part : parts_)
+    if (offset - part.offset < part.bytes) return part.mirrored + (offset - part.offset);
+  std::abort();  // no part of this rank
+}
+
+void FarWindow::tell_card(std::uint64_t epoch) {
+  const WindowLayout& layout = place_.layout;
+  const std::uint64_t at = layout.card_at(epoch, place_.by) + offsetof(CardHead, records);
+  const std::uint64_t end = layout.counts_at(epoch, place_.by) + layout.experts * sizeof(std::uint32_t);
+  post(Operation::dispatch, {epoch, 0, 0}, Signal::Kind::card, at, end - at);
+}
+
+void FarWindow::tell_records(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) {
+  tell({Operation::dispatch, epoch, begin, end});
+}
+
+void FarWindow::tell_partials(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) {
+  tell({Operation::combine, epoch, begin, end});
+}
+
+void FarWindow::tell_missing(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) {
+  constexpr std::uint64_t most = (std::uint64_t{1} << Chunks::count_bits) - 1;
+  for (std::uint64_t first = chunk_of(begin); first < chunks_of(end); first += most)
+    signal(Signal::Kind::missing, Chunks{epoch, first, std::min(most, chunks_of(end) - first)}.payload());
+}
+
+void FarWindow::tell(const Waiting& slots) {
+  const bool follows = waiting_.end == slots.begin && waiting_.epoch == slots.epoch &&
+                       waiting_.operation == slots.operation && waiting_.begin != waiting_.end;
+  if (follows) {
+    waiting_.end = slots.end;
+  } else {
+    flush();
+    waiting_ = slots;
+  }
+  const WindowLayout& layout = place_.layout;
+  const std::uint64_t enough = slots.operation == Operation::dispatch
+                                   ? slots_of_post(layout.slots, layout.record.bytes())
+                                   : slots_of_post(layout.group_slots(), layout.partial_bytes);
+  if (waiting_.end - waiting_.begin >= enough) flush();
+}
+
+void FarWindow::flush() {
+  const Waiting slots = std::exchange(waiting_, {});
+  if (slots.begin == slots.end) return;
+  const WindowLayout& layout = place_.layout;
+  const bool is_dispatch = slots.operation == Operation::dispatch;
+  const auto at = [&](std::uint64_t slot) {
+    return is_dispatch ? layout.slot_at(slots.epoch, place_.by, slot)
+                       : layout.partial_at(slots.epoch, place_.by, slot);
+  };
+  const std::uint64_t first = chunk_of(slots.begin);
+  post(slots.operation, {slots.epoch, first, chunks_of(slots.end) - first},
+       is_dispatch ? Signal::Kind::records : Signal::Kind::partials, at(slots.begin),
+       at(slots.end) - at(slots.begin));
+}
+
+void FarWindow::post(Operation operation, const Chunks& chunks, Signal::Kind kind, std::uint64_t offset,
+                     std::uint64_t bytes) {
+  if (auto work = write(offset, bytes, {kind, place_.by, chunks.payload()}))
+    works(operation, chunks.epoch).push_back(std::move(work));
+}
+
+void FarWindow::signal(Signal::Kind kind, std::uint64_t payload) {
+  auto work = write(parts_.front().offset, 0, {kind, place_.by, payload});
+  const std::scoped_lock lock(mutex_);
+  while (!signals_.empty() && signals_.front().state() != RequestState::posted) {
+    if (signals_.front().error().code != Code::ok) broken_ = true;
+    signals_.pop_front();
+  }
+  if (work) signals_.push_back(std::move(work));
+}
+
+FabricWork FarWindow::write(std::uint64_t offset, std::uint64_t bytes, const Signal& signal) {
+  constexpr auto pause = std::chrono::microseconds(100);
+  const FabricPost post{.immediate = signal.packed(), .timeout = place_.limit};
+  const Deadline deadline = Deadline::after(place_.limit);
+  while (true) {
+    auto work = fabric_.write(memory_, mirrored(offset), place_.window, offset, bytes, post);
+    if (work) return std::move(*work);
+    if (work.code() != Code::would_block || deadline.expired()) break;
+    std::this_thread::sleep_for(pause);
+  }
+  broken_ = true;
+  return {};
+}
+
+bool FarWindow::settle(Operation operation, std::uint64_t epoch, Deadline deadline) {
+  std::vector<FabricWork>& posted = works(operation, epoch);
+  for (const FabricWork& work : posted) {
+    if (work.wait(std::chrono::nanoseconds(deadline.remaining_ns())).ok()) continue;
+    broken_ = true;
+    return false;
+  }
+  posted.clear();
+  return true;
+}
+
+bool FarWindow::broken() {
+  const auto failed = [](const FabricWork& work) { return work.error().code != Code::ok; };
+  for (const auto& of_operation : works_)
+    for (const auto& posted : of_operation)
+      if (std::ranges::any_of(posted, failed)) broken_ = true;
+  const std::scoped_lock lock(mutex_);
+  if (std::ranges::any_of(signals_, failed)) broken_ = true;
+  return broken_;
+}
+
+Result<void> FarWindow::reach(Deadline deadline) {
+  constexpr std::uint64_t bytes = 8;
+  HEADRACE_TRY(work, fabric_.read(memory_, 0, place_.window, WindowLayout::config_at, bytes,
+                                  {.timeout = std::chrono::nanoseconds(deadline.remaining_ns())}));
+  if (work.wait().ok()) return {};
+  return work.error();
+}
+
+}  // namespace headrace::moe

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/network.hpp"
+
+#include "base/errors.hpp"
+#include "moe/config.hpp"
+#include "moe/votes.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <utility>
+
+namespace headrace::moe {
+namespace {
+
+constexpr std::uint32_t bits_of_half = 32;
+
+template <class Each>
+void for_each_rank(Mask ranks, const Each& each) {
+  for (; ranks != 0; ranks &= ranks - 1) each(static_cast<std::uint32_t>(std::countr_zero(ranks)));
+}
+
+/// Two signals, or fewer: those that say something.
+void signal_votes(FarWindow& to, Mask out) {
+  const std::uint64_t low = out & ~std::uint32_t{0}, high = out >> bits_of_half;
+  if (low != 0) to.signal(Signal::Kind::votes_low, low);
+  if (high != 0) to.signal(Signal::Kind::votes_high, high);
+}
+
+}  // namespace
+
+Network::Network(const MoEConfig& config, Fabric fabric, Window own)
+    : nodes_(Nodes::of(config)),
+      layout_(window_layout(config)),
+      rank_(static_cast<std::uint32_t>(config.rank)),
+      limit_(config.wait_limit),
+      fabric_(std::move(fabric)),
+      own_(own),
+      far_(layout_.ranks) {}
+
+Result<std::unique_ptr<Network>> Network::open(const MoEConfig& config, std::span<std::byte> window,
+                                               const FabricOptions& options) {
+  HEADRACE_TRY(fabric, Fabric::open(options));
+  std::unique_ptr<Network> made(
+      new Network(config, std::move(fabric), Window(window.data(), window_layout(config))));
+  HEADRACE_TRY(memory,
+               made->fabric_.register_memory({.address = window.data(), .length_bytes = window.size()},
+                                             FabricAccess::writable));
+  made->memory_ = std::move(memory);
+  return made;
+}
+
+Result<void> Network::add(std::uint32_t peer, std::string_view descriptor) {
+  HEADRACE_TRY(window, FabricDescriptor::from_bytes(descriptor));
+  if (window.length_bytes() < layout_.bytes())
+    return make_error(Code::corrupt, "its window has {} bytes, expected {}", window.length_bytes(),
+                      layout_.bytes());
+  HEADRACE_TRY(far, FarWindow::make(fabric_, {layout_, rank_, limit_, std::move(window)}));
+  far_[peer] = std::move(far);
+  return {};
+}
+
+Result<void> Network::reach(std::uint32_t peer, Deadline deadline) {
+  auto reached = far_[peer]->reach(deadline);
+  if (reached) return reached;
+  std::string cards;
+  for (const FabricGroup& group : fabric_.groups())
+    for (const FabricNic& nic : group.nics) cards += (cards.empty() ? "" : ", ") + nic.name;
+  return std::move(reached).error().within(
+      fmt::format("there is no way to it over the network cards of this rank ({})", cards));
+}
+
+void Network::start(std::optional<Window> home) {
+  home_ = home;
+  fabric_.on_unexpected([this](Immediate immediate, std::uint64_t) { take(Signal::of(immediate)); });
+}
+
+// ------------------------------------------------------------------ what comes
+
+/// What cannot be is not taken: any process that has the descriptor may send it.
+void Network::take(const Signal& signal) {
+  if (signal.kind >= Signal::Kind::end || signal.rank >= layout_.ranks || far(signal.rank) == nullptr) return;
+  switch (signal.kind) {
+    case Signal::Kind::list:
+      return take_word(signal.rank, offsetof(PeerWords, agents), signal.payload);
+    case Signal::Kind::left_out:
+      take_votes(bit_of(rank_));
+      return take_word(signal.rank, offsetof(PeerWords, left_out), 1);
+    case Signal::Kind::vote:
+      return take_vote(signal.rank, Vote::of(signal.payload));
+    case Signal::Kind::answer:
+      return take_answer(Vote::of(signal.payload));
+    case Signal::Kind::votes_low:
+      return take_votes(signal.payload & ~std::uint32_t{0});
+    case Signal::Kind::votes_high:
+      return take_votes(signal.payload << bits_of_half);
+    case Signal::Kind::probe:
+      return signal_votes(*far(signal.rank),
+                          home_ ? home_->load(WindowLayout::voted_out_at) : voted_out_.load());
+    default:
+      return take_chunks(signal);
+  }
+}
+
+void Network::take_chunks(const Signal& signal) {
+  const bool is_combine = signal.kind == Signal::Kind::partials || signal.kind == Signal::Kind::missing ||
+                          signal.kind == Signal::Kind::combine_taken;
+  const Chunks chunks = Chunks::of(signal.payload, near_[is_combine ? 1 : 0]);
+  switch (signal.kind) {
+    case Signal::Kind::card:
+      return own_.tell(layout_.card_at(chunks.epoch, signal.rank) + offsetof(CardHead, epoch), chunks.epoch);
+    case Signal::Kind::dispatch_taken:
+      return take_word(signal.rank, offsetof(PeerWords, dispatch_taken), chunks.epoch);
+    case Signal::Kind::combine_taken:
+      return take_word(signal.rank, offsetof(PeerWords, combine_taken), chunks.epoch);
+    default:
+      return take_flags(signal, chunks);
+  }
+}
+
+void Network::take_flags(const Signal& signal, const Chunks& chunks) {
+  const bool is_dispatch = signal.kind == Signal::Kind::records;
+  if (chunks.first + chunks.count > chunks_of(is_dispatch ? layout_.slots : layout_.group_slots())) return;
+  const std::uint64_t flag = signal.kind == Signal::Kind::missing ? chunks.epoch | missing_bit : chunks.epoch;
+  for (std::uint64_t chunk = chunks.first; chunk < chunks.first + chunks.count; ++chunk)
+    own_.tell(is_dispatch ? layout_.chunk_flag_at(chunks.epoch, signal.rank, chunk)
+                          : layout_.partial_flag_at(chunks.epoch, signal.rank, chunk),
+              flag);
+}
+
+/// Signals come in any order, and of these words the highest value counts.
+void Network::take_word(std::uint32_t peer, std::size_t word, std::uint64_t value) {
+  const std::uint64_t at = layout_.words_at(peer) + word;
+  const bool is_list = word == offsetof(PeerWords, agents);
+  if (is_list || own_.load(at) < value) own_.tell(at, value);
+}
+
+// ------------------------------------------------------------------ votes
+
+void Network::take_votes(Mask out) {
+  voted_out_ |= out;
+  own_.bell().ring();
+}
+
+/// A rank of the node that has the votes changes them for the voter, and tells all what they are then.
+void Network::take_vote(std::uint32_t voter, Vote vote) {
+  if (!home_ || vote.against >= layout_.ranks) return;
+  const Mask out = home_->vote(voter, bit_of(vote.against));
+  vote.counted = (out & bit_of(voter)) == 0 || vote.against == voter;
+  far(voter)->signal(Signal::Kind::answer, vote.payload());
+  tell_votes(out);
+  own_.bell().ring();
+}
+
+void Network::tell_votes(Mask out) {
+  for (const auto& far : far_)
+    if (far != nullptr) signal_votes(*far, out);
+}
+
+void Network::take_answer(Vote vote) {
+  const std::scoped_lock lock(mutex_);
+  if (vote.number != (votes_ & 0xffff)) return;  // of an earlier vote
+  answer_ = vote;
+  answered_.notify_all();
+}
+
+Network::Counted Network::vote_out(Mask ranks) {
+  Counted counted = Counted::yes;
+  for (; ranks != 0 && counted == Counted::yes; ranks &= ranks - 1)
+    counted = vote(static_cast<std::uint32_t>(std::countr_zero(ranks)));
+  return counted;
+}
+
+Network::Counted Network::vote(std::uint32_t against) {
+  constexpr auto look = std::chrono::milliseconds(20);
+  const Mask deciders = nodes_.mask_of(0);
+  const Deadline deadline = Deadline::after(limit_);
+  std::unique_lock lock(mutex_);
+  answer_.reset();
+  const Vote vote{++votes_, against};
+  lock.unlock();
+  for_each_rank(deciders, [&](std::uint32_t peer) { far(peer)->signal(Signal::Kind::vote, vote.payload()); });
+  lock.lock();
+  while (!answer_ && !deadline.expired()) {
+    answered_.wait_for(lock, look);
+    bool any = false;
+    for_each_rank(deciders, [&](std::uint32_t peer) { any = any || !far(peer)->broken(); });
+    if (!any) break;
+  }
+  if (!answer_) return Counted::unanswered;
+  take_votes(answer_->counted ? bit_of(against) : bit_of(rank_));
+  return answer_->counted ? Counted::yes : Counted::voter_is_out;
+}
+
+void Network::probe(Mask ranks) {
+  constexpr std::uint64_t interval_ns = 200'000'000;
+  const std::uint64_t now = now_ns();
+  if (now > next_probe_ns_ + interval_ns) next_probe_ns_ = now + interval_ns;  // the first look of a wait
+  if (now < next_probe_ns_) return;
+  next_probe_ns_ = now + interval_ns;
+  if (votes_are_far()) ranks |= nodes_.mask_of(0);
+  for_each_rank(ranks, [&](std::uint32_t peer) {
+    if (far(peer) != nullptr) far(peer)->signal(Signal::Kind::probe);
+  });
+}
+
+}  // namespace headrace::moe

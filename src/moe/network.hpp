@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's ways to the ranks of other nodes: their windows, and what they signal. A fabric carries both.
+// Signals are taken on its callback thread, which stores them as the flags and words that a rank of this node
+// would have stored: the rank itself looks at the same words of its window as ever.
+#pragma once
+
+#include "base/clock.hpp"
+#include "moe/far_window.hpp"
+#include "moe/nodes.hpp"
+#include "moe/words.hpp"
+
+#include <headrace/fabric.hpp>
+#include <headrace/moe.hpp>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace::moe {
+
+class Network {
+ public:
+  ///   window  this rank's; it stays in place until this object is gone
+  static Result<std::unique_ptr<Network>> open(const MoEConfig& config, std::span<std::byte> window,
+                                               const FabricOptions& options);
+  ~Network() { fabric_.close(); }
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  /// Of the window, for ranks of other nodes.
+  [[nodiscard]] const std::string& descriptor() const { return memory_.descriptor().bytes(); }
+  /// A rank of another node, by its descriptor. Replaces an earlier one.
+  [[nodiscard]] Result<void> add(std::uint32_t peer, std::string_view descriptor);
+  /// Whether bytes travel to and from it.
+  [[nodiscard]] Result<void> reach(std::uint32_t peer, Deadline deadline);
+  /// All are there: signals are taken from now on.
+  ///   home  the window with the votes, if it is on this node
+  void start(std::optional<Window> home);
+
+  /// Null: of a rank of this node.
+  [[nodiscard]] FarWindow* far(std::uint32_t peer) const { return far_[peer].get(); }
+  /// Signals name epochs by their low bits: those of about now.
+  void is_at(Operation operation, std::uint64_t epoch) {
+    near_[operation == Operation::dispatch ? 0 : 1] = epoch;
+  }
+  /// A rank of another node is gone, or the way to it.
+  [[nodiscard]] bool lost(std::uint32_t peer) const { return far(peer) != nullptr && far(peer)->broken(); }
+  /// While it waits for these ranks: shows whether they live, and asks for votes, a few times a second.
+  void probe(Mask ranks);
+
+  // --- votes
+
+  /// Whether the votes are on another node.
+  [[nodiscard]] bool votes_are_far() const { return nodes_.node_of(rank_) != 0; }
+  /// The ranks that are out, as far as this node knows. Only if the votes are far.
+  [[nodiscard]] Mask voted_out() const { return voted_out_; }
+  enum class Counted : std::uint8_t { yes, voter_is_out, unanswered };
+  /// Asks the node that has the votes. Waits for one of its ranks, up to the limit of waits.
+  [[nodiscard]] Counted vote_out(Mask ranks);
+  /// Tells ranks of other nodes.
+  void tell_votes(Mask out);
+
+ private:
+  Network(const MoEConfig& config, Fabric fabric, Window own);
+  void take(const Signal& signal);
+  void take_chunks(const Signal& signal);
+  void take_flags(const Signal& signal, const Chunks& chunks);
+  void take_word(std::uint32_t peer, std::size_t word, std::uint64_t value);
+  [[nodiscard]] Counted vote(std::uint32_t against);
+  void take_vote(std::uint32_t voter, Vote vote);
+  void take_votes(Mask out);
+  void take_answer(Vote vote);
+
+  const Nodes nodes_;
+  const WindowLayout layout_;
+  const std::uint32_t rank_;
+  const std::chrono::nanoseconds limit_;
+  Fabric fabric_;
+  const Window own_;
+  FabricMemory memory_;
+  std::vector<std::unique_ptr<FarWindow>> far_;  // of each rank
+  std::optional<Window> home_;
+  std::array<std::atomic<std::uint64_t>, 2> near_{};
+  std::uint64_t next_probe_ns_ = 0;
+
+  std::atomic<Mask> voted_out_ = 0;
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  std::uint32_t votes_ = 0;     // that this rank has given
+  std::optional<Vote> answer_;  // to the last one
+};
+
+}  // namespace headrace::moe

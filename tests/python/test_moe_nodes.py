@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+# backends: shm
+"""Dispatch and combine between nodes: ranks of one host that a fabric joins over tcp alone."""
+
+import multiprocessing
+import signal
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+import headrace
+import moe_rank
+from conftest import unique
+from moe_rank import TOKENS, config_of, expected_sums
+from moe_threads import Ranks
+
+TCP = ("127.0.0.1",)
+
+
+@pytest.fixture
+def open_ranks():
+    with ExitStack() as stack:
+        yield lambda ranks, **changes: Ranks(stack, ranks, nics=TCP, **changes)
+
+
+@pytest.mark.parametrize(("ranks", "per_node"), [(2, 1), (4, 2), (3, 2)])
+def test_each_token_gets_the_weighted_sum_of_its_experts(open_ranks, ranks, per_node):
+    def body(moe):
+        routing, got = moe.new_routing(), moe.new_rows()
+        for _ in range(3):
+            sums, raised = moe_rank.step(moe, routing, got)
+            assert raised == []
+            assert (sums == expected_sums(moe.config.rank)).all()
+        assert moe.active == (1 << ranks) - 1
+        return np.asarray(got.counts).sum()
+
+    assert sum(open_ranks(ranks, ranks_per_node=per_node).run(body)) == ranks * TOKENS * 2
+
+
+def test_ranks_of_several_nodes_do_not_regroup(open_ranks):
+    ranks = open_ranks(2, ranks_per_node=1)
+    with pytest.raises(headrace.NotSupported, match="ranks are on 2 nodes, and only ranks of one node"):
+        ranks.moes[0].regroup(ranks.names, 0b11)
+
+
+def joined_alone(stack, configs):
+    """Two ranks that know each other, not yet joined."""
+    names = [unique("moe") for _ in configs]
+    agents = [stack.enter_context(headrace.Agent(name, backends=["shm"])) for name in names]
+    moes = [
+        stack.enter_context(headrace.MoE(agent, config))
+        for agent, config in zip(agents, configs, strict=True)
+    ]
+    agents[0].import_metadata(agents[1].export_metadata())
+    return names, moes
+
+
+def test_another_configuration_on_another_node_is_refused_by_field():
+    with ExitStack() as stack:
+        nodes = {"ranks_per_node": 1, "nics": TCP}
+        names, moes = joined_alone(stack, [config_of(0, 2, **nodes), config_of(1, 2, max_tokens=7, **nodes)])
+        with pytest.raises(headrace.InvalidArgument, match="rank 0 has max_tokens 20, rank 1 has 7"):
+            moes[0].join(names)
+
+
+def test_a_node_that_cannot_be_reached_is_named_with_the_network_cards():
+    with ExitStack() as stack:
+        nodes = {"ranks_per_node": 1, "nics": TCP}
+        names, moes = joined_alone(stack, [config_of(rank, 2, **nodes) for rank in range(2)])
+        moes[1].close()
+        with pytest.raises(headrace.Error, match=r"rank 1 .* no way to it over .*127\.0\.0\.1"):
+            moes[0].join(names, timeout=5)
+
+
+def test_a_wrong_network_card_and_a_wrong_number_of_ranks_are_refused():
+    with headrace.Agent(unique("moe"), backends=["shm"]) as agent:
+        with pytest.raises(headrace.Error, match="no_card_of_this_name"):
+            headrace.MoE(agent, config_of(0, 2, ranks_per_node=1, nics=("no_card_of_this_name",)))
+        with pytest.raises(headrace.InvalidArgument, match="ranks_per_node is 3, expected 0 to 2"):
+            config_of(0, 2, ranks_per_node=3)
+
+
+def start(fate, folder, ranks, per_node):
+    context = multiprocessing.get_context("spawn")
+    to_parent = context.SimpleQueue()
+    changes = {"ranks_per_node": per_node, "nics": TCP}
+    processes = [
+        context.Process(target=moe_rank.run_rank, args=(rank, ranks, folder, fate, to_parent), kwargs=changes)
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        process.start()
+    return processes, to_parent
+
+
+@pytest.mark.parametrize("fate", [0, signal.SIGKILL])
+def test_processes_of_two_nodes_step_and_go_on_without_one_that_is_killed(tmp_path, fate):
+    processes, to_parent = start(fate, tmp_path, 3, 1)
+    told = {rank: rest for rank, *rest in [to_parent.get() for _ in range(3)]}
+    for rank in (0, 2):
+        steps, active = told[rank]
+        assert steps[:3] == [(True, [])] * 3
+        raised = [text for _, texts in steps[3:] for text in texts]
+        if not fate:
+            assert raised == []
+            assert active == 0b111
+            continue
+        assert active == 0b101
+        assert len(raised) == 1
+        assert raised[0].startswith("PeerLost: ")
+        assert "rank 1" in raised[0]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == (-fate if processes.index(process) == 1 else 0)

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of other nodes that end, stop or come late, over tcp.
+#include "ranks.hpp"
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+namespace headrace::moe {
+namespace {
+
+using namespace std::chrono_literals;
+
+MoEConfig nodes_of(int ranks, int ranks_per_node, std::chrono::nanoseconds wait_limit) {
+  MoEConfig config;
+  config.ranks = ranks, config.ranks_per_node = ranks_per_node;
+  config.experts = 2 * ranks, config.top_k = 2, config.hidden = 16, config.max_tokens = 40;
+  config.dtype = config.combine_dtype = DType::float32;
+  config.wait_limit = wait_limit;
+  return config;
+}
+
+/// All but rank 3 make a step together, and another one.
+void expect_survivors_go_on(Ranks& ranks, const MoEConfig& config, std::initializer_list<Code> codes) {
+  const Step first(config, 0b0111, 1), second(config, 0b0111, 2);
+  ranks.run([&](int number) {
+    if (number == 3) return;
+    Rank& rank = ranks[number];
+    Routing routing = rank.new_routing();
+    const auto late = first.dispatch(rank, ranks.of(number), routing);
+    ASSERT_FALSE(late);
+    EXPECT_NE(std::find(codes.begin(), codes.end(), late.code()), codes.end()) << late.error().message;
+    EXPECT_NE(late.error().message.find("rank 3"), std::string::npos) << late.error().message;
+    ASSERT_TRUE(rank.failure());
+    EXPECT_EQ(rank.failure()->peer, 3);
+    EXPECT_EQ(rank.active(), 0b0111U);
+    const auto combined = first.combine(rank, number, routing);
+    EXPECT_TRUE(combined) << combined.error().message;
+    const auto again = second.dispatch(rank, ranks.of(number), routing);
+    EXPECT_TRUE(again) << again.error().message;
+    EXPECT_TRUE(second.combine(rank, number, routing));
+  });
+}
+
+TEST(MoENodeFailures, a_far_rank_that_is_late_is_named_and_left_out_by_all) {
+  const MoEConfig config = nodes_of(4, 1, 300ms);
+  Ranks ranks(config);
+  expect_survivors_go_on(ranks, config, {Code::timed_out, Code::peer_lost});
+}
+
+TEST(MoENodeFailures, a_rank_of_the_second_node_that_is_late_is_left_out_by_both_nodes) {
+  const MoEConfig config = nodes_of(4, 2, 300ms);
+  Ranks ranks(config);
+  expect_survivors_go_on(ranks, config, {Code::timed_out, Code::peer_lost});
+}
+
+/// Nobody tells the others: their posts to it fail.
+TEST(MoENodeFailures, a_far_rank_that_has_ended_is_not_waited_for) {
+  const MoEConfig config = nodes_of(4, 1, 1min);
+  Ranks ranks(config);
+  ranks.end(3);
+  expect_survivors_go_on(ranks, config, {Code::peer_lost});
+}
+
+/// The votes are lost with the first node.
+TEST(MoENodeFailures, without_the_first_node_all_stop_and_say_so) {
+  const MoEConfig config = nodes_of(3, 1, 1min);
+  Ranks ranks(config);
+  ranks.end(0);
+  ranks.run([&](int number) {
+    if (number == 0) return;
+    Rank& rank = ranks[number];
+    Routing routing = rank.new_routing();
+    Output out(ranks.of(number));
+    const auto lost = rank.dispatch({}, out.argument(), routing);
+    ASSERT_EQ(lost.code(), Code::peer_lost);
+    EXPECT_EQ(lost.error().message,
+              fmt::format("rank 0 is gone: rank {} waited for its counts in dispatch 1 (expected 1, seen 0). "
+                          "No rank of the first node, which counts the votes against ranks, has answered: "
+                          "rank {} goes no further",
+                          number, number));
+    EXPECT_TRUE(rank.failure()->undecided);
+    const auto later = rank.dispatch({}, out.argument(), routing);
+    EXPECT_EQ(later.code(), Code::canceled);
+    EXPECT_TRUE(later.error().message.ends_with("goes no further: open a new MoE on all ranks"))
+        << later.error().message;
+  });
+}
+
+TEST(MoENodeFailures, a_mask_that_is_set_on_one_node_holds_on_all) {
+  const MoEConfig config = nodes_of(4, 2, 1min);
+  for (const int setter : {1, 2}) {
+    Ranks ranks(config);
+    ASSERT_TRUE(ranks[setter].set_active(0b0111));
+    const Step step(config, 0b0111, 3);
+    ranks.run([&](int number) {
+      if (number == 3) return;
+      Rank& rank = ranks[number];
+      Routing routing = rank.new_routing();
+      const auto done = step.dispatch(rank, ranks.of(number), routing);
+      if (!done) EXPECT_EQ(done.code(), Code::peer_lost) << done.error().message;
+      EXPECT_TRUE(step.combine(rank, number, routing));
+      EXPECT_EQ(rank.active(), 0b0111U);
+    });
+    Routing routing = ranks[3].new_routing();
+    Output out(ranks.of(3));
+    EXPECT_EQ(ranks[3].dispatch({}, out.argument(), routing).code(), Code::canceled);
+  }
+}
+
+TEST(MoENodeFailures, of_two_ranks_that_miss_each_other_one_goes_on) {
+  const MoEConfig config = nodes_of(2, 1, 200ms);
+  Ranks ranks(config);
+  Routing routing = ranks[0].new_routing(), other = ranks[1].new_routing();
+  Output out(ranks.of(0));
+  const auto late = ranks[0].dispatch({}, out.argument(), routing);
+  EXPECT_EQ(late.code(), Code::timed_out) << late.error().message;
+  while (ranks[1].active() != 0b01U) std::this_thread::yield();  // it is told soon
+  const auto heard = ranks[1].dispatch({}, out.argument(), other);
+  ASSERT_EQ(heard.code(), Code::canceled);
+  EXPECT_TRUE(heard.error().message.starts_with("rank 0 has left rank 1 out")) << heard.error().message;
+}
+
+TEST(MoENodeFailures, a_caller_that_is_interrupted_is_out_for_ranks_of_other_nodes) {
+  MoEConfig config = nodes_of(2, 1, 1min);
+  config.interrupted = [] { return true; };
+  Ranks ranks(config);
+  Routing routing = ranks[1].new_routing();
+  Output out(ranks.of(1));
+  const auto ended = ranks[1].dispatch({}, out.argument(), routing);
+  ASSERT_EQ(ended.code(), Code::canceled);
+  EXPECT_EQ(ended.error().message, "rank 1 was interrupted by its caller in dispatch 1");
+  EXPECT_EQ(ranks[0].active(), 0b01U);
+}
+
+}  // namespace
+}  // namespace headrace::moe
