@@ -8,6 +8,7 @@
 #include "bindings/python/comm_handle.hpp"
 #include "bindings/python/moe_tensors.hpp"
 #include "bindings/python/refuse_pickle.hpp"
+#include "bindings/python/stream_input.hpp"
 #include "bindings/python/tensor_object.hpp"
 #include "bindings/python/text.hpp"
 #include "bindings/python/time_limit.hpp"
@@ -37,21 +38,17 @@ MoELayout moe_layout_of(const std::string& name) {
 
 DType type_of(nb::handle dtype) { return take(dtype_from_name(nb::str(dtype).c_str())); }
 
+Device device_of(const MoEConfig& config) {
+  return config.device < 0 ? Device{} : Device{Device::Kind::cuda, config.device};
+}
+
 /// Memory for what a rank gets, and its tensors in Python.
 struct PyMoERows {
   MoEConfig config;  ///< of the MoE that made it
   MoERows memory;
-  nb::object rows, scales, counts, first_rows, experts, weights;
+  nb::object rows, scales, counts, first_rows, experts, weights, host_counts;
   nb::tuple payloads;
 };
-
-/// A tensor of zeros, whose address goes into `address`.
-template <class T>
-nb::object make_tensor(T*& address, DType dtype, const Shape& shape) {
-  Tensor tensor = take(Tensor::zeros(dtype, shape));
-  address = static_cast<T*>(tensor.data());
-  return tensor_object(std::move(tensor));
-}
 
 /// What a dispatch gives: "by_expert, 240 rows of 64 float32 with 0 bytes of scales, 0 payloads, 3 experts,
 /// 2 ranks, top_k 2".
@@ -61,7 +58,7 @@ std::string rows_text(const MoEConfig& config) {
          " with " + std::to_string(config.scale_bytes) + " bytes of scales, " +
          std::to_string(config.payload_bytes.size()) + " payloads, " +
          std::to_string(config.local_experts()) + " experts, " + std::to_string(config.ranks) +
-         " ranks, top_k " + std::to_string(config.top_k);
+         " ranks, top_k " + std::to_string(config.top_k) + ", on " + device_text(device_of(config));
 }
 
 /// Memory of another MoE will do if that gives the same.
@@ -71,51 +68,11 @@ const MoERows& memory_of(const PyMoERows& rows, const MoEConfig& config) {
                        of.hidden == config.hidden && of.dtype == config.dtype &&
                        of.scale_bytes == config.scale_bytes && of.payload_bytes == config.payload_bytes &&
                        of.local_experts() == config.local_experts() && of.ranks == config.ranks &&
-                       of.top_k == config.top_k;
+                       of.top_k == config.top_k && of.device == config.device;
   if (!is_same)
     raise_invalid("the argument out was made by another MoE (" + rows_text(of) + "), and this one gives " +
                   rows_text(config) + ": use new_rows of this one");
   return rows.memory;
-}
-
-/// Words of 4 bytes; of each row, or those of a column side by side.
-nb::object new_scales(const MoEConfig& config, MoERows& memory, bool by_column) {
-  const std::int64_t rows = config.output_rows(), words = config.scale_bytes / 4;
-  if (!by_column) return make_tensor(memory.scales, DType::uint8, Shape{rows, config.scale_bytes});
-  memory.scale_stride = 4;
-  if (config.layout != MoELayout::batched) {
-    memory.scale_unit_stride = 4 * std::max<std::int64_t>(rows, 1);
-    return make_tensor(memory.scales, DType::int32, Shape{words, rows});
-  }
-  memory.scale_unit_stride = 4 * config.rows_of_expert();
-  memory.scale_expert_stride = words * memory.scale_unit_stride;
-  return make_tensor(memory.scales, DType::int32,
-                     Shape{config.local_experts(), words, config.rows_of_expert()});
-}
-
-PyMoERows* new_rows(const MoEConfig& config, bool column_scales) {
-  auto made = std::make_unique<PyMoERows>();
-  made->config = config;
-  const std::int64_t rows = config.output_rows();
-  const bool by_rank = config.layout == MoELayout::by_rank;
-  made->memory.row_count = rows;
-  made->rows = make_tensor(made->memory.rows, config.dtype, Shape{rows, config.hidden});
-  made->scales = nb::none();
-  if (config.scale_bytes != 0) made->scales = new_scales(config, made->memory, column_scales);
-  nb::list payloads;
-  for (std::size_t i = 0; i < config.payload_bytes.size(); ++i)
-    payloads.append(
-        make_tensor(made->memory.payloads[i], DType::uint8, Shape{rows, config.payload_bytes[i]}));
-  made->payloads = nb::tuple(payloads);
-  made->counts = make_tensor(made->memory.counts, DType::int32, Shape{config.local_experts()});
-  const int firsts = by_rank ? config.ranks : config.local_experts();
-  made->first_rows = make_tensor(made->memory.first_rows, DType::int64, Shape{firsts + 1});
-  made->experts = made->weights = nb::none();
-  if (by_rank) {
-    made->experts = make_tensor(made->memory.experts, DType::int32, Shape{rows, config.top_k});
-    made->weights = make_tensor(made->memory.weights, DType::float32, Shape{rows, config.top_k});
-  }
-  return made.release();
 }
 
 /// A rank, with its agent. Its end may wait for other ranks, so it is without the GIL.
@@ -135,6 +92,7 @@ class PyMoE {
       return true;
     });
   }
+  void abort() const { moe()->abort(); }
   /// With its agent. Held while it is used: another thread may close it, and so may an argument, which can
   /// run code of its own when its memory is asked for.
   [[nodiscard]] std::shared_ptr<headrace::MoE> moe() const {
@@ -161,6 +119,16 @@ class PyMoE {
     using Keep = std::shared_ptr<headrace::MoE>;
     return {view, new Keep(moe()), [](void* keep) { delete static_cast<Keep*>(keep); }};
   }
+  /// The stream of an operation: of a MoE on a GPU alone.
+  [[nodiscard]] void* stream_of(nb::handle given) const {
+    if (given.is_none()) return nullptr;
+    if (moe()->config().device < 0)
+      raise_invalid(
+          "the argument stream is given, and this MoE moves host memory, without streams: leave it out");
+    return to_stream(given);
+  }
+  /// For the tensors of an operation on this stream.
+  [[nodiscard]] MoETensors tensors(void* stream) { return {exchange, device_of(moe()->config()), stream}; }
   ExchangeCache exchange;
 
  private:
@@ -182,6 +150,64 @@ class PyMoE {
   HomeProcess home_;
   std::shared_ptr<headrace::MoE> moe_;
 };
+
+template <class T>
+nb::object tensor_at(T*& address, Tensor tensor) {
+  address = static_cast<T*>(tensor.data());
+  return tensor_object(std::move(tensor));
+}
+
+/// A tensor of zeros where the MoE has its own, whose address goes into `address`.
+template <class T>
+nb::object make_tensor(const PyMoE& moe, T*& address, DType dtype, const Shape& shape) {
+  return tensor_at(address, moe.ask([&](headrace::MoE& of) { return of.new_tensor(dtype, shape); }));
+}
+
+/// Words of 4 bytes; of each row, or those of a column side by side.
+nb::object new_scales(const PyMoE& moe, const MoEConfig& config, MoERows& memory, bool by_column) {
+  const std::int64_t rows = config.output_rows(), words = config.scale_bytes / 4;
+  if (!by_column) return make_tensor(moe, memory.scales, DType::uint8, Shape{rows, config.scale_bytes});
+  memory.scale_stride = 4;
+  if (config.layout != MoELayout::batched) {
+    memory.scale_unit_stride = 4 * std::max<std::int64_t>(rows, 1);
+    return make_tensor(moe, memory.scales, DType::int32, Shape{words, rows});
+  }
+  memory.scale_unit_stride = 4 * config.rows_of_expert();
+  memory.scale_expert_stride = words * memory.scale_unit_stride;
+  return make_tensor(moe, memory.scales, DType::int32,
+                     Shape{config.local_experts(), words, config.rows_of_expert()});
+}
+
+PyMoERows* new_rows(const PyMoE& moe, bool column_scales) {
+  const MoEConfig& config = moe.moe()->config();
+  auto made = std::make_unique<PyMoERows>();
+  made->config = config;
+  const std::int64_t rows = config.output_rows();
+  const bool by_rank = config.layout == MoELayout::by_rank;
+  made->memory.row_count = rows;
+  made->rows = make_tensor(moe, made->memory.rows, config.dtype, Shape{rows, config.hidden});
+  made->scales = nb::none();
+  if (config.scale_bytes != 0) made->scales = new_scales(moe, config, made->memory, column_scales);
+  nb::list payloads;
+  for (std::size_t i = 0; i < config.payload_bytes.size(); ++i)
+    payloads.append(
+        make_tensor(moe, made->memory.payloads[i], DType::uint8, Shape{rows, config.payload_bytes[i]}));
+  made->payloads = nb::tuple(payloads);
+  made->counts = make_tensor(moe, made->memory.counts, DType::int32, Shape{config.local_experts()});
+  made->host_counts = nb::none();
+  if (config.device >= 0)
+    made->host_counts = tensor_at(made->memory.host_counts, moe.ask([&](headrace::MoE& of) {
+      return of.new_host_tensor(DType::int32, Shape{config.local_experts()});
+    }));
+  const int firsts = by_rank ? config.ranks : config.local_experts();
+  made->first_rows = make_tensor(moe, made->memory.first_rows, DType::int64, Shape{firsts + 1});
+  made->experts = made->weights = nb::none();
+  if (by_rank) {
+    made->experts = make_tensor(moe, made->memory.experts, DType::int32, Shape{rows, config.top_k});
+    made->weights = make_tensor(moe, made->memory.weights, DType::float32, Shape{rows, config.top_k});
+  }
+  return made.release();
+}
 
 /// Checks that a tensor beside the rows has as many.
 void check_count(const char* name, std::int64_t count, std::int64_t tokens) {
@@ -238,6 +264,9 @@ PyMoEReplicas* replicas_of_plan(const MoEPlan& plan, const MoEConfig& config) {
 const MoEReplicas* replicas_for(nb::handle replicas, const MoEConfig& config) {
   if (replicas.is_none()) return nullptr;
   const auto& given = nb::cast<const PyMoEReplicas&>(replicas);
+  if (config.device >= 0)
+    raise(Error{Code::not_supported, "replicas are tables in host memory, and this MoE is on " +
+                                         device_text(device_of(config)) + ": it takes none yet"});
   if (!given.loads.empty() && given.loads.size() != static_cast<std::size_t>(config.ranks))
     raise_invalid("replicas has " + std::to_string(given.loads.size()) + " loads, expected one for each of " +
                   std::to_string(config.ranks) + " ranks");
@@ -332,21 +361,23 @@ MoESums sums_of(MoETensors& tensors, const MoEConfig& config, nb::handle out, co
 
 void dispatch_send(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
                    nb::handle scales, const Tensors& payloads, nb::handle cast, nb::handle count,
-                   nb::handle replicas) {
-  MoETensors tensors(self.exchange);
+                   nb::handle replicas, nb::handle stream) {
+  void* const on = self.stream_of(stream);
+  MoETensors tensors = self.tensors(on);
   const MoETokens tokens = tokens_of(tensors, self.moe()->config(),
                                      {rows, experts, weights, scales, payloads, cast, count, replicas});
-  self.ask([&](headrace::MoE& moe) { return moe.dispatch_send(tokens, routing); });
+  self.ask([&](headrace::MoE& moe) { return moe.dispatch_send(tokens, routing, on); });
 }
 
 void dispatch(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weights, MoERouting& routing,
               const PyMoERows& out, nb::handle scales, const Tensors& payloads, nb::handle cast,
-              nb::handle count, nb::handle replicas) {
-  MoETensors tensors(self.exchange);
+              nb::handle count, nb::handle replicas, nb::handle stream) {
+  void* const on = self.stream_of(stream);
+  MoETensors tensors = self.tensors(on);
   const MoERows& to = memory_of(out, self.moe()->config());
   const MoETokens tokens = tokens_of(tensors, self.moe()->config(),
                                      {rows, experts, weights, scales, payloads, cast, count, replicas});
-  self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, to, routing); });
+  self.ask([&](headrace::MoE& moe) { return moe.dispatch(tokens, to, routing, on); });
 }
 
 /// Memory in windows, as tensors that keep the MoE, and None for ranks that are left out.
@@ -368,25 +399,28 @@ nb::list combine_memory(PyMoE& self, MoERouting& routing) {
   return tensors;
 }
 
-void combine_send(PyMoE& self, nb::handle results, MoERouting& routing, bool weighted) {
-  MoETensors tensors(self.exchange);
+void combine_send(PyMoE& self, nb::handle results, MoERouting& routing, bool weighted, nb::handle stream) {
+  void* const on = self.stream_of(stream);
+  MoETensors tensors = self.tensors(on);
   const MoEResults from = results_of(tensors, self.moe()->config(), results, weighted);
-  self.ask([&](headrace::MoE& moe) { return moe.combine_send(from, routing); });
+  self.ask([&](headrace::MoE& moe) { return moe.combine_send(from, routing, on); });
 }
 
-void combine_receive(PyMoE& self, MoERouting& routing, nb::handle out, const Tensors& biases,
-                     bool accumulate) {
-  MoETensors tensors(self.exchange);
+void combine_receive(PyMoE& self, MoERouting& routing, nb::handle out, const Tensors& biases, bool accumulate,
+                     nb::handle stream) {
+  void* const on = self.stream_of(stream);
+  MoETensors tensors = self.tensors(on);
   const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate, routing.given());
-  self.ask([&](headrace::MoE& moe) { return moe.combine_receive(to, routing); });
+  self.ask([&](headrace::MoE& moe) { return moe.combine_receive(to, routing, on); });
 }
 
 void combine(PyMoE& self, nb::handle results, MoERouting& routing, nb::handle out, const Tensors& biases,
-             bool weighted, bool accumulate) {
-  MoETensors tensors(self.exchange);
+             bool weighted, bool accumulate, nb::handle stream) {
+  void* const on = self.stream_of(stream);
+  MoETensors tensors = self.tensors(on);
   const MoEResults from = results_of(tensors, self.moe()->config(), results, weighted);
   const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate, routing.given());
-  self.ask([&](headrace::MoE& moe) { return moe.combine(from, to, routing); });
+  self.ask([&](headrace::MoE& moe) { return moe.combine(from, to, routing, on); });
 }
 
 std::vector<std::string> names_of(const std::vector<Text>& agents) {
@@ -404,14 +438,14 @@ void regroup(PyMoE& self, const std::vector<Text>& agents, std::uint64_t ranks, 
   self.ask([&](headrace::MoE& moe) { return moe.regroup(names, ranks, limit_of(timeout)); });
 }
 
-void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, std::int64_t hidden,
+void make_config(MoEConfig* self, int rank, int ranks, int experts, int top_k, std::int64_t hidden,
                  std::int64_t max_tokens, int group_size,
                  const std::optional<std::vector<int>>& experts_of_ranks, nb::handle dtype,
                  std::int64_t scale_bytes, nb::handle combine_dtype, const std::string& layout,
                  std::int64_t row_alignment, bool zero_padding, std::int64_t row_budget, bool deterministic,
                  const TimeLimit& wait_limit, const std::string& name,
                  const std::vector<std::int64_t>& payload_bytes, bool float8_combine, int ranks_per_node,
-                 const std::vector<Text>& nics) {
+                 const std::vector<Text>& nics, nb::handle device, int blocks) {
   MoEConfig config;
   config.name = name;
   config.rank = rank, config.ranks = ranks, config.group_size = group_size;
@@ -424,16 +458,19 @@ void make_config(MoEConfig* place, int rank, int ranks, int experts, int top_k, 
   config.row_budget = row_budget, config.deterministic = deterministic;
   config.payload_bytes = payload_bytes, config.float8_combine = float8_combine;
   config.ranks_per_node = ranks_per_node, config.nics = names_of(nics);
+  const Device place = take(device_from_text(nb::str(device).c_str()));
+  if (place.kind == Device::Kind::cuda) config.device = place.index;
+  config.blocks = blocks;
   config.wait_limit = wait_limit.or_else(config.wait_limit).value_or(std::chrono::hours(24));
   take(config.check());
-  new (place) MoEConfig(std::move(config));
+  new (self) MoEConfig(std::move(config));
 }
 
 void bind_moe_config(nb::module_& module) {
   nb::class_<MoEConfig>(
       module, "MoEConfig",
       "Who takes part in a MoE, and what travels: the same on all ranks but for rank, nics,\n"
-      "row_budget and wait_limit.\n\n"
+      "row_budget, device, blocks and wait_limit; but either all have a GPU or none.\n\n"
       "rank, ranks: this one, of 1 to 64.\n"
       "experts: 1 to 4096, in the order of the ranks that have them.\n"
       "top_k: entries of a token, 1 to 32, at most experts.\n"
@@ -456,6 +493,8 @@ void bind_moe_config(nb::module_& module) {
       "ranks_per_node: so many ranks in a row are on one host, and a fabric reaches the others. 0: all are.\n"
       "nics: network cards of this rank, by name or local address, if there are several nodes; none: those\n"
       "near it.\n"
+      "device: where windows and tensors are: \"cpu\", \"cuda:1\" or a torch.device. Ranks may share a GPU.\n"
+      "blocks: on a GPU, of a launch, each on a multiprocessor of its own; 0: 32, or as many as can be.\n"
       "Errors: InvalidArgument (the first field that is wrong).")
       .def("__init__", &make_config, nb::kw_only(), nb::arg("rank"), nb::arg("ranks"), nb::arg("experts"),
            nb::arg("top_k"), nb::arg("hidden"), nb::arg("max_tokens"), nb::arg("group_size") = 1,
@@ -464,7 +503,8 @@ void bind_moe_config(nb::module_& module) {
            nb::arg("row_alignment") = 1, nb::arg("zero_padding") = false, nb::arg("row_budget") = 0,
            nb::arg("deterministic") = true, nb::arg("wait_limit") = nb::none(), nb::arg("name") = "moe",
            nb::arg("payload_bytes") = nb::tuple(), nb::arg("float8_combine") = false,
-           nb::arg("ranks_per_node") = 0, nb::arg("nics") = nb::tuple())
+           nb::arg("ranks_per_node") = 0, nb::arg("nics") = nb::tuple(), nb::arg("device") = "cpu",
+           nb::arg("blocks") = 0)
       .def_prop_ro(
           "window_bytes", [](const MoEConfig& self) { return take(self.window_bytes()); },
           "Bytes of a rank's window. Takes nothing.")
@@ -476,7 +516,10 @@ void bind_moe_config(nb::module_& module) {
           "local_experts", [](const MoEConfig& self) { return self.local_experts(); },
           "Experts of this rank.")
       .def_ro("rank", &MoEConfig::rank, "This rank.")
-      .def_ro("ranks", &MoEConfig::ranks, "How many ranks take part.");
+      .def_ro("ranks", &MoEConfig::ranks, "How many ranks take part.")
+      .def_prop_ro(
+          "device", [](const MoEConfig& self) { return device_text(device_of(self)); },
+          "Where windows and tensors are: \"cpu\", \"cuda:1\".");
 }
 
 void bind_moe_failure(nb::module_& module) {
@@ -514,7 +557,8 @@ void bind_moe_values(nb::module_& module) {
       "What a dispatch has learnt, from MoE.new_routing. A combine needs it; a later dispatch\n"
       "without experts goes the same way.\n"
       "Threads: one at a time.")
-      .def_prop_ro("tokens", &MoERouting::tokens, "Tokens of the last dispatch.")
+      .def_prop_ro("tokens", &MoERouting::tokens,
+                   "Tokens of the last dispatch. On a GPU, which alone knows what it read: as given.")
       .def_prop_ro("given", &MoERouting::given,
                    "Rows that were given to it: more, if it read the number of tokens from memory.")
       .def("__reduce__", refuse_pickle("a MoERouting cannot be pickled: it is memory of this process"),
@@ -540,7 +584,11 @@ void bind_moe_values(nb::module_& module) {
           "experts", &PyMoERows::experts, nb::sig("def experts(self) -> Tensor | None"),
           "by_rank: [output_rows, top_k] of int32: experts of a row, among those of this rank; -1: no more.")
       .def_ro("weights", &PyMoERows::weights, nb::sig("def weights(self) -> Tensor | None"),
-              "by_rank: [output_rows, top_k] of float32.");
+              "by_rank: [output_rows, top_k] of float32.")
+      .def_ro("host_counts", &PyMoERows::host_counts, nb::sig("def host_counts(self) -> Tensor | None"),
+              "On a GPU: [local_experts] of int32 in pinned host memory, to which a dispatch copies counts "
+              "in\n"
+              "the order of its stream. None: counts are there already.");
 }
 
 void bind_moe_balance(nb::module_& module) {
@@ -602,11 +650,18 @@ void bind_moe(nb::module_& module) {
       "missing in the sums. A rank that others have left out gets Canceled, from then on in every "
       "operation.\n"
       "Ctrl-C ends a wait and this rank's part. regroup takes ranks back.\n"
+      "On a GPU operations are queued on a stream and return; they may be captured in a CUDA graph. What "
+      "launches\n"
+      "find is raised once: by the next operation, which is queued all the same, or by check. Ranks of one\n"
+      "process that share a GPU make routings and rows before the first operation.\n"
       "Owns: it keeps its agent; close the MoE before the agent.\n"
       "Threads: one call at a time; others wait.")
       .def(nb::init<const PyAgent&, const MoEConfig&>(), nb::arg("agent"), nb::arg("config"),
-           "Allocates the window of this rank from the agent. Then join the others.\n\n"
-           "Errors: InvalidArgument (the name is in use), Exhausted.")
+           "Allocates the window of this rank from the agent, which for a GPU has the backends shm and "
+           "cuda_ipc.\n"
+           "Then join the others.\n\n"
+           "Errors: InvalidArgument (the name is in use), Exhausted, NotSupported (no GPU, no backend for "
+           "it).")
       .def(
           "join",
           [](const PyMoE& self, const std::vector<Text>& agents, const TimeLimit& timeout) {
@@ -614,7 +669,8 @@ void bind_moe(nb::module_& module) {
             self.ask([&](headrace::MoE& moe) { return moe.join(names, limit_of(timeout)); });
           },
           nb::arg("agents"), nb::arg("timeout") = nb::none(),
-          "Maps the windows of all ranks, and compares the configurations.\n\n"
+          "Maps the windows of all ranks, and compares the configurations. "
+          "On GPUs it waits for all ranks to come.\n\n"
           "agents: the names of the agents of all ranks in their order, the same list on all ranks. The\n"
           "agent has their metadata, exported after they opened their MoE; or all have a store and publish.\n"
           "timeout: seconds or a timedelta; None: 10 s.\n"
@@ -633,25 +689,23 @@ void bind_moe(nb::module_& module) {
           "timeout: seconds or a timedelta; None: 10 s.\n"
           "Errors: InvalidArgument, TimedOut (which ranks have not come), PeerLost, and those of join. "
           "After\n"
-          "an error operations raise Canceled: call it again.")
+          "an error operations raise Canceled: call it again. NotSupported (on a GPU).")
       .def_prop_ro(
           "config", [](const PyMoE& self) { return self.moe()->config(); }, "The configuration.")
       .def(
           "new_routing",
           [](const PyMoE& self) { return self.ask([](headrace::MoE& moe) { return moe.new_routing(); }); },
           "Memory for what dispatches learn, once it has joined.")
-      .def(
-          "new_rows",
-          [](const PyMoE& self, bool column_scales) { return new_rows(self.moe()->config(), column_scales); },
-          nb::kw_only(), nb::arg("column_scales") = false, nb::rv_policy::take_ownership,
-          "Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.\n\n"
-          "column_scales: words of 4 bytes of a column lie side by side.")
+      .def("new_rows", &new_rows, nb::kw_only(), nb::arg("column_scales") = false,
+           nb::rv_policy::take_ownership,
+           "Memory for what dispatches give to this rank. Another MoE that gives the same may use it too.\n\n"
+           "column_scales: words of 4 bytes of a column lie side by side.")
       .def(
           "dispatch", &dispatch, nb::arg("rows"), nb::arg("experts").none(),
           nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
           nb::arg("scales").none() = nb::none(), nb::arg("payloads") = nb::tuple(),
           nb::arg("cast").none() = nb::none(), nb::arg("count").none() = nb::none(),
-          nb::arg("replicas").none() = nb::none(),
+          nb::arg("replicas").none() = nb::none(), nb::arg("stream") = nb::none(),
           "Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of "
           "this rank\n"
           "into `out`.\n\n"
@@ -667,6 +721,7 @@ void bind_moe(nb::module_& module) {
           "128 elements with scales of that form: 4 bytes a block, or a byte in words of 4.\n"
           "count: one int32: the tokens are the first ones, so many as it says when the dispatch begins.\n"
           "replicas: MoEReplicas: tokens name its experts; None: those of the configuration.\n"
+          "stream: on a GPU: a torch.cuda.Stream or the number of a CUDA stream; None: the default stream.\n"
           "Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, "
           "PeerLost,\n"
           "Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).")
@@ -674,17 +729,20 @@ void bind_moe(nb::module_& module) {
            nb::arg("weights").none() = nb::none(), nb::kw_only(), nb::arg("routing"),
            nb::arg("scales").none() = nb::none(), nb::arg("payloads") = nb::tuple(),
            nb::arg("cast").none() = nb::none(), nb::arg("count").none() = nb::none(),
-           nb::arg("replicas").none() = nb::none(),
+           nb::arg("replicas").none() = nb::none(), nb::arg("stream") = nb::none(),
            "The first half of dispatch: returns when the rows have left.")
       .def(
           "dispatch_receive",
-          [](const PyMoE& self, MoERouting& routing, const PyMoERows& out) {
+          [](const PyMoE& self, MoERouting& routing, const PyMoERows& out, nb::handle stream) {
             const MoERows& to = memory_of(out, self.moe()->config());
-            self.ask([&](headrace::MoE& moe) { return moe.dispatch_receive(to, routing); });
+            void* const on = self.stream_of(stream);
+            self.ask([&](headrace::MoE& moe) { return moe.dispatch_receive(to, routing, on); });
           },
-          nb::arg("routing"), nb::arg("out"), "The second half of dispatch.")
+          nb::arg("routing"), nb::arg("out"), nb::kw_only(), nb::arg("stream") = nb::none(),
+          "The second half of dispatch.")
       .def("combine", &combine, nb::arg("results").none(), nb::kw_only(), nb::arg("routing"), nb::arg("out"),
            nb::arg("biases") = nb::tuple(), nb::arg("weighted") = true, nb::arg("accumulate") = false,
+           nb::arg("stream") = nb::none(),
            "Sends the weighted sums of results back, and makes the sums of this rank's tokens.\n\n"
            "results: [output_rows, hidden] of combine_dtype: what the experts made of the rows, in their "
            "order. None:\n"
@@ -702,9 +760,10 @@ void bind_moe(nb::module_& module) {
           "rank that is left out.\n\n"
           "Errors: NotSupported (another layout, float8_combine), and as combine: then call it again.")
       .def("combine_send", &combine_send, nb::arg("results").none(), nb::kw_only(), nb::arg("routing"),
-           nb::arg("weighted") = true, "The first half of combine.")
+           nb::arg("weighted") = true, nb::arg("stream") = nb::none(), "The first half of combine.")
       .def("combine_receive", &combine_receive, nb::arg("routing"), nb::arg("out"), nb::kw_only(),
-           nb::arg("biases") = nb::tuple(), nb::arg("accumulate") = false, "The second half of combine.")
+           nb::arg("biases") = nb::tuple(), nb::arg("accumulate") = false, nb::arg("stream") = nb::none(),
+           "The second half of combine.")
       .def_prop_rw(
           "active",
           [](const PyMoE& self) { return self.ask_plain([](headrace::MoE& moe) { return moe.active(); }); },
@@ -715,11 +774,35 @@ void bind_moe(nb::module_& module) {
           "all.\n\n"
           "Errors: InvalidArgument (this rank's bit, bits of no rank), NotSupported (a rank that was left "
           "out).")
+      .def(
+          "set_active",
+          [](const PyMoE& self, std::uint64_t ranks, nb::handle stream) {
+            void* const on = self.stream_of(stream);
+            self.ask([&](headrace::MoE& moe) { return moe.set_active(ranks, on); });
+          },
+          nb::arg("ranks"), nb::arg("stream") = nb::none(),
+          "Sets active. On a GPU operations and replays behind it on the stream have the mask; the attribute "
+          "uses\n"
+          "the default stream. Not while the stream is captured.")
       .def_prop_ro(
           "failure",
           [](const PyMoE& self) { return self.ask_plain([](headrace::MoE& moe) { return moe.failure(); }); },
           "Why a rank was left out last; None: none was.")
-      .def("close", &PyMoE::close, "Withdraws the window. Other ranks that still use it are not disturbed.")
+      .def(
+          "check", [](const PyMoE& self) { self.ask([](headrace::MoE& moe) { return moe.check(); }); },
+          "On a GPU: raises what launches that have ended report, once; for programs that replay graphs. "
+          "Waits for\n"
+          "nothing.\n\n"
+          "Errors: those of dispatch and combine.")
+      .def("abort", &PyMoE::abort,
+           "Ends this rank's part: waits of its calls, and of its launches on a GPU. Its operations raise\n"
+           "Canceled, the others go on without it. In host memory regroup takes it back.\n"
+           "Threads: any, also beside a call.")
+      .def(
+          "close", &PyMoE::close,
+          "Withdraws the window. Other ranks that still use it are not disturbed. On a GPU it ends the waits "
+          "of\n"
+          "operations that are queued: wait for the stream before.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },
           nb::sig("def __enter__(self) -> MoE"))

@@ -4,6 +4,7 @@
 #include "bindings/python/convert.hpp"
 
 #include <cstring>
+#include <optional>
 
 namespace headrace::python {
 namespace {
@@ -51,15 +52,24 @@ void check_two_dimensions(const TensorView& view, const char* name, const std::s
 }  // namespace
 
 const TensorView& MoETensors::open(nb::handle object, const char* name, bool writes) {
+  const bool on_gpu = device_.kind == Device::Kind::cuda;
   const TensorInput& input =
-      inputs_.emplace_back(object.ptr(), TensorRole{"the argument", name, "operations of a MoE"}, cache_);
+      inputs_.emplace_back(object.ptr(), TensorRole{"the argument", name, "operations of a MoE"}, cache_,
+                           on_gpu ? std::optional(stream_) : std::nullopt);
   const TensorView& view = input.view();
-  if (view.device.kind != Device::Kind::cpu)
-    raise_invalid("the argument " + text_of(name) + " is on " + device_text(view.device) +
-                  ": this MoE moves host memory; give a copy there, as tensor.cpu() makes");
+  check_device(view, name);
   if (writes && input.read_only())
     raise_invalid("the argument " + text_of(name) + " is read-only, and is written: give memory that is not");
   return view;
+}
+
+void MoETensors::check_device(const TensorView& view, const char* name) const {
+  if (view.device == device_ || view.shape.count() == 0) return;
+  const std::string here = "the argument " + text_of(name) + " is on " + device_text(view.device);
+  if (device_.kind == Device::Kind::cpu)
+    raise_invalid(here + ": this MoE moves host memory; give a copy there, as tensor.cpu() makes");
+  raise_invalid(here + ": this MoE moves memory of " + device_text(device_) +
+                "; give a copy there, as tensor.to(\"" + device_text(device_) + "\") makes");
 }
 
 RowsOfTensor MoETensors::rows(nb::handle object, const char* name, DType dtype, std::int64_t columns,
@@ -108,12 +118,15 @@ RowsOfTensor MoETensors::dense(nb::handle object, const char* name, DType dtype,
   return tensor;
 }
 
-RowsOfTensor MoETensors::contiguous(const TensorView& view) {
+RowsOfTensor MoETensors::contiguous(const TensorView& view, const char* name) {
   const std::int64_t rows = view.shape[0], columns = view.shape[1];
   const auto width = static_cast<std::int64_t>(element_bytes(view.dtype));
   const bool has_gaps = rows > 1 && !view.strides.empty() && view.strides[0] != columns;
   const bool is_dense = rows == 0 || (has_dense_rows(view) && !has_gaps);
   if (is_dense) return {const_cast<void*>(view.data), rows, columns * width, view.dtype};
+  if (device_.kind != Device::Kind::cpu)
+    raise_invalid("the argument " + text_of(name) + " has strides " + shape_text(view.strides) +
+                  " elements: on a GPU give contiguous memory, as tensor.contiguous() makes");
   auto& copy = copies_.emplace_back(static_cast<std::size_t>(rows * columns * width));
   std::byte* to = copy.data();
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -129,7 +142,7 @@ RowsOfTensor MoETensors::weights(nb::handle object, std::int64_t top_k) {
   const TensorView& view = open(object, "weights", false);
   if (view.shape.rank() != 2 || view.shape[1] != top_k || view.dtype != DType::float32)
     raise_shape("weights", view, "[any, " + std::to_string(top_k) + "] of float32");
-  return contiguous(view);
+  return contiguous(view, "weights");
 }
 
 RowsOfTensor MoETensors::experts(nb::handle object, std::int64_t top_k) {
@@ -138,7 +151,7 @@ RowsOfTensor MoETensors::experts(nb::handle object, std::int64_t top_k) {
       view.dtype == DType::int64 || view.dtype == DType::int32 || view.dtype == DType::uint32;
   if (view.shape.rank() != 2 || view.shape[1] != top_k || !is_number)
     raise_shape("experts", view, "[tokens, " + std::to_string(top_k) + "] of int64, int32 or uint32");
-  return contiguous(view);
+  return contiguous(view, "experts");
 }
 
 }  // namespace headrace::python

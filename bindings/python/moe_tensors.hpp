@@ -25,10 +25,12 @@ struct RowsOfTensor {
 /// Holds the memory of a call's tensors while it lives. Made and destroyed with the GIL.
 class MoETensors {
  public:
-  explicit MoETensors(ExchangeCache& cache) : cache_(cache) {}
+  /// `device`: where all tensors are; `stream`: which reads them, if that is a GPU.
+  MoETensors(ExchangeCache& cache, Device device, void* stream = nullptr)
+      : cache_(cache), device_(device), stream_(stream) {}
 
-  /// Raises InvalidArgument, with the argument's name, unless the tensor has this type and row, in host
-  /// memory.
+  /// Raises InvalidArgument, with the argument's name, unless the tensor has this type and row, on the
+  /// device.
   ///   columns  elements of a row
   RowsOfTensor rows(nb::handle object, const char* name, DType dtype, std::int64_t columns,
                     bool writes = false);
@@ -46,16 +48,19 @@ class MoETensors {
   /// The same as rows, without gaps between the rows. `dtype`: of the configuration; a type of the same size
   /// may stand for a small float, which NumPy does not have.
   RowsOfTensor dense(nb::handle object, const char* name, DType dtype, std::int64_t columns);
-  /// Weights of entries. What is not contiguous is copied.
+  /// Weights of entries. What is not contiguous is copied; on a GPU it is refused.
   RowsOfTensor weights(nb::handle object, std::int64_t top_k);
-  /// Numbers of experts, of one of their types. What is not contiguous is copied.
+  /// Numbers of experts, of one of their types. The same.
   RowsOfTensor experts(nb::handle object, std::int64_t top_k);
 
  private:
   const TensorView& open(nb::handle object, const char* name, bool writes);
-  RowsOfTensor contiguous(const TensorView& view);
+  RowsOfTensor contiguous(const TensorView& view, const char* name);
+  void check_device(const TensorView& view, const char* name) const;
 
   ExchangeCache& cache_;
+  const Device device_;
+  void* const stream_;
   std::deque<TensorInput> inputs_;
   std::deque<std::vector<std::byte>> copies_;
 };

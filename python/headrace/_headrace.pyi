@@ -3552,7 +3552,7 @@ class Model:
 class MoEConfig:
     """
     Who takes part in a MoE, and what travels: the same on all ranks but for rank, nics,
-    row_budget and wait_limit.
+    row_budget, device, blocks and wait_limit; but either all have a GPU or none.
 
     rank, ranks: this one, of 1 to 64.
     experts: 1 to 4096, in the order of the ranks that have them.
@@ -3576,10 +3576,12 @@ class MoEConfig:
     ranks_per_node: so many ranks in a row are on one host, and a fabric reaches the others. 0: all are.
     nics: network cards of this rank, by name or local address, if there are several nodes; none: those
     near it.
+    device: where windows and tensors are: "cpu", "cuda:1" or a torch.device. Ranks may share a GPU.
+    blocks: on a GPU, of a launch, each on a multiprocessor of its own; 0: 32, or as many as can be.
     Errors: InvalidArgument (the first field that is wrong).
     """
 
-    def __init__(self, *, rank: int, ranks: int, experts: int, top_k: int, hidden: int, max_tokens: int, group_size: int = 1, experts_of_ranks: Sequence[int] | None = None, dtype: object = 'bfloat16', scale_bytes: int = 0, combine_dtype: object = 'bfloat16', layout: str = 'by_expert', row_alignment: int = 1, zero_padding: bool = False, row_budget: int = 0, deterministic: bool = True, wait_limit: float | datetime.timedelta | None = None, name: str = 'moe', payload_bytes: Sequence[int] = (), float8_combine: bool = False, ranks_per_node: int = 0, nics: Sequence[str] = ()) -> None: ...
+    def __init__(self, *, rank: int, ranks: int, experts: int, top_k: int, hidden: int, max_tokens: int, group_size: int = 1, experts_of_ranks: Sequence[int] | None = None, dtype: object = 'bfloat16', scale_bytes: int = 0, combine_dtype: object = 'bfloat16', layout: str = 'by_expert', row_alignment: int = 1, zero_padding: bool = False, row_budget: int = 0, deterministic: bool = True, wait_limit: float | datetime.timedelta | None = None, name: str = 'moe', payload_bytes: Sequence[int] = (), float8_combine: bool = False, ranks_per_node: int = 0, nics: Sequence[str] = (), device: object = 'cpu', blocks: int = 0) -> None: ...
 
     @property
     def window_bytes(self) -> int:
@@ -3607,6 +3609,10 @@ class MoEConfig:
     @property
     def ranks(self) -> int:
         """How many ranks take part."""
+
+    @property
+    def device(self) -> str:
+        """Where windows and tensors are: "cpu", "cuda:1"."""
 
 class MoEFailure:
     """Why a rank was left out: MoE.failure."""
@@ -3670,7 +3676,9 @@ class MoERouting:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the last dispatch."""
+        """
+        Tokens of the last dispatch. On a GPU, which alone knows what it read: as given.
+        """
 
     @property
     def given(self) -> int:
@@ -3723,6 +3731,13 @@ class MoERows:
     @property
     def weights(self) -> Tensor | None:
         """by_rank: [output_rows, top_k] of float32."""
+
+    @property
+    def host_counts(self) -> Tensor | None:
+        """
+        On a GPU: [local_experts] of int32 in pinned host memory, to which a dispatch copies counts in
+        the order of its stream. None: counts are there already.
+        """
 
 class MoEReplicas:
     """
@@ -3779,20 +3794,24 @@ class MoE:
     of the rest, then raises PeerLost or TimedOut; later operations go on without that rank, and its rows are
     missing in the sums. A rank that others have left out gets Canceled, from then on in every operation.
     Ctrl-C ends a wait and this rank's part. regroup takes ranks back.
+    On a GPU operations are queued on a stream and return; they may be captured in a CUDA graph. What launches
+    find is raised once: by the next operation, which is queued all the same, or by check. Ranks of one
+    process that share a GPU make routings and rows before the first operation.
     Owns: it keeps its agent; close the MoE before the agent.
     Threads: one call at a time; others wait.
     """
 
     def __init__(self, agent: Agent, config: MoEConfig) -> None:
         """
-        Allocates the window of this rank from the agent. Then join the others.
+        Allocates the window of this rank from the agent, which for a GPU has the backends shm and cuda_ipc.
+        Then join the others.
 
-        Errors: InvalidArgument (the name is in use), Exhausted.
+        Errors: InvalidArgument (the name is in use), Exhausted, NotSupported (no GPU, no backend for it).
         """
 
     def join(self, agents: Sequence[str], timeout: float | datetime.timedelta | None = None) -> None:
         """
-        Maps the windows of all ranks, and compares the configurations.
+        Maps the windows of all ranks, and compares the configurations. On GPUs it waits for all ranks to come.
 
         agents: the names of the agents of all ranks in their order, the same list on all ranks. The
         agent has their metadata, exported after they opened their MoE; or all have a store and publish.
@@ -3813,7 +3832,7 @@ class MoE:
         ranks: a bit for each rank that takes part, this one's too.
         timeout: seconds or a timedelta; None: 10 s.
         Errors: InvalidArgument, TimedOut (which ranks have not come), PeerLost, and those of join. After
-        an error operations raise Canceled: call it again.
+        an error operations raise Canceled: call it again. NotSupported (on a GPU).
         """
 
     @property
@@ -3830,7 +3849,7 @@ class MoE:
         column_scales: words of 4 bytes of a column lie side by side.
         """
 
-    def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None, replicas: object | None = None) -> None:
+    def dispatch(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, out: MoERows, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None, replicas: object | None = None, stream: object | None = None) -> None:
         """
         Sends the rows of the tokens to the ranks of their experts, and takes those for the experts of this rank
         into `out`.
@@ -3845,17 +3864,18 @@ class MoE:
         128 elements with scales of that form: 4 bytes a block, or a byte in words of 4.
         count: one int32: the tokens are the first ones, so many as it says when the dispatch begins.
         replicas: MoEReplicas: tokens name its experts; None: those of the configuration.
+        stream: on a GPU: a torch.cuda.Stream or the number of a CUDA stream; None: the default stream.
         Errors: Exhausted (more rows than row_budget: both numbers; the others are there), TimedOut, PeerLost,
         Canceled, Corrupt (see failure), InvalidArgument (which tensor; nothing was sent).
         """
 
-    def dispatch_send(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None, replicas: object | None = None) -> None:
+    def dispatch_send(self, rows: object, experts: object | None, weights: object | None = None, *, routing: MoERouting, scales: object | None = None, payloads: tuple[object, ...] = (), cast: object | None = None, count: object | None = None, replicas: object | None = None, stream: object | None = None) -> None:
         """The first half of dispatch: returns when the rows have left."""
 
-    def dispatch_receive(self, routing: MoERouting, out: MoERows) -> None:
+    def dispatch_receive(self, routing: MoERouting, out: MoERows, *, stream: object | None = None) -> None:
         """The second half of dispatch."""
 
-    def combine(self, results: object | None, *, routing: MoERouting, out: object, biases: tuple[object, ...] = (), weighted: bool = True, accumulate: bool = False) -> None:
+    def combine(self, results: object | None, *, routing: MoERouting, out: object, biases: tuple[object, ...] = (), weighted: bool = True, accumulate: bool = False, stream: object | None = None) -> None:
         """
         Sends the weighted sums of results back, and makes the sums of this rank's tokens.
 
@@ -3877,10 +3897,10 @@ class MoE:
         Errors: NotSupported (another layout, float8_combine), and as combine: then call it again.
         """
 
-    def combine_send(self, results: object | None, *, routing: MoERouting, weighted: bool = True) -> None:
+    def combine_send(self, results: object | None, *, routing: MoERouting, weighted: bool = True, stream: object | None = None) -> None:
         """The first half of combine."""
 
-    def combine_receive(self, routing: MoERouting, out: object, *, biases: tuple[object, ...] = (), accumulate: bool = False) -> None:
+    def combine_receive(self, routing: MoERouting, out: object, *, biases: tuple[object, ...] = (), accumulate: bool = False, stream: object | None = None) -> None:
         """The second half of combine."""
 
     @property
@@ -3894,12 +3914,36 @@ class MoE:
     @active.setter
     def active(self, arg: int, /) -> None: ...
 
+    def set_active(self, ranks: int, stream: object | None = None) -> None:
+        """
+        Sets active. On a GPU operations and replays behind it on the stream have the mask; the attribute uses
+        the default stream. Not while the stream is captured.
+        """
+
     @property
     def failure(self) -> MoEFailure | None:
         """Why a rank was left out last; None: none was."""
 
+    def check(self) -> None:
+        """
+        On a GPU: raises what launches that have ended report, once; for programs that replay graphs. Waits for
+        nothing.
+
+        Errors: those of dispatch and combine.
+        """
+
+    def abort(self) -> None:
+        """
+        Ends this rank's part: waits of its calls, and of its launches on a GPU. Its operations raise
+        Canceled, the others go on without it. In host memory regroup takes it back.
+        Threads: any, also beside a call.
+        """
+
     def close(self) -> None:
-        """Withdraws the window. Other ranks that still use it are not disturbed."""
+        """
+        Withdraws the window. Other ranks that still use it are not disturbed. On a GPU it ends the waits of
+        operations that are queued: wait for the stream before.
+        """
 
     def __enter__(self) -> MoE: ...
 

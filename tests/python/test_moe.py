@@ -17,6 +17,7 @@ import pytest
 import headrace
 import moe_rank
 from conftest import unique
+from gpus import count_gpus
 from moe_rank import EXPERTS, HIDDEN, TOKENS, config_of, expected_sums, run_experts, tokens_of
 from moe_threads import Ranks
 
@@ -546,3 +547,47 @@ def test_reading_active_while_a_rank_waits_lets_the_other_ranks_of_the_process_r
         body(moes[1])
         first.result(100)
         looks.result(100)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"device": "cuda:x"}, 'there is no device "cuda:x"'),
+        ({"blocks": 4}, "blocks is 4, and device is -1"),
+        ({"device": "cuda:0", "blocks": 129}, "blocks is 129, expected 0 to 128"),
+    ],
+)
+def test_a_wrong_device_or_number_of_blocks_is_refused(fields, sentence):
+    with pytest.raises(headrace.InvalidArgument, match=sentence):
+        config_of(0, 1, **fields)
+
+
+@pytest.mark.skipif(count_gpus() > 0, reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_refused_and_takes_nothing():
+    config = config_of(0, 1, device="cuda:0")
+    assert config.device == "cuda:0"
+    with headrace.Agent(unique("moe"), backends=["shm"]) as agent:
+        with pytest.raises(headrace.NotSupported):
+            headrace.MoE(agent, config)
+        assert agent.regions() == []
+
+
+def test_a_moe_in_host_memory_has_no_streams(open_ranks):
+    (moe,) = open_ranks(1).moes
+    rows, experts, weights = tokens_of(0)
+    routing, got = moe.new_routing(), moe.new_rows()
+    assert got.host_counts is None
+    with pytest.raises(headrace.InvalidArgument, match="stream is given, and this MoE moves host memory"):
+        moe.dispatch(rows, experts, weights, routing=routing, out=got, stream=0)
+    moe.set_active(1)
+    moe.check()
+
+
+def test_an_abort_ends_a_wait_of_another_thread(open_ranks):
+    waits, other = open_ranks(2).moes
+    rows, experts, weights = tokens_of(0)
+    routing, got = waits.new_routing(), waits.new_rows()
+    threading.Timer(0.3, waits.abort).start()
+    with pytest.raises(headrace.Canceled, match="was interrupted by its caller in dispatch 1"):
+        waits.dispatch(rows, experts, weights, routing=routing, out=got)
+    assert other.active == 0b10
