@@ -34,6 +34,14 @@ class _Registered:
     def is_by_rank(self) -> bool:
         return self.got.experts is not None
 
+    @property
+    def on_stream(self) -> dict[str, Any]:
+        """The stream of an operation: the current one of this MoE's GPU."""
+        return {"stream": torch.cuda.current_stream(self.rows.device)} if self.rows.is_cuda else {}
+
+    def range(self, end: int) -> Tensor:
+        return torch.arange(end, device=self.rows.device)
+
     def begin(self, experts: Tensor, weights: Tensor | None) -> tuple[int, headrace.MoERouting]:
         """The number of a new dispatch, and the routing that learns it."""
         number, slot = self._dispatches, self._dispatches % len(self._routings)
@@ -55,7 +63,7 @@ class _Registered:
 
     def used(self) -> Tensor:
         """Which rows the last dispatch has written."""
-        at, first = torch.arange(self.rows.shape[0]), from_dlpack(self.got.first_rows)
+        at, first = self.range(self.rows.shape[0]), from_dlpack(self.got.first_rows)
         if self.is_by_rank:
             return at < first[-1]
         expert = self.experts_of_rows()
@@ -64,14 +72,14 @@ class _Registered:
 
     def experts_of_rows(self) -> Tensor:
         """Each row's expert among those of this rank; -1: behind the last."""
-        at, first = torch.arange(self.rows.shape[0]), from_dlpack(self.got.first_rows)
+        at, first = self.range(self.rows.shape[0]), from_dlpack(self.got.first_rows)
         expert = torch.searchsorted(first[1:], at, right=True)
         return torch.where(expert < first.numel() - 1, expert, -1)
 
     def copy_rows(self, to: Tensor) -> None:
         """Copies the rows of the last dispatch. Those that it has not written are 0."""
         to.copy_(self.rows)
-        to.view(torch.uint8)[~self.used()] = 0
+        to.view(torch.uint8).masked_fill_(~self.used()[:, None], 0)
 
 
 def register_moe(
@@ -140,7 +148,8 @@ def _empty_outputs(rows: Tensor, experts: Tensor, moe: str) -> _Rows:
         rows.new_empty(list(of.got.first_rows.shape), dtype=torch.int64),
         rows.new_empty([count, columns], dtype=torch.int32),
         rows.new_empty([count, columns], dtype=torch.float32),
-        rows.new_empty([rows.shape[0] + 1], dtype=torch.int64),
+        # On the CPU, which reads it without a wait for the GPU.
+        rows.new_empty([rows.shape[0] + 1], dtype=torch.int64, device="cpu"),
     )
 
 
@@ -159,7 +168,13 @@ def _dispatch_into(
     of = _moe(moe)
     number, routing = of.begin(experts, _detached(weights))
     of.moe.dispatch(
-        rows.detach().contiguous(), experts, _detached(weights), scales=scales, routing=routing, out=of.got
+        rows.detach().contiguous(),
+        experts.contiguous(),
+        None if weights is None else weights.detach().contiguous(),
+        scales=scales,
+        routing=routing,
+        out=of.got,
+        **of.on_stream,
     )
     of.copy_rows(outputs[0])
     others = (of.got.scales, of.got.counts, of.got.first_rows, of.got.experts, of.got.weights)
@@ -211,13 +226,20 @@ def _(rows: Tensor, routing: Tensor, moe: str) -> Tensor:
 def _again_into(output: Tensor, rows: Tensor, routing: Tensor, moe: str) -> None:
     of = _moe(moe)
     found, *_ = of.find(routing)
-    of.moe.dispatch(rows.detach().contiguous(), None, routing=found, out=of.got, scales=_no_scales(of, rows))
+    of.moe.dispatch(
+        rows.detach().contiguous(),
+        None,
+        routing=found,
+        out=of.got,
+        scales=_no_scales(of, rows),
+        **of.on_stream,
+    )
     of.copy_rows(output)
 
 
 def _no_scales(of: _Registered, rows: Tensor) -> Tensor | None:
     count = _scale_bytes(of)
-    return torch.zeros(rows.shape[0], count, dtype=torch.uint8) if count else None
+    return rows.new_zeros(rows.shape[0], count, dtype=torch.uint8) if count else None
 
 
 @torch.library.custom_op("headrace::moe_dispatch_again_out", mutates_args=("out_rows",))
@@ -263,6 +285,7 @@ def _combine_into(
         biases=tuple(bias.detach().contiguous() for bias in biases),
         weighted=weights is not None,
         accumulate=accumulate,
+        **of.on_stream,
     )
 
 
@@ -271,7 +294,8 @@ def _check_weights(of: _Registered, weights: Tensor, dispatched: Tensor | None) 
         raise headrace.InvalidArgument(
             "weights are given in the layout by_rank, where the caller weighs the rows: give None"
         )
-    if dispatched is None or not torch.equal(weights, dispatched):
+    # The values of a GPU are not compared: the CPU would have to wait for them.
+    if dispatched is None or not (weights.is_cuda or torch.equal(weights, dispatched)):
         raise headrace.InvalidArgument(
             "the weights are not those of the dispatch, which went to the ranks of the experts: "
             "give the same, or None"
@@ -368,14 +392,17 @@ def moe_entries(routing: Tensor, moe: str) -> tuple[Tensor, Tensor]:
     of = _moe(moe)
     found, experts, weights = of.find(routing)
     sent = _entries_as_rows(of, experts.long(), weights)
-    of.moe.dispatch(sent, None, routing=found, out=of.got, scales=_no_scales(of, sent))
+    of.moe.dispatch(sent, None, routing=found, out=of.got, scales=_no_scales(of, sent), **of.on_stream)
     return _entries_of_rows(of, experts.shape[1])
 
 
 @moe_entries.register_fake
 def _(routing: Tensor, moe: str) -> tuple[Tensor, Tensor]:
-    count = _moe(moe).rows.shape[0]
-    return routing.new_empty([count]), routing.new_empty([count], dtype=torch.float32)
+    count, device = _moe(moe).rows.shape[0], _moe(moe).rows.device
+    return (
+        torch.empty(count, dtype=torch.int64, device=device),
+        torch.empty(count, dtype=torch.float32, device=device),
+    )
 
 
 def _entries_as_rows(of: _Registered, experts: Tensor, weights: Tensor | None) -> Tensor:
@@ -387,10 +414,10 @@ def _entries_as_rows(of: _Registered, experts: Tensor, weights: Tensor | None) -
             f"a row has {room} bytes, and the experts and weights of a token have {needed}: "
             f"weigh the results yourself, and give combine no weights"
         )
-    sent = torch.zeros(tokens, room // 4, dtype=torch.int32)
-    sent[:, 0], sent[:, 1] = of.moe.config.rank, torch.arange(tokens)
+    sent = experts.new_zeros(tokens, room // 4, dtype=torch.int32)
+    sent[:, 0], sent[:, 1] = of.moe.config.rank, of.range(tokens)
     sent[:, 2 : 2 + top_k] = experts
-    given = torch.ones(tokens, top_k) if weights is None else weights
+    given = experts.new_ones(tokens, top_k, dtype=torch.float32) if weights is None else weights
     sent[:, 2 + top_k : 2 + 2 * top_k] = given.contiguous().view(torch.int32)
     return sent.view(of.rows.dtype)
 
@@ -399,7 +426,7 @@ def _entries_of_rows(of: _Registered, top_k: int) -> tuple[Tensor, Tensor]:
     got, used, local = of.rows.view(torch.int32), of.used(), of.experts_of_rows()
     # A token that names an expert twice has two rows there, side by side, in the order of its entries.
     same = used[1:] & used[:-1] & (local[1:] == local[:-1]) & (got[1:, :2] == got[:-1, :2]).all(1)
-    at = torch.arange(got.shape[0])
+    at = of.range(got.shape[0])
     starts = torch.where(torch.cat([used.new_zeros(1), same]), 0, at).cummax(0).values
     config = of.moe.config
     is_entry = got[:, 2 : 2 + top_k] == (local + config.first_expert(config.rank))[:, None]
@@ -413,9 +440,9 @@ def _entries_of_rows(of: _Registered, top_k: int) -> tuple[Tensor, Tensor]:
 def moe_of_weights(values: Tensor, k: Tensor, routing: Tensor, top_k: int, moe: str) -> Tensor:
     """Brings a number of each row back to the entry of its token: [tokens, top_k]."""
     of = _moe(moe)
-    rows = torch.zeros(of.rows.shape, dtype=of.combine_dtype)
-    used = (k >= 0).nonzero()[:, 0]
-    rows[used, k[used]] = values[used].to(rows.dtype)
+    rows = values.new_zeros(of.rows.shape, dtype=of.combine_dtype)
+    there = torch.where(k >= 0, values, 0).to(rows.dtype)
+    rows.scatter_(1, k.clamp(min=0)[:, None], there[:, None])
     sums: Tensor = moe_combine(rows, None, routing, [], moe)
     return sums[:, :top_k].float().clone()
 
