@@ -113,9 +113,10 @@ class Combine {
   __device__ void send_piece(const ChunkList::Slot& slot, uint32_t piece, uint32_t pieces) const {
     const WindowLayout& window = common_.window;
     const uint32_t count = *at<const uint32_t>(common_.placed_count_at(slot.source, slot.slot));
-    Placed placed{no_row, 1};
-    if (lane() < count)
+    Placed placed{no_row, 1};  // read beside the count, even if there are fewer
+    if (lane() < common_.top_k())
       placed = *at<const Placed>(common_.placed_at(slot.source, slot.slot) + lane() * sizeof(Placed));
+    if (lane() >= count) placed.row = no_row;
     const uint64_t group_slot = window.group_slot(common_.member(slot.source), slot.slot);
     const auto targets = [&](const auto& store) {
       each_member(slot.source, [&](uint64_t to) {
@@ -138,9 +139,10 @@ class Combine {
     __syncwarp();
     if (lane() != 0) return;
     const uint64_t chunk = chunk_of(slot.slot);
-    if (!ends_chunk(common_, slot.source, chunk, slots_in_chunk(chunk, slot.records) * pieces)) return;
-    each_member(slot.source, [&](uint64_t to) {
-      tell(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk_of(group_slot)), turn_.sends());
+    end_unit(common_, slot.source, chunk, slots_in_chunk(chunk, slot.records) * pieces, [&] {
+      each_member(slot.source, [&](uint64_t to) {
+        tell(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk_of(group_slot)), turn_.sends());
+      });
     });
   }
 
@@ -165,8 +167,9 @@ class Combine {
     const WindowLayout& window = common_.window;
     const uint64_t flag =
         common_.own_window() + window.partial_flag_at(turn_.receives(), rank, chunk_of(group_slot));
-    if (!turn_.is_active(rank) || !turn_.waits_for({rank, HEADRACE_MOE_SUMS, flag, turn_.receives()}) ||
-        !headrace::moe::has_come(acquire(flag), turn_.receives()))
+    uint64_t seen = 0;
+    if (!turn_.is_active(rank) || !turn_.waits_for({rank, HEADRACE_MOE_SUMS, flag, turn_.receives()}, seen) ||
+        !headrace::moe::has_come(seen, turn_.receives()))
       return 0;
     return common_.own_window() + window.partial_at(turn_.receives(), rank, group_slot);
   }

@@ -22,6 +22,7 @@ class DispatchSend {
     });
     if (route_.is_clerk()) send_cards();
     send_records();
+    route_.keep();
     if (common_.group_size() != 1) route_.make_of_others();
   }
 
@@ -60,12 +61,14 @@ class DispatchSend {
 
   __device__ void send_piece(uint64_t token, uint32_t piece, uint32_t pieces) const {
     const WindowLayout& window = common_.window;
+    // It comes while the row is moved.
+    const float weight = piece == 0 && lane() < common_.top_k() ? weight_of(token) : 0;
     const Visit visit(common_, route_.lists(), token);
     const bool sends = visit.is_one && has_room(visit.rank);
     const uint64_t record =
         sends ? common_.windows[visit.rank] + window.slot_at(turn_.sends(), common_.rank, visit.slot) : 0;
-    if (piece == 0) write_head(token, visit, record);
     send_row(token, sends ? record + window.record.row_at() : 0, visit.count, piece, pieces);
+    if (piece == 0) write_head(token, visit, record, weight);
 #pragma unroll 1
     for (uint32_t i = 0; i < args_.columns.count; ++i) {
       const Column& column = args_.columns.of[i];
@@ -76,11 +79,16 @@ class DispatchSend {
     __syncwarp();
     if (!sends) return;
     const uint64_t chunk = chunk_of(visit.slot);
-    if (ends_chunk(common_, visit.rank, chunk, slots_in_chunk(chunk, shared_.records[visit.rank]) * pieces))
+    end_unit(common_, visit.rank, chunk, slots_in_chunk(chunk, shared_.records[visit.rank]) * pieces, [&] {
       tell(common_.windows[visit.rank] + window.chunk_flag_at(turn_.sends(), common_.rank, chunk),
            turn_.sends());
+    });
   }
 
+  /// Of this lane's entry.
+  [[nodiscard]] __device__ float weight_of(uint64_t token) const {
+    return route_.weight_of(token * common_.top_k() + lane());
+  }
   /// `to`: of this lane's visit.
   __device__ void send_row(uint64_t token, uint64_t to, unsigned count, uint32_t piece,
                            uint32_t pieces) const {
@@ -94,7 +102,7 @@ class DispatchSend {
   }
 
   /// `record`: of this lane's visit.
-  __device__ void write_head(uint64_t token, const Visit& visit, uint64_t record) const {
+  __device__ void write_head(uint64_t token, const Visit& visit, uint64_t record, float weight) const {
     const auto& layout = common_.window.record;
     const uint64_t entry = token * common_.top_k() + lane();
     const int32_t expert = lane() < common_.top_k() ? route_.active_expert_of(entry) : -1;
@@ -108,7 +116,7 @@ class DispatchSend {
       if (is_its) {
         const uint64_t place = static_cast<uint64_t>(__popc(its & lanes_below())) * sizeof(Entry);
         *at<Entry>(to + layout.entries_at() + place) = {
-            static_cast<uint32_t>(expert) - common_.first_expert[rank], order, route_.weight_of(entry)};
+            static_cast<uint32_t>(expert) - common_.first_expert[rank], order, weight};
       }
       if (lane() == 0) {
         auto* const head = at<RecordHead>(to);

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source's route: the order of each entry among those of its expert, and the slots of each token. Both are
 // numbers of tokens before, so they are counted in three steps: within a warp's share, over the warps of a
-// block, and over blocks. Up to small_entries each block counts all tokens and waits for no other block.
+// block, and over blocks. Up to small_entries each block counts all tokens and waits for no other block; its
+// lists are in shared memory if they fit, because each step reads what the one before has written.
 #pragma once
 
 #include "kernels/moe/turn.cuh"
 
 namespace headrace::kernels::moe {
 
-/// Shared memory of a block: first it counts, then it knows places.
+/// Shared memory of a block: first it counts, with lists of a small route behind the counters, then it knows
+/// places.
 struct Shared {
-  uint32_t pool[pool_words];
+  alignas(8) uint32_t pool[pool_words];
   uint32_t rank_counts[block_warps][most_ranks];
   uint32_t records[most_ranks];  ///< of this source for each rank, then of each source for this rank
   uint64_t rooms;                ///< ranks that may be written to
@@ -44,10 +46,14 @@ class Route {
     is_small_ = is_small(sent.end - sent.begin, common_.top_k());
     const Share share = Share::of(sent.end - sent.begin, blockIdx.x, common_.senders);
     own_ = is_small_ ? sent : Share{sent.begin + share.begin, sent.begin + share.end};
-    lists_ = is_small_ && !is_clerk()
-                 ? common_.lists_of_block(blockIdx.x).from(sent.begin, common_.top_k(), common_.visits)
-                 : common_.lists();
-    const uint32_t fitting = pool_words / common_.experts;
+    const uint64_t list_words = words_of_lists();
+    in_shared_ = is_small_ && list_words + common_.experts <= pool_words;
+    if (in_shared_)
+      lists_ = lists_in_pool(pool_words - list_words);
+    else
+      lists_ = is_small_ && !is_clerk() ? own_part_of(common_.lists_of_block(blockIdx.x)) : common_.lists();
+    const auto fitting =
+        static_cast<uint32_t>((pool_words - (in_shared_ ? list_words : 0)) / common_.experts);
     counters_ = fitting < block_warps ? fitting : block_warps;
   }
 
@@ -66,6 +72,7 @@ class Route {
   template <class Meanwhile>
   __device__ void make(const Meanwhile& meanwhile) {
     for (unsigned i = threadIdx.x; i < counters_ * common_.experts; i += block_threads) shared_.pool[i] = 0;
+    if (in_shared_) read_experts();
     if (warp() == block_warps - 1) meanwhile();
     __syncthreads();
     count_entries();
@@ -76,20 +83,25 @@ class Route {
     __syncthreads();
     finish_orders();
     finish_slots();
-    if (is_clerk() && threadIdx.x == 0) at<RoutingHead>(common_.routing)->tokens = tokens_;
     __syncthreads();
+  }
+  /// By all threads of a sending block, behind its records: what combine needs, and dispatches that use the
+  /// routing again.
+  __device__ void keep() const {
+    if (is_clerk() && threadIdx.x == 0) at<RoutingHead>(common_.routing)->tokens = tokens_;
+    if (is_small_ && !is_clerk()) return;
+    keep_entries();
+    if (in_shared_) keep_slots();
   }
   /// By all threads of a sending block, last. Other members of the group send the rest of the tokens: combine
   /// needs their slots, too. Blocks take members in turn, and wait for no other block.
   __device__ void make_of_others() {
-    lists_ = common_.lists();
+    lists_ = common_.lists(), in_shared_ = false;
     for (unsigned member = blockIdx.x; member < common_.group_size(); member += common_.senders) {
       if (member == common_.member(common_.rank)) continue;
       own_ = tokens_of(member);
       __syncthreads();  // what is in shared memory has been read
-      for (uint64_t entry = own_.begin * common_.top_k() + threadIdx.x; entry < own_.end * common_.top_k();
-           entry += block_threads)
-        if (keeps()) keep(entry);
+      keep_entries();
       count_tokens();
       __syncthreads();
       if (threadIdx.x < common_.window.ranks) add_up_rank(threadIdx.x);
@@ -113,6 +125,10 @@ class Route {
   }
   /// The expert, if its rank takes part; else -1.
   [[nodiscard]] __device__ int32_t active_expert_of(uint64_t entry) const {
+    if (in_shared_) return *at<const int32_t>(known_experts_ + entry * 4);
+    return given_active_expert(entry);
+  }
+  [[nodiscard]] __device__ int32_t given_active_expert(uint64_t entry) const {
     const int32_t expert = expert_of(entry);
     return expert >= 0 && turn_.is_active(common_.rank_of(static_cast<uint32_t>(expert))) ? expert : -1;
   }
@@ -130,7 +146,25 @@ class Route {
     const auto range = headrace::moe::tokens_of_member(tokens_, common_.group_size(), member);
     return {range.begin, range.end};
   }
-  [[nodiscard]] __device__ bool keeps() const { return args_.experts != 0 || args_.weights != 0; }
+  /// Of the pool: slots and ranks of the tokens that this rank sends, experts and orders of their entries.
+  [[nodiscard]] __device__ uint64_t words_of_lists() const {
+    return headrace::moe::round_up((own_.end - own_.begin) * (2 + common_.visits + 2 * common_.top_k()), 2);
+  }
+  __device__ RouteLists lists_in_pool(uint64_t first_word) {
+    const uint64_t tokens = own_.end - own_.begin;
+    const auto ranks = reinterpret_cast<uint64_t>(shared_.pool + first_word);
+    const uint64_t slots = ranks + tokens * 8, orders = slots + tokens * common_.visits * 4;
+    known_experts_ = orders + tokens * common_.top_k() * 4 - own_.begin * common_.top_k() * 4;
+    return own_part_of({orders, ranks, slots});
+  }
+  [[nodiscard]] __device__ RouteLists own_part_of(const RouteLists& lists) const {
+    return lists.from(own_.begin, common_.top_k(), common_.visits);
+  }
+  __device__ void read_experts() const {
+    for (uint64_t entry = own_.begin * common_.top_k() + threadIdx.x; entry < own_.end * common_.top_k();
+         entry += block_threads)
+      *at<int32_t>(known_experts_ + entry * 4) = given_active_expert(entry);
+  }
   /// Entries of a counting warp; tokens of a warp.
   [[nodiscard]] __device__ Share entries_of_warp() const {
     const Share share = Share::of(own_.end - own_.begin, warp(), counters_);
@@ -144,12 +178,10 @@ class Route {
   __device__ void count_entries() const {
     if (warp() >= counters_) return;
     const Share share = entries_of_warp();
-    const bool is_kept = keeps() && (!is_small_ || is_clerk());
     for (uint64_t first = share.begin; first < share.end; first += warp_lanes) {
       const uint64_t entry = first + lane();
       const bool is_entry = entry < share.end;
       const int32_t expert = is_entry ? active_expert_of(entry) : -1;
-      if (is_entry && is_kept) keep(entry);
       const unsigned same = __match_any_sync(all_lanes, expert);
       const uint32_t before = expert >= 0 ? counter(warp(), static_cast<unsigned>(expert)) : 0;
       __syncwarp();
@@ -160,7 +192,12 @@ class Route {
       if (is_entry) *at<uint32_t>(lists_.orders + entry * 4) = before + place;
     }
   }
-  /// For combine, and for dispatches that use the routing again.
+  __device__ void keep_entries() const {
+    if (args_.experts == 0 && args_.weights == 0) return;
+    for (uint64_t entry = own_.begin * common_.top_k() + threadIdx.x; entry < own_.end * common_.top_k();
+         entry += block_threads)
+      keep(entry);
+  }
   __device__ void keep(uint64_t entry) const {
     *at<float>(common_.weights_at() + entry * 4) = weight_of(entry);
     if (args_.experts == 0) return;
@@ -170,6 +207,15 @@ class Route {
     const int64_t given = number_at(args_.experts, args_.experts_bytes, entry);
     if (given != -1)
       turn_.report({common_.rank, 0, 0, entry}, HEADRACE_MOE_WRONG_EXPERT, static_cast<uint64_t>(given));
+  }
+
+  __device__ void keep_slots() const {
+    const RouteLists to = common_.lists();
+    for (uint64_t token = own_.begin + threadIdx.x; token < own_.end; token += block_threads)
+      *at<uint64_t>(to.ranks + token * 8) = *at<const uint64_t>(lists_.ranks + token * 8);
+    for (uint64_t i = own_.begin * common_.visits + threadIdx.x; i < own_.end * common_.visits;
+         i += block_threads)
+      *at<uint32_t>(to.slots + i * 4) = *at<const uint32_t>(lists_.slots + i * 4);
   }
 
   __device__ void count_tokens() const {
@@ -284,8 +330,9 @@ class Route {
   uint64_t tokens_;
   Share own_;
   RouteLists lists_;
+  uint64_t known_experts_ = 0;  ///< int32_t of each entry, if the lists are in shared memory
   uint32_t counters_;
-  bool is_small_;
+  bool is_small_, in_shared_;
 };
 
 }  // namespace headrace::kernels::moe

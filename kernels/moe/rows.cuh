@@ -321,16 +321,17 @@ class Units {
   uint64_t skipped_, next_;
 };
 
-/// By one thread of a unit, behind all of its bytes: whether the chunk of a rank has all of its `units`. Then
-/// `tell` its flag: the units of other warps come before it, too.
-__device__ __forceinline__ bool ends_chunk(const Common& args, unsigned rank, uint64_t chunk,
-                                           uint64_t units) {
+/// By one thread of a unit, behind all of its bytes. The one that ends the `units` of a chunk of a rank calls
+/// tell(), which sets the chunk's flag: the units of other warps come before it, too.
+template <class Tell>
+__device__ __forceinline__ void end_unit(const Common& args, unsigned rank, uint64_t chunk, uint64_t units,
+                                         const Tell& tell) {
   fence_system();  // pairs with the acquire of the chunk's flag, over the counter
   const uint64_t counter = args.done_at(rank, chunk);
-  if (add(counter, 1) + 1 != units) return false;
-  *at<uint32_t>(counter) = 0;
+  if (add(counter, 1) + 1 != units) return;
   fence_system();
-  return true;
+  tell();
+  *at<uint32_t>(counter) = 0;  // for the next launch; before the fence, that would wait for it
 }
 __device__ __forceinline__ uint64_t slots_in_chunk(uint64_t chunk, uint64_t records) {
   const uint64_t left = records - chunk * chunk_slots;

@@ -61,9 +61,14 @@ class Turn {
 
   /// By any threads, each for itself. False: the peer is left out.
   [[nodiscard]] __device__ bool waits_for(const Awaited& awaited) {
+    uint64_t seen = 0;
+    return waits_for(awaited, seen);
+  }
+  ///   seen  what the word holds then
+  [[nodiscard]] __device__ bool waits_for(const Awaited& awaited, uint64_t& seen) {
     uint64_t since_ns = 0;
     for (unsigned looks = 1;; ++looks) {
-      const uint64_t seen = acquire(awaited.address);
+      seen = acquire(awaited.address);
       if (is_there(awaited, seen)) return true;
       if (looks % looks_between != 0) continue;
       since_ns = still_waits(awaited, seen, since_ns);

@@ -173,6 +173,20 @@ TEST(MoEDeviceCode, a_rank_that_does_not_come_is_named_and_left_out) {
   EXPECT_EQ(ranks.status(1).reason, HEADRACE_MOE_LEFT_OUT);
 }
 
+/// 4096 experts, and lists for which shared memory has no room beside their counters.
+TEST(MoEDeviceCode_slow, a_small_route_of_many_experts_has_its_lists_in_memory) {
+  MoEConfig config;
+  config.ranks = 3, config.experts = 4096, config.top_k = 4;
+  config.hidden = 16, config.max_tokens = 512;
+  Random random(5);
+  GridMachine machine(2, 2);
+  Ranks ranks(machine, config, 2, 60'000'000'000);
+  Step step(random, config, Choice::uniform);
+  step.inputs[0] = random_tokens(random, config, 512, Choice::uniform);
+  step.make_plain(config);
+  EXPECT_EQ(run_step(machine, ranks, step, false), "");
+}
+
 TEST(MoEDeviceCode_slow, makes_of_random_tokens_what_all_ranks_make_in_one_function) {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + 60 && !testing::Test::HasFailure(); ++seed)
