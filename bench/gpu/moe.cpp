@@ -4,15 +4,18 @@
 //
 //   bench_gpu_moe [check] [quick] [soak] [time]
 //                 [--seconds N] [--seed N] [--ranks N] [--replays N] [--most TOKENS] [--full 1]
+//                 [--before LIBRARY]
 //
 // check  random shapes, layouts, types and steps of 1 to 8 ranks, for --seconds (60); a mask; an abort; a
-// rank
-//        that never comes
+//        rank that never comes; routings that are used again
 // quick  a few of the small ones, for compute-sanitizer
 // soak   --replays (10000) replays of graphs of 3 ranks, whose tokens, experts and counts change in each
 // time   dispatch and combine in a graph, of `--ranks` ranks (4), up to --most tokens (8192). Two rows a
 //        figure, of the table moe-gpu1: beside a bare kernel that moves each row to where it shall be, and
 //        beside two that move it by way of the slots of windows, as ours do. --full 1: more numbers of tokens
+//
+//        --before LIBRARY: a third row, beside the kernels of another libheadrace_kernels.so, in the same
+//        turns
 //
 // Ranks are streams of this process. It ends at the first difference.
 #include "kernels/moe/moe.hpp"
@@ -29,7 +32,10 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <set>
+#include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -51,6 +57,7 @@ struct Settings {
   bool checks = false, quick = false, soaks = false, times = false, full = false;
   int seconds = 60, ranks = 4, replays = 10000, most_tokens = 8192;
   std::uint64_t seed = std::random_device()();
+  std::string before;
 };
 
 [[noreturn]] void end_with(const std::string& text) {
@@ -62,7 +69,7 @@ struct Settings {
 
 struct Gpu {
   std::shared_ptr<const gpu::Device> device;
-  std::shared_ptr<const gpu::Kernels> kernels;
+  std::shared_ptr<const gpu::Kernels> kernels, before;  ///< before: null if there is nothing to compare with
 };
 
 // ------------------------------------------------------------------ check
@@ -334,6 +341,7 @@ class Timed {
         most_tokens_(settings.most_tokens),
         row_bytes_(static_cast<std::uint64_t>(shape.hidden) * 2),
         machine_(gpu.device, gpu.kernels, settings.ranks, 1 << 20, 1 << 20),
+        before_(family_of(gpu.before)),
         random_(settings.seed) {
     // The hot expert, and the first ones of Zipf, are on rank 0: most tokens have most of their rows there.
     rows_ = static_cast<std::uint64_t>(ranks_) * static_cast<std::uint64_t>(most_tokens_) *
@@ -361,9 +369,7 @@ class Timed {
     bool is_same = true;
     for (int rank = 0; rank < ranks_; ++rank)
       is_same = is_same && same(memory_[at(rank)].rows, memory_[at(rank)].bare_rows, rows_of_[at(rank)]);
-    const Times times = in_turn(ours, direct, staged);
-    row("bare_direct", times.ours, times.first, is_same);
-    row("bare_staged", times.ours, times.second, is_same);
+    report_in_turn({ours, direct, staged, [&](int rank) { dispatch(rank, before_.get()); }}, row, is_same);
   }
   void measure_combine(std::uint32_t blocks,
                        const std::function<void(std::string_view, double, double, bool)>& row) {
@@ -380,9 +386,7 @@ class Timed {
     for (int rank = 0; rank < ranks_; ++rank)
       is_same = is_same && same(memory_[at(rank)].sums, memory_[at(rank)].bare_sums,
                                 static_cast<std::uint64_t>(tokens_));
-    const Times times = in_turn(ours, direct, staged);
-    row("bare_direct", times.ours, times.first, is_same);
-    row("bare_staged", times.ours, times.second, is_same);
+    report_in_turn({ours, direct, staged, [&](int rank) { combine(rank, before_.get()); }}, row, is_same);
   }
   [[nodiscard]] std::uint32_t most_blocks() const { return machine_.most_blocks(ranks_); }
 
@@ -392,9 +396,9 @@ class Timed {
     gpu::DeviceMemory window, state, routing, tokens, experts, weights, rows, bare_rows, sums, bare_sums;
     gpu::PinnedMemory words;
   };
-  struct Times {
-    double ours, first, second;
-  };
+  using Family = gpu::KernelFamily<headrace_moe_v1>;
+  using RankLaunch = std::function<void(int rank)>;
+  using Row = std::function<void(std::string_view, double, double, bool)>;
   static constexpr int rounds = 11;
 
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
@@ -565,7 +569,14 @@ class Timed {
   }
 
   // --- launches
-  void dispatch(int rank) {
+  [[nodiscard]] static std::unique_ptr<const Family> family_of(
+      const std::shared_ptr<const gpu::Kernels>& kernels) {
+    if (kernels == nullptr) return {};
+    return std::make_unique<const Family>(
+        must(Family::of(kernels, HEADRACE_MOE_FAMILY, HEADRACE_MOE_FAMILY_VERSION)));
+  }
+  /// `family`: not null: instead of the machine's.
+  void dispatch(int rank, const Family* family = nullptr) {
     Memory& it = memory_[at(rank)];
     it.rank.blocks = blocks_;
     headrace_moe_dispatch_v1 args{};
@@ -575,9 +586,10 @@ class Timed {
     args.rows = it.tokens.address(), args.row_stride = row_bytes_;
     args.experts = it.experts.address(), args.weights = it.weights.address();
     args.out_rows = it.rows.address();
-    machine_.dispatch(rank, args);
+    if (family == nullptr) return machine_.dispatch(rank, args);
+    machine_.must_be(family->launch<&headrace_moe_v1::dispatch>(args, machine_.stream(rank)), "dispatch");
   }
-  void combine(int rank) {
+  void combine(int rank, const Family* family = nullptr) {
     Memory& it = memory_[at(rank)];
     it.rank.blocks = blocks_;
     headrace_moe_combine_v1 args{};
@@ -586,7 +598,8 @@ class Timed {
     args.routing = it.routing.address();
     args.results = it.rows.address(), args.result_stride = row_bytes_;
     args.sums = it.sums.address(), args.sum_stride = row_bytes_;
-    machine_.combine(rank, args);
+    if (family == nullptr) return machine_.combine(rank, args);
+    machine_.must_be(family->launch<&headrace_moe_v1::combine>(args, machine_.stream(rank)), "combine");
   }
   [[nodiscard]] std::uint32_t vectors() const { return static_cast<std::uint32_t>(row_bytes_ / 16); }
   [[nodiscard]] std::uint32_t pieces(std::uint32_t units) const {
@@ -662,17 +675,20 @@ class Timed {
     std::vector<gpu::Event> begins_, ends_;
   };
 
-  template <class Ours, class First, class Second>
-  Times in_turn(const Ours& ours, const First& first, const Second& second) {
+  /// Ours, the two bare ones, and those of another library if there is one.
+  void report_in_turn(const std::vector<RankLaunch>& launches, const Row& row, bool is_same) {
+    constexpr std::string_view peers[] = {"", "bare_direct", "bare_staged", "before"};
     const int operations = tokens_ >= 1024 ? 4 : 20;
-    const Timer timers[] = {
-        {*this, operations, ours}, {*this, operations, first}, {*this, operations, second}};
-    std::vector<double> times[3];
+    std::vector<Timer> timers;
+    for (const RankLaunch& launch : std::span(launches).first(before_ == nullptr ? 3 : 4))
+      timers.emplace_back(*this, operations, launch);
+    std::vector<std::vector<double>> times(timers.size());
     for (int round = 0; round < rounds; ++round)
-      for (std::size_t i = 0; i < 3; ++i) times[i].push_back(timers[i].once());
+      for (std::size_t i = 0; i < timers.size(); ++i) times[i].push_back(timers[i].once());
     wait_all();
     for (auto& of : times) std::ranges::sort(of);
-    return {times[0][rounds / 2], times[1][rounds / 2], times[2][rounds / 2]};
+    for (std::size_t i = 1; i < times.size(); ++i)
+      row(peers[i], times[0][rounds / 2], times[i][rounds / 2], is_same);
   }
 
   const Gpu& gpu_;
@@ -682,6 +698,7 @@ class Timed {
   const std::int64_t most_tokens_;
   const std::uint64_t row_bytes_;
   GpuMachine machine_;
+  const std::unique_ptr<const Family> before_;
   Random random_;
   std::uint64_t rows_ = 0;
   std::int64_t tokens_ = 0;
@@ -746,7 +763,9 @@ Settings read(int count, char** arguments) {
       value = static_cast<std::remove_reference_t<decltype(value)>>(std::stoll(arguments[++i]));
       return true;
     };
-    if (word == "check")
+    if (word == "--before" && i + 1 < count)
+      settings.before = arguments[++i];
+    else if (word == "check")
       settings.checks = true;
     else if (word == "quick")
       settings.checks = settings.quick = true;
@@ -769,6 +788,8 @@ void run(int count, char** arguments) {
   Gpu gpu;
   gpu.device = must(gpu::Device::open(driver, 0));
   gpu.kernels = must(gpu::Kernels::open(must(gpu::KernelLibrary::load()), gpu.device));
+  if (!settings.before.empty())
+    gpu.before = must(gpu::Kernels::open(must(gpu::KernelLibrary::load(settings.before)), gpu.device));
   if (settings.checks) check(gpu, settings);
   if (settings.soaks) soak(gpu, settings);
   std::string command = "bench_gpu_moe";
