@@ -1401,6 +1401,11 @@ def moe(sitting: Sitting) -> bool:
     return sitting.run([program, "time", "--seconds", "100"], rows=True) and right
 
 
+def moe_ranks(sitting: Sitting) -> bool:
+    """headrace.MoE and its operators of torch on GPUs, ranks as threads and as processes."""
+    return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_moe.py")
+
+
 def moe_racecheck(sitting: Sitting) -> bool:
     """compute-sanitizer finds races in shared memory of the kernels of MoE, on small shapes."""
     program = str(sitting.carried / "bench" / "bench_gpu_moe")
@@ -1455,6 +1460,7 @@ STEPS: dict[str, Step] = {
     "torch_further": Step(torch_further, 120, 60),
     "torch_order": Step(torch_order, 460, 240),
     "moe": Step(moe, 440, 290),
+    "moe_ranks": Step(moe_ranks, 540, 200),
     "moe_racecheck": Step(moe_racecheck, 120, 60),
     "courier": Step(courier, 150, 90),
     "fabric": Step(fabric, 420, 150),

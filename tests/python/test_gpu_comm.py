@@ -4,6 +4,7 @@
 import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,8 +48,9 @@ TORCH_PLACES = [
 ]
 
 
-def run_ranks(commands, seconds=SECONDS):
-    """Each must end with code 0. What all of them said is shown if one does not, or is late."""
+def run_ranks(commands, seconds=SECONDS, killed=()):
+    """Each must end with code 0, those that kill themselves by that. What all of them said is shown if one
+    does not, or is late."""
     with contextlib.ExitStack() as files:
         commands = list(commands)
         said = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in commands]
@@ -61,7 +63,8 @@ def run_ranks(commands, seconds=SECONDS):
         for rank, (code, file) in enumerate(zip(codes, said, strict=True)):
             file.seek(0)
             texts.append(f"rank {rank} of {len(ranks)}, code {code}:\n{file.read()}")
-    assert codes == [0] * len(ranks), "\n".join(texts)
+    wanted = [-signal.SIGKILL if rank in killed else 0 for rank in range(len(ranks))]
+    assert codes == wanted, "\n".join(texts)
 
 
 def codes_by(deadline, processes):
