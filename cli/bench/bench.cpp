@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/bench_coll.hpp"
 #include "cli/bench/bench_fabric.hpp"
+#include "cli/bench/bench_moe.hpp"
 #include "cli/bench/bench_pages.hpp"
 #include "cli/bench/peer_process.hpp"
 #include "cli/command.hpp"
@@ -36,10 +37,12 @@ void add_bench(const Command& app, Invocation& invocation) {
       "  headrace bench pages --page 4K,64K,1M --op both\n"
       "  headrace bench pages --single\n"
       "  headrace bench coll --ops all --ranks 2\n"
-      "  headrace bench fabric");
+      "  headrace bench fabric\n"
+      "  headrace bench moe --tokens 1,128");
   add_bench_pages(bench, invocation);
   add_bench_coll(bench, invocation);
   add_bench_fabric(bench, invocation);
+  add_bench_moe(bench, invocation);
   add_peer(bench, invocation);
 }
 
