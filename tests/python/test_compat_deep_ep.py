@@ -158,6 +158,47 @@ def test_rows_go_to_ranks_and_come_back(open_buffers, kind, with_topk):
     run_threads(open_buffers(), body)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("after_event", [False, True])
+def test_calls_are_asynchronous_or_not_and_follow_an_event_or_not(open_buffers, asynchronous, after_event):
+    """Of tokens whose experts are on two ranks at most, as routing with a limit of groups gives them."""
+
+    def body(given):
+        buffer, group = given
+        tokens = Tokens.of(group.rank)
+        ranks = torch.rand(TOKENS, RANKS, generator=torch.Generator().manual_seed(group.rank)).argsort(1)
+        near = ranks[:, :2, None] * EACH + torch.arange(EACH)
+        topk_idx = near.flatten(1)[:, 1 : 1 + TOP_K].contiguous()
+        options = {"async_finish": asynchronous, "allocate_on_comm_stream": asynchronous and after_event}
+
+        def before():
+            return {"previous_event": buffer.capture() if after_event else None, **options}
+
+        per_rank, _, per_expert, is_in_rank, event = buffer.get_dispatch_layout(topk_idx, EXPERTS, **before())
+        assert (is_in_rank.sum(1) == 2).all()
+        if asynchronous:
+            event.current_stream_wait()
+        got, experts, weights, counts, handle, event = buffer.dispatch(
+            tokens.random,
+            num_tokens_per_rank=per_rank,
+            is_token_in_rank=is_in_rank,
+            num_tokens_per_expert=per_expert,
+            topk_idx=topk_idx,
+            topk_weights=tokens.topk_weights,
+            **before(),
+        )
+        if asynchronous:
+            event.current_stream_wait()
+        assert counts == torch.bincount(experts[experts >= 0], minlength=EACH).tolist()
+        sums, of_weights, event = buffer.combine(got, handle, topk_weights=weights, **before())
+        if asynchronous:
+            event.current_stream_wait()
+        assert calc_diff(sums, tokens.random.float() * 2) < 5e-6
+        assert torch.equal(of_weights, tokens.topk_weights)
+
+    run_threads(open_buffers(), body)
+
+
 def _more_rows_than_came(buffer, given, got, experts):
     worst = TOKENS * RANKS
     padded, padded_experts, padded_weights, counts, handle, _ = buffer.dispatch(
@@ -351,6 +392,30 @@ def test_rows_go_to_experts_and_weighted_sums_come_back(open_buffers):
         assert hashes[::2] == hashes[1::2]
         half = len(hashes) // 4  # of those without hooks
         assert hashes[:half] == hashes[half : 2 * half]
+
+    run_threads(open_buffers(low_latency_mode=True), body)
+
+
+def test_the_same_tokens_give_the_same_sums_however_often(open_buffers):
+    """DeepEP's test under pressure: other tokens between, and each time the same bits."""
+
+    def body(given):
+        buffer, group = given
+        hashes: dict[int, set] = {}
+        for number in range(24):
+            seed = number % 3
+            tokens = Tokens.of(RANKS * seed + group.rank, masked=seed == 1)
+            got, _, handle, _, hook = buffer.low_latency_dispatch(
+                tokens.random, tokens.topk_idx, TOKENS, EXPERTS, return_recv_hook=number % 2 == 0
+            )
+            if hook is not None:
+                hook()
+            rows = per_token_cast_back(got[0].view(-1, HIDDEN), got[1].reshape(-1, HIDDEN // 128))
+            sums, *_ = buffer.low_latency_combine(
+                rows.view(got[0].shape), tokens.topk_idx, tokens.topk_weights, handle
+            )
+            hashes.setdefault(seed, set()).add(hash_tensor(sums))
+        assert [len(each) for each in hashes.values()] == [1, 1, 1]
 
     run_threads(open_buffers(low_latency_mode=True), body)
 

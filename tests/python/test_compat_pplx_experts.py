@@ -195,6 +195,34 @@ def test_the_configurations_of_pplx_garden(name):
     run_threads(ThreadGroup.of(config.ranks), body)
 
 
+# As wide as pplx-garden's own.
+WIDE = {
+    "TP4-NIC2-BF16": replace(CONFIGS["TP4-NIC2-BF16"], hidden=7168),
+    "TP8-BF16": replace(CONFIGS["TP8-BF16"], hidden=7168),
+    "TP8-FP8": replace(CONFIGS["TP8-FP8"], hidden=7168, scales=56),
+    "TP4-FP8-NVL2": replace(CONFIGS["TP4-FP8-NVL2"], hidden=7168, scales=56),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WIDE)
+def test_the_wide_configurations_of_pplx_garden(name):
+    config = WIDE[name]
+
+    def body(group):
+        kernel, tokens = open_kernel(config, group), Tokens.of(config, group)
+        tokens.dispatch(kernel)
+        assert rows_of_experts(config, tokens.counts, tokens.out_x) == expected_rows(config, group.rank)
+        came = int(tokens.counts.sum())
+        scales = tokens.out_scales[:came] if config.scales else None
+        tokens.combine(kernel, doubled(tokens.out_x[:came], scales))
+        expected = doubled(tokens.x, tokens.scales).to(config.dtypes[1])
+        torch.testing.assert_close(tokens.out, expected)
+        kernel.destroy()
+
+    run_threads(ThreadGroup.of(config.ranks), body)
+
+
 def test_halves_a_bound_and_a_sum_that_is_added():
     def body(group):
         kernel, tokens = open_kernel(SMALL, group), Tokens.of(SMALL, group)
