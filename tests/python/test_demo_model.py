@@ -72,7 +72,7 @@ def test_the_model_is_small():
     assert sum(tensor.numel() for tensor in tensors.values()) <= 4_500_000
     assert WEIGHTS.stat().st_size < 10_000_000
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
-    assert json.loads(metadata["sizes"]) == vars(Sizes())
+    assert Sizes(**json.loads(metadata["sizes"])) == Sizes()
 
 
 def test_every_tensor_lies_at_a_multiple_of_64_bytes():

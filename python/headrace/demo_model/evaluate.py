@@ -49,7 +49,8 @@ def generate_words(model: Weights, held_out: str, count: int, seed: int) -> tupl
     for i, prompt in enumerate(prompts(held_out)):
         cache = Cache(model.sizes, 64, pages_for(PROMPT_BYTES + TEXT_BYTES, 64), str(model.embedding.device))
         sampling = Sampling(TEMPERATURE, seed=seed + i)
-        text = bytes(generate(Pieces.eager(), model, cache, prompt, TEXT_BYTES, sampling)).decode("latin-1")
+        parts = Pieces.eager(model.sizes)
+        text = bytes(generate(parts, model, cache, prompt, TEXT_BYTES, sampling)).decode("latin-1")
         texts.append(prompt.decode() + "|" + text)
         found += corpus.words(text)[1:-1]
         print(f"{min(len(found), count)} of {count} words", file=sys.stderr)

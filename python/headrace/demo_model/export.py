@@ -10,6 +10,7 @@ its shape and its source; reading the record needs no torch. Each new package is
 several sizes, and layer.pt2 must give the same bits for every page size and order of pages. Shapes with
 random weights have two more packages, which make the weights, and the file sizes.json. `--tensor-parallel 2`
 adds attention_of_2.pt2, feed_forward_of_2.pt2 and store_of_2.pt2, which run one of two ranks (split.py).
+`--shape experts` has attention.pt2, route.pt2 and expert.pt2, too, a layer cut at its experts (experts.py).
 Standard output gets one line, the folder; standard error gets the progress. An error names the package that
 cannot be exported and its step, and the signal if its process crashed.
 """
@@ -35,6 +36,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import BackendFailed, Error, InvalidArgument, NotSupported
@@ -53,6 +55,7 @@ _SOURCES = (
     "model.py",
     "shapes.py",
     "random_weights.py",
+    "experts.py",
     "split.py",
     "pieces.py",
     "export.py",
@@ -306,9 +309,8 @@ def export_piece(
 
     torch.manual_seed(1)
     checks = {"layer": lambda package: pieces.check_pages(package, shape, device)}
-    checks[f"attention_of_{target.ranks}"] = lambda package: pieces.check_pages(
-        package, shape, device, target.ranks
-    )
+    for name, ranks in (("attention", 1), (f"attention_of_{target.ranks}", target.ranks)):
+        checks[name] = partial(pieces.check_pages, shape=shape, device=device, ranks=ranks)
     checks |= dict.fromkeys(
         ("random_layer", "random_ends"), lambda package: pieces.check_random(package, shape, device)
     )
@@ -356,7 +358,7 @@ def main() -> int:
         "--shape",
         choices=SHAPES,
         default="book",
-        help="the trained model, or one with random weights (default: book)",
+        help="a trained model (book, experts), or one with random weights (default: book)",
     )
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="device to compile for (default: cpu)"

@@ -35,6 +35,7 @@ n):
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -47,11 +48,11 @@ from torch import Tensor
 
 if TYPE_CHECKING or __package__:
     from . import weights
-    from .model import Embed, Head, Layer
+    from .model import Embed, Head, Layer, LayerOfExperts
     from .shapes import Sizes
 else:
     import weights
-    from model import Embed, Head, Layer
+    from model import Embed, Head, Layer, LayerOfExperts
     from shapes import Sizes
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -123,8 +124,9 @@ class Pieces:
     head: Callable[..., Tensor]
 
     @staticmethod
-    def eager() -> Pieces:
-        return Pieces(Embed(), Layer(), Head())
+    def eager(sizes: Sizes | None = None) -> Pieces:
+        sizes = sizes or Sizes()
+        return Pieces(Embed(), LayerOfExperts(sizes) if sizes.experts else Layer(sizes), Head())
 
     @staticmethod
     def packages(folder: Path) -> Pieces:
@@ -139,8 +141,8 @@ class Pieces:
 class Weights:
     """The weights in f32, in the order in which the pieces take them."""
 
-    def __init__(self, tensors: dict[str, Tensor], device: str = "cpu") -> None:
-        self.sizes = Sizes()
+    def __init__(self, tensors: dict[str, Tensor], sizes: Sizes, device: str = "cpu") -> None:
+        self.sizes = sizes
         wide = {name: tensor.to(device, torch.float32) for name, tensor in tensors.items()}
         self.embedding, self.norm = wide["embedding"], wide["norm"]
         names = self.sizes.layer_shapes()
@@ -148,7 +150,8 @@ class Weights:
 
     @staticmethod
     def load(path: Path, device: str = "cpu") -> Weights:
-        return Weights(weights.read(path)[0], device)
+        tensors, metadata = weights.read(path)
+        return Weights(tensors, Sizes(**json.loads(metadata["sizes"])), device)
 
 
 class Cache:
@@ -239,7 +242,7 @@ def main() -> None:
     options = parse_options()
     prompt = options.prompt.encode()
     model = Weights.load(options.weights)
-    pieces = Pieces.packages(options.packages) if options.packages else Pieces.eager()
+    pieces = Pieces.packages(options.packages) if options.packages else Pieces.eager(model.sizes)
     cache = Cache(model.sizes, options.page, pages_for(len(prompt) + options.tokens, options.page))
     sampling = Sampling(options.temperature, options.top_p, options.seed)
     out = sys.stdout.buffer

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A decoder of bytes: grouped-query attention, rotary positions, SwiGLU, RMS norms, the embedding tied to the
-output.
+output. The feed-forward part of a layer is one, or a mixture of experts.
 
 The arithmetic is in functions. `LanguageModel` combines them for training, on batches of whole texts.
 `Embed`, `Layer` and `Head` combine them for running, on one text with its cache in pages; they take their
@@ -64,6 +64,32 @@ def feed_forward(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     return functional.linear(functional.silu(gate) * up, down)
 
 
+def route(x: Tensor, router: Tensor, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Chooses the experts of each token: those of the largest logits.
+
+    returns  experts int64 [..., top_k], their weights [..., top_k], whose sum is 1, and the logits
+    """
+    logits = functional.linear(x, router)
+    largest, experts = logits.topk(top_k, dim=-1)
+    return experts, torch.softmax(largest, dim=-1), logits
+
+
+def mixed_feed_forward(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """The weighted sum of the experts of each token. It computes every expert for every token, with weight 0
+    where the token does not use it: two products of matrices, whatever the routing is.
+
+    shapes   x [..., D], experts and weights [..., top_k], gate_up [experts, 2 * hidden, D],
+             down [experts, D, hidden]
+    """
+    count, width = down.shape[0], down.shape[1]
+    shares = torch.zeros((*x.shape[:-1], count), dtype=weights.dtype, device=x.device)
+    shares = shares.scatter(-1, experts, weights)
+    both = functional.linear(x, gate_up.flatten(0, 1)).unflatten(-1, (count, -1))
+    gate, up = both.chunk(2, dim=-1)
+    hidden = functional.silu(gate) * up * shares.unsqueeze(-1)
+    return functional.linear(hidden.flatten(-2), down.transpose(0, 1).reshape(width, -1))
+
+
 def attend(sizes: Sizes, x: Tensor, kv: Tensor, slots: Tensor, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Attention of a chunk of T tokens to itself and to the S tokens before it, whose keys and values are in
     pages; see `Layer`.
@@ -109,6 +135,7 @@ class Block(nn.Module):
     qkv: Tensor
     attention_out: Tensor
     mlp_norm: Tensor
+    router: Tensor
     gate_up: Tensor
     down: Tensor
 
@@ -118,7 +145,8 @@ class Block(nn.Module):
         for name, shape in sizes.layer_shapes().items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Returns x, and what `_use_experts` returns of a layer that has some."""
         sizes = self.sizes
         query, key, value = project_qkv(sizes, normalize(x, self.attention_norm), self.qkv, positions)
         group = sizes.heads // sizes.kv_heads
@@ -127,7 +155,22 @@ class Block(nn.Module):
             query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True
         )
         x = x + self._drop(functional.linear(mixed.transpose(1, 2).flatten(2), self.attention_out))
-        return x + self._drop(feed_forward(normalize(x, self.mlp_norm), self.gate_up, self.down))
+        row = normalize(x, self.mlp_norm)
+        if not sizes.experts:
+            return x + self._drop(feed_forward(row, self.gate_up, self.down)), []
+        results, use = self._use_experts(row)
+        return x + self._drop(results), [use]
+
+    def _use_experts(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the results and how tokens use the experts [2, experts]: the share of all choices that each
+        expert has, and the mean of its probability over the tokens."""
+        count, top_k = self.sizes.experts, self.sizes.top_k
+        with torch.autocast(row.device.type, enabled=False):  # bf16 would choose others than f32 does
+            experts, weights, logits = route(row.float(), self.router, top_k)
+            chosen = functional.one_hot(experts.flatten(), count).float().mean(0)
+            likely = torch.softmax(logits, dim=-1).flatten(0, -2).mean(0)
+        results = mixed_feed_forward(row, experts, weights, self.gate_up, self.down)
+        return results, torch.stack((chosen, likely))
 
     def _drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.dropout, self.training)
@@ -157,11 +200,19 @@ class LanguageModel(nn.Module):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        return self.run(tokens)[0]
+
+    def run(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the logits, and how the tokens use the experts of each layer [layers, 2, experts] (see
+        `Block`); without experts [0]."""
         positions = torch.arange(tokens.shape[-1], device=tokens.device)
         x = functional.dropout(functional.embedding(tokens, self.embedding), self.dropout, self.training)
+        uses: list[Tensor] = []
         for layer in self.layers:
-            x = layer(x, positions)
-        return functional.linear(normalize(x, self.norm), self.embedding)
+            x, use = layer(x, positions)
+            uses += use
+        logits = functional.linear(normalize(x, self.norm), self.embedding)
+        return logits, torch.stack(uses) if uses else torch.zeros(0, device=x.device)
 
 
 class Embed(nn.Module):
@@ -205,6 +256,33 @@ class Layer(nn.Module):
         x = x + functional.linear(mixed, attention_out)
         x = x + feed_forward(normalize(x, mlp_norm), gate_up, down)
         return x, key, value
+
+
+class LayerOfExperts(nn.Module):
+    """The same as `Layer`, for a layer with experts, all of which it computes."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def forward(
+        self,
+        x: Tensor,
+        kv: Tensor,
+        slots: Tensor,
+        attention_norm: Tensor,
+        qkv: Tensor,
+        attention_out: Tensor,
+        mlp_norm: Tensor,
+        router: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        mixed, key, value = attend(self.sizes, normalize(x, attention_norm), kv, slots, qkv)
+        x = x + functional.linear(mixed, attention_out)
+        row = normalize(x, mlp_norm)
+        experts, weights, _ = route(row, router, self.sizes.top_k)
+        return x + mixed_feed_forward(row, experts, weights, gate_up, down), key, value
 
 
 class Store(nn.Module):

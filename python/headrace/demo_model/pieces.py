@@ -15,7 +15,8 @@ from torch.export import Dim
 from ..errors import Corrupt, NotSupported
 from ..exporting.request import ExportRequest
 from ..exporting.runners import Run, open_headrace, open_torch
-from .model import Embed, Head, Layer, Store
+from .experts import Expert, Route
+from .model import Embed, Head, Layer, LayerOfExperts, Store
 from .random_weights import SPREAD, RandomEnds, RandomLayer
 from .shapes import SHAPES, Shape, Sizes
 from .split import AttentionPart, FeedForwardPart
@@ -35,6 +36,8 @@ def request(piece: str, shape: Shape = SHAPES["book"], device: str = "cpu") -> E
         "random_ends": _random,
         "attention": _attention_part,
         "feed_forward": _feed_forward_part,
+        "route": _route,
+        "expert": _expert,
     }
     name, _, ranks = piece.partition("_of_")  # "attention_of_2": of one of two ranks
     sizes = shape.sizes.split(int(ranks)) if ranks else shape.sizes
@@ -84,7 +87,7 @@ def _layer(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
         return (*_layer_inputs(sizes, dtype, named), *weights)
 
     return ExportRequest(
-        Layer(sizes),
+        LayerOfExperts(sizes) if sizes.experts else Layer(sizes),
         make_inputs(LAYER_EXAMPLE),
         dynamic_shapes={
             "x": {0: _chunk(sizes)},
@@ -137,6 +140,30 @@ def _feed_forward_part(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportReques
         (x, residual, *weights),
         dynamic_shapes={"x": chunk, "residual": chunk, **dict.fromkeys(names)},
         output_names=["part"],
+    )
+
+
+def _route(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    names = ("mlp_norm", "router")
+    weights = dict(zip(sizes.layer_shapes(), layer_weights(sizes, dtype)))
+    x = torch.randn(EXAMPLE_CHUNK, sizes.width, dtype=dtype)
+    return ExportRequest(
+        Route(sizes),
+        (x, *(weights[name] for name in names)),
+        dynamic_shapes={"x": {0: _chunk(sizes)}, **dict.fromkeys(names)},
+        output_names=["row", "experts", "weights"],
+    )
+
+
+def _expert(_: str, sizes: Sizes, dtype: torch.dtype) -> ExportRequest:
+    shapes = sizes.expert_shapes()
+    weights = (torch.randn(shape, dtype=dtype) * _spread(sizes) for shape in shapes.values())
+    row = torch.randn(EXAMPLE_CHUNK, sizes.width, dtype=dtype)
+    return ExportRequest(
+        Expert(),
+        (row, *weights),
+        dynamic_shapes={"row": {0: _chunk(sizes)}, **dict.fromkeys(shapes)},
+        output_names=["result"],
     )
 
 

@@ -2,6 +2,9 @@
 """Trains the model and writes its weights, in bf16.
 
     python -m headrace.demo_model.train --corpus corpus.txt --device cuda --output out
+    python -m headrace.demo_model.train --corpus corpus.txt --device cuda --output out --moe
+
+`--moe` trains the model with experts. Its loss has a term that is least if all experts are chosen as often.
 
 Needs only torch: it also runs as a script, without Headrace installed. On a CPU, fewer and smaller steps
 (--steps, --batch, --length) show that the model learns. The folder of --output gets weights.safetensors, the
@@ -19,17 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 if TYPE_CHECKING or __package__:
     from . import corpus, weights
     from .model import LanguageModel
-    from .shapes import Sizes
+    from .shapes import SHAPES, Sizes
 else:
     import corpus
     import weights
     from model import LanguageModel
-    from shapes import Sizes
+    from shapes import SHAPES, Sizes
 
 BETAS = (0.9, 0.95)
 WARM_UP_SHARE = 0.05
@@ -42,31 +46,59 @@ def to_tokens(text: str, device: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
 
 
+def imbalance(uses: Tensor) -> Tensor:
+    """Returns 0 if the experts of each layer are chosen equally often; 0 without experts. Gradients flow
+    through the probabilities alone, as choices have none.
+
+    uses   [layers, 2, experts], as LanguageModel.run returns them
+    """
+    if uses.dim() == 1:
+        return uses.sum()
+    return (uses.prod(1).sum(-1) * uses.shape[-1] - 1).sum()
+
+
 def autocast(device: str) -> torch.autocast:
     """Returns a context with bf16 arithmetic on a GPU. On a CPU bf16 is slower than f32."""
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=device != "cpu")
 
 
-@torch.no_grad()
-def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, length: int, batch: int) -> float:
-    """Returns the bits per byte of all tokens but the first. Each token is predicted from those before it in
-    its window of `length` tokens; windows do not overlap."""
+def batches_of(tokens: torch.Tensor, length: int, batch: int) -> list[torch.Tensor]:
+    """Returns windows of `length` tokens and the one that follows; they do not overlap but for that one."""
     starts = range(0, len(tokens) - 1, length)
     windows = [tokens[start : start + length + 1].long() for start in starts]
     whole = [window for window in windows if len(window) == length + 1]
     batches = [torch.stack(whole[i : i + batch]) for i in range(0, len(whole), batch)]
     if len(windows) > len(whole):
         batches.append(windows[-1][None])
+    return batches
+
+
+@torch.no_grad()
+def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, length: int, batch: int) -> float:
+    """Returns the bits per byte of all tokens but the first. Each token is predicted from those before it in
+    its window of `length` tokens."""
     was_training = model.training
     model.eval()
     total = 0.0
-    for windows_of_batch in batches:
+    for windows_of_batch in batches_of(tokens, length, batch):
         logits = model(windows_of_batch[:, :-1]).float()
         total += functional.cross_entropy(
             logits.flatten(0, 1), windows_of_batch[:, 1:].flatten(), reduction="sum"
         ).item()
     model.train(was_training)
     return total / math.log(2) / (len(tokens) - 1)
+
+
+@torch.no_grad()
+def expert_shares(model: LanguageModel, tokens: torch.Tensor, length: int, batch: int) -> list[list[float]]:
+    """Returns for each layer the share of the choices of all tokens that each expert has."""
+    total = torch.zeros(model.sizes.layers, model.sizes.experts, device=tokens.device)
+    count = 0
+    for windows in batches_of(tokens, length, batch):
+        inputs = windows[:, :-1]
+        total += model.run(inputs)[1][:, 0] * inputs.numel()
+        count += inputs.numel()
+    return [[round(share, 4) for share in layer] for layer in (total / count).tolist()]
 
 
 def rate_share(step: int, steps: int) -> float:
@@ -110,10 +142,11 @@ class Training:
         )
         torch.manual_seed(options.seed)
         self.generator = torch.Generator().manual_seed(options.seed)
-        self.model = LanguageModel(Sizes(), options.dropout)
+        sizes = SHAPES["experts"].sizes if options.moe else Sizes()
+        self.model = LanguageModel(sizes, options.dropout)
         self.model.initialize(options.seed)
         self.model.to(options.device)
-        self.run = torch.compile(self.model) if options.compile else self.model
+        self.run = torch.compile(self.model.run) if options.compile else self.model.run
         self.optimizer = make_optimizer(self.model, options.rate, options.decay)
         self.best, self.best_step, self.best_state = math.inf, 0, copy.deepcopy(self.model.state_dict())
         self.curve: list[dict[str, float]] = []
@@ -142,9 +175,9 @@ class Training:
         )
         windows = self.training[(starts + torch.arange(options.length + 1)).to(options.device)].long()
         with autocast(options.device):
-            logits = self.run(windows[:, :-1])
+            logits, uses = self.run(windows[:, :-1])
         loss = functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
-        loss.backward()
+        (loss + options.balance * imbalance(uses)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRADIENT_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -176,7 +209,8 @@ class Training:
         options, path = self.options, self.options.output / "weights.safetensors"
         metadata = {"sizes": json.dumps(vars(self.model.sizes)), "corpus_sha256": corpus.digest(self.text)}
         weights.write(path, rounded_to_bf16(self.best_state), metadata)
-        held_out = bits_per_byte(load(path, options.device), self.held_out, options.length, options.batch)
+        model = load(path, options.device)
+        held_out = bits_per_byte(model, self.held_out, options.length, options.batch)
         report = {
             "command": corpus.command_line("train"),
             "torch": torch.__version__,
@@ -194,6 +228,12 @@ class Training:
             "held_out_bits_per_byte": round(held_out, 4),
             "curve": self.curve,
         }
+        if options.moe:
+            shares = expert_shares(model, self.held_out, options.length, options.batch)
+            report["expert_shares"] = shares
+            for number, layer in enumerate(shares):
+                print(f"layer {number}: shares of the experts {layer}")
+            print(f"the least chosen expert of a layer has {min(map(min, shares)):.2%} of the choices")
         (options.output / "training.json").write_text(json.dumps(report, indent=1) + "\n")
         print(
             f"{path}: {report['parameters']} parameters, {report['file_bytes']} bytes, "
@@ -219,6 +259,10 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--decay", type=float, default=0.1, help="weight decay")
     parser.add_argument("--dropout", type=float, default=0.1, help="share of activations dropped")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--moe", action="store_true", help="train the model with experts")
+    parser.add_argument(
+        "--balance", type=float, default=0.02, help="weight of the experts' imbalance in the loss"
+    )
     parser.add_argument(
         "--look-every", type=int, default=100, help="steps between evaluations on the held-out text"
     )
