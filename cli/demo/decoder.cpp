@@ -68,7 +68,7 @@ class FirstRank final : public Decoder {
   Result<void> tell(const Message& message) {
     for (int rank = 1; rank < group_.size(); ++rank)
       if (auto sent = send(*agent_, rank_name(rank), message); !sent)
-        return RankGroup::lost(std::move(sent).error());
+        return after_the_end(std::move(sent).error());
     return {};
   }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
@@ -35,7 +36,7 @@ Result<Tensor> widened(const formats::TensorFile::Tensor& tensor) {
   return wide;
 }
 
-Result<ModelSizes> sizes_of(const nlohmann::json& sizes) {
+Result<ModelSizes> sizes_of(const nlohmann::json& sizes) try {
   ModelSizes found;
   const std::pair<const char*, std::int64_t*> wanted[] = {
       {"width", &found.width},           {"layers", &found.layers},         {"kv_heads", &found.kv_heads},
@@ -46,7 +47,14 @@ Result<ModelSizes> sizes_of(const nlohmann::json& sizes) {
                   name);
     *value = sizes[name].get<std::int64_t>();
   }
+  found.experts = sizes.value("experts", std::int64_t{0});
+  found.top_k = sizes.value("top_k", std::int64_t{0});
+  if (found.experts < 0 || found.top_k < 0 || found.top_k > found.experts ||
+      (found.experts > 0 && found.top_k == 0))
+    return fail(Code::corrupt, "it says that a token uses {} of {} experts", found.top_k, found.experts);
   return found;
+} catch (const nlohmann::json::exception& error) {
+  return fail(Code::corrupt, "it gives other sizes than numbers: {}", error.what());
 }
 
 /// Reads the header's metadata: {"sizes": "{\"width\": 256, ...}"}.
@@ -79,6 +87,11 @@ Result<ModelSizes> read_model_sizes(const ModelFiles& files) {
   return sizes;
 }
 
+std::span<const char* const> weights_of_layer(const ModelSizes& sizes) {
+  if (sizes.experts > 0) return expert_layer_weights;
+  return layer_weights;
+}
+
 std::string layer_weight_name(std::int64_t layer, const char* weight) {
   return fmt::format("layers.{}.{}", layer, weight);
 }
@@ -99,11 +112,26 @@ Result<TensorView> find_weight(const NamedTensors& weights, const std::string& n
   return found->second.view();
 }
 
+Result<Tensor> copy_weight(const NamedTensors& weights, const std::string& name) {
+  HEADRACE_CLI_TRY(view, find_weight(weights, name));
+  return Tensor::copy_of(view);
+}
+
 Result<Model> open_piece(const std::string& folder, const std::string& piece, const std::string& device) {
   ModelOptions options;
   options.device = device;
   options.threads = 1;  // every process adds in the same order, and leaves the other cores free
   return Model::open(fmt::format("{}/{}.pt2", folder, piece), std::move(options));
+}
+
+Result<Model> open_part(const std::string& folder, const std::string& piece, const std::string& made_by) {
+  std::error_code error;
+  if (!std::filesystem::exists(fmt::format("{}/{}.pt2", folder, piece), error))
+    return fail(Code::not_found,
+                "there is no package {}.pt2 in {}: make it by `python -m headrace.demo_model.export {} "
+                "--output {}`",
+                piece, folder, made_by, folder);
+  return open_piece(folder, piece, "cpu");
 }
 
 }  // namespace headrace::cli::demo

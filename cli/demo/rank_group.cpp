@@ -7,14 +7,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <thread>
 
 namespace headrace::cli::demo {
 namespace {
-
-using namespace std::chrono_literals;
-
-constexpr auto end_patience = 3s;  // longer than the front looks for the first process that died
 
 /// The backends that the user has named, as far as communicators use them; empty: the default.
 std::string comm_backends(const std::vector<std::string>& named) {
@@ -52,15 +47,8 @@ Result<void> RankGroup::take(std::int64_t token, KvPool& pool, Sequence& sequenc
         HEADRACE_CLI_CHECK(comm_.all_reduce(Elements(parts.front()), ReduceOp::sum));
         return {};
       });
-  if (!taken && comm_.is_aborted()) return lost(std::move(taken).error());
+  if (!taken && comm_.is_aborted()) return after_the_end(std::move(taken).error());
   return taken;
-}
-
-Error RankGroup::lost(Error why) {
-  const auto end = std::chrono::steady_clock::now() + end_patience;
-  while (StopSignals::number() == 0 && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(10ms);
-  return why;
 }
 
 }  // namespace headrace::cli::demo

@@ -25,10 +25,6 @@ class RankGroup {
   ///   errors  those of the communicator: they name the rank that is gone
   Result<void> take(std::int64_t token, KvPool& pool, Sequence& sequence);
 
-  /// Returns the error once the demo ends, or after a while: the rank that died shall be seen first, because
-  /// the front names the process that it sees end.
-  [[nodiscard]] static Error lost(Error why);
-
  private:
   RankGroup(RankModel model, Comm comm) : model_(std::move(model)), comm_(std::move(comm)) {}
 

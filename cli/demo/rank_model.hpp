@@ -7,9 +7,8 @@
 // itself. The sum is made in the order of the ranks.
 #pragma once
 
-#include "cli/demo/kv_pool.hpp"
-#include "cli/demo/model_files.hpp"
 #include "cli/demo/sampling.hpp"
+#include "cli/demo/step_model.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -27,12 +26,12 @@ class RankModel {
   static Result<RankModel> open(const ModelFiles& files, Rank rank);
 
   [[nodiscard]] Rank rank() const { return rank_; }
-  [[nodiscard]] const ModelSizes& sizes() const { return sizes_; }
+  [[nodiscard]] const ModelSizes& sizes() const { return step_.sizes(); }
   /// The shape of this rank's pool: its heads alone.
   [[nodiscard]] KvShape kv_shape(std::int64_t page_tokens, std::int64_t pages) const;
 
   /// Sets x to the token's embedding.
-  Result<void> begin(std::int64_t token);
+  Result<void> begin(std::int64_t token) { return step_.begin(token); }
   /// The rank's part of x after the attention of a layer. Stores the token's keys and values in their pages.
   ///   shapes  sequence: has the token's slot, the last one
   ///   owns    the part is this object's, and is x for the next call: the caller adds the other ranks' parts
@@ -40,27 +39,19 @@ class RankModel {
   /// The same after the feed-forward part.
   Result<std::span<float>> feed_forward(std::int64_t layer);
   /// The logits of the token that follows.
-  [[nodiscard]] Result<std::span<const float>> logits();
+  [[nodiscard]] Result<std::span<const float>> logits() { return step_.logits(); }
 
  private:
-  RankModel(Rank rank, Model embed, Model attention, Model feed_forward, Model store, Model head)
-      : rank_(rank),
-        embed_(std::move(embed)),
-        attention_(std::move(attention)),
-        feed_forward_(std::move(feed_forward)),
-        store_(std::move(store)),
-        head_(std::move(head)) {}
+  RankModel(Rank rank, StepModel step, Model feed_forward)
+      : rank_(rank), step_(std::move(step)), feed_forward_(std::move(feed_forward)) {}
   Result<void> take_weights(const std::string& file);
-  [[nodiscard]] TensorView x() const { return x_.front().view(); }
   [[nodiscard]] TensorView residual() const;
-  Result<std::span<float>> become_x(std::vector<Tensor>& outputs);
 
   Rank rank_;
-  Model embed_, attention_, feed_forward_, store_, head_;
-  ModelSizes sizes_;
-  Tensor embedding_, norm_, zeros_;
+  StepModel step_;
+  Model feed_forward_;
+  Tensor zeros_;
   std::vector<std::vector<Tensor>> layers_;  // this rank's weights
-  std::vector<Tensor> x_, outputs_, nothing_, logits_;
 };
 
 /// One rank of those that run in this process, with its pool.
@@ -75,15 +66,6 @@ using AddParts = std::function<Result<void>(std::span<const std::span<float>> pa
 /// Runs the next token of a sequence, whose page numbers hold in the pool of every rank.
 Result<void> take_token(std::span<const RankRun> ranks, std::int64_t token, Sequence& sequence,
                         const AddParts& add);
-
-/// A text, and the checksum of the logits of each token but the first, which the whole model gives.
-struct CheckedText {
-  std::vector<std::int64_t> tokens;
-  std::vector<std::uint64_t> logits;
-};
-
-/// The checksum by which logits of two processes are compared, bit for bit.
-[[nodiscard]] std::uint64_t logits_checksum(std::span<const float> logits);
 
 /// Generates a text in this process alone, by all ranks one after the other; --check compares with it. The
 /// whole model runs the prompt, as in the demo.

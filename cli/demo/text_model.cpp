@@ -62,8 +62,9 @@ Result<void> TextModel::make_weights(const ModelFiles& files) {
   weights_.emplace("norm", std::move(ends.at(1)));
   for (std::int64_t i = 0; i < sizes_.layers; ++i) {
     HEADRACE_CLI_TRY(made, outputs(random_layer, i + 1));
-    for (std::size_t k = 0; k < layer_weights.size(); ++k)
-      weights_.emplace(layer_weight_name(i, layer_weights[k]), std::move(made.at(k)));
+    const auto names = weights_of_layer(sizes_);
+    for (std::size_t k = 0; k < names.size(); ++k)
+      weights_.emplace(layer_weight_name(i, names[k]), std::move(made.at(k)));
   }
   return {};
 }
@@ -75,7 +76,7 @@ Result<void> TextModel::find_weights() {
   norm_ = norm;
   for (std::int64_t i = 0; i < sizes_.layers; ++i) {
     std::vector<TensorView>& inputs = layers_.emplace_back();
-    for (const char* name : layer_weights) {
+    for (const char* name : weights_of_layer(sizes_)) {
       HEADRACE_CLI_TRY(view, find_weight(weights_, layer_weight_name(i, name)));
       inputs.push_back(view);
     }
@@ -100,7 +101,7 @@ Result<void> TextModel::take(std::span<const std::int64_t> tokens, KvPool& pool,
   HEADRACE_CLI_CHECK(embed_.run(std::vector<TensorView>{ids, embedding_}, embedded_, queued));
 
   const RunOptions stored{std::nullopt, /*synchronize=*/layer_done != nullptr};
-  std::vector<TensorView> inputs(3 + layer_weights.size());
+  std::vector<TensorView> inputs(3 + weights_of_layer(sizes_).size());
   std::vector<Tensor> outputs;
   for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) {
     inputs[0] = layer == 0 ? embedded_.front().view() : x_.front().view();
@@ -150,9 +151,8 @@ Result<void> run_prompt(
   return {};
 }
 
-Result<std::vector<std::int64_t>> generate_alone(TextModel& model, std::span<const std::int64_t> prompt,
-                                                 std::size_t count, const Sampling& sampling,
-                                                 std::size_t chunk_tokens, std::int64_t page_tokens) {
+Result<BegunText> begin_alone(TextModel& model, std::span<const std::int64_t> prompt, std::size_t count,
+                              const Sampling& sampling, std::size_t chunk_tokens, std::int64_t page_tokens) {
   const auto page = static_cast<std::size_t>(page_tokens);
   const std::size_t pages = (prompt.size() + count + page - 1) / page;
   HEADRACE_CLI_TRY(
@@ -160,13 +160,22 @@ Result<std::vector<std::int64_t>> generate_alone(TextModel& model, std::span<con
   Sequence sequence;
   sequence.pages = *pool.take(pages);
   HEADRACE_CLI_CHECK(run_prompt(model, prompt, chunk_tokens, pool, sequence));
-  std::vector<std::int64_t> text;
-  while (true) {
+  HEADRACE_CLI_TRY(logits, model.logits());
+  const std::int64_t first = choose_token(logits, sampling, sequence.length());
+  return BegunText{std::move(pool), std::move(sequence), first};
+}
+
+Result<std::vector<std::int64_t>> generate_alone(TextModel& model, std::span<const std::int64_t> prompt,
+                                                 std::size_t count, const Sampling& sampling,
+                                                 std::size_t chunk_tokens, std::int64_t page_tokens) {
+  HEADRACE_CLI_TRY(begun, begin_alone(model, prompt, count, sampling, chunk_tokens, page_tokens));
+  std::vector<std::int64_t> text{begun.first};
+  while (text.size() < count) {
+    HEADRACE_CLI_CHECK(model.take(std::span(text).last(1), begun.pool, begun.sequence));
     HEADRACE_CLI_TRY(logits, model.logits());
-    text.push_back(choose_token(logits, sampling, sequence.length()));
-    if (text.size() == count) return text;
-    HEADRACE_CLI_CHECK(model.take(std::span(text).last(1), pool, sequence));
+    text.push_back(choose_token(logits, sampling, begun.sequence.length()));
   }
+  return text;
 }
 
 }  // namespace headrace::cli::demo

@@ -61,6 +61,15 @@ Result<void> run_prompt(TextModel& model, std::span<const std::int64_t> prompt, 
                         const std::function<Result<void>(std::size_t begin, std::size_t end,
                                                          std::int64_t layer)>& layer_done = {});
 
+/// A text whose prompt has run in this process alone. The pool has pages for all of it.
+struct BegunText {
+  KvPool pool;
+  Sequence sequence;
+  std::int64_t first = 0;  ///< the first token after the prompt
+};
+Result<BegunText> begin_alone(TextModel& model, std::span<const std::int64_t> prompt, std::size_t count,
+                              const Sampling& sampling, std::size_t chunk_tokens, std::int64_t page_tokens);
+
 /// Generates a text in this process alone; --check compares with it.
 Result<std::vector<std::int64_t>> generate_alone(TextModel& model, std::span<const std::int64_t> prompt,
                                                  std::size_t count, const Sampling& sampling,

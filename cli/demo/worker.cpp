@@ -4,8 +4,12 @@
 #include "cli/common/errors.hpp"
 #include "cli/demo/messages.hpp"
 #include "cli/demo/processes.hpp"
+#include "cli/demo/stop_signals.hpp"
 
 #include <unistd.h>
+
+#include <chrono>
+#include <thread>
 
 namespace headrace::cli::demo {
 
@@ -40,6 +44,15 @@ Result<void> report_ready(Agent& agent) {
   HEADRACE_CLI_CHECK(agent.publish());
   HEADRACE_CLI_CHECK(await_peer(agent, front_name, std::chrono::seconds(30)));
   return send(agent, front_name, {{"type", "ready"}});
+}
+
+Error after_the_end(Error why) {
+  using namespace std::chrono_literals;
+  constexpr auto patience = 3s;  // longer than the front looks for the first process that died
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (StopSignals::number() == 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(10ms);
+  return why;
 }
 
 }  // namespace headrace::cli::demo

@@ -54,6 +54,10 @@ Result<Agent> open_agent(const WorkerOptions& options);
 /// Publishes the agent and tells the front that this worker is ready.
 Result<void> report_ready(Agent& agent);
 
+/// Returns the error once the demo ends, or after a while: the rank that died shall be seen first, because
+/// the front names the process that it sees end.
+[[nodiscard]] Error after_the_end(Error why);
+
 /// Each runs until a signal ends the process, or until a peer is lost that it needs.
 Result<void> run_prefill_worker(const WorkerOptions& options);
 Result<void> run_decode_worker(const WorkerOptions& options);
