@@ -250,6 +250,8 @@ function(headrace_add_cli)
   endif()
   list(REMOVE_ITEM sources ${parts})
   headrace_existing(rooms headrace_gpu headrace_memory headrace_formats headrace_vendor headrace_base)
+  # Adds as src/moe/sums.cpp.
+  set_source_files_properties(cli/demo/expert_sums.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
   add_library(headrace_cli STATIC ${parts})
   target_include_directories(headrace_cli PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(headrace_cli PUBLIC headrace headrace_options headrace_cli_foreign ${rooms})

@@ -390,10 +390,15 @@ def export_demo_once(runner: Runner, stage: Stage) -> bool:
 
 
 def export_demo(runner: Runner, stage: Stage) -> bool:
-    """Exports the demo's model into DEMO_MODEL. Packages that are up to date stay."""
-    export = [str(VENV_PYTHON), "-m", "headrace.demo_model.export", "--output", str(DEMO_MODEL)]
-    export += ["--cache", str(DEMO_MODEL / "cache")]
-    return runner.command(stage, export, environment=venv_environment())
+    """Exports the demo's models into DEMO_MODEL. Packages that are up to date stay."""
+    export = [str(VENV_PYTHON), "-m", "headrace.demo_model.export", "--cache", str(DEMO_MODEL / "cache")]
+    folders = {"book": DEMO_MODEL, "experts": DEMO_MODEL / "experts"}
+    return all(
+        runner.command(
+            stage, [*export, "--shape", shape, "--output", str(folder)], environment=venv_environment()
+        )
+        for shape, folder in folders.items()
+    )
 
 
 def installed_package() -> Path:

@@ -36,6 +36,7 @@ const Argument& Argument::hide() const { return option_->group(""), *this; }
 const Argument& Argument::excludes(const Argument& other) const {
   return option_->excludes(other.option_), *this;
 }
+const Argument& Argument::needs(const Argument& other) const { return option_->needs(other.option_), *this; }
 
 Command Command::add_subcommand(const std::string& name, const std::string& description) const {
   return Command(*app_->add_subcommand(name, description));

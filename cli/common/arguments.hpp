@@ -43,6 +43,7 @@ class Argument {
   /// Leaves it out of the help.
   const Argument& hide() const;
   const Argument& excludes(const Argument& other) const;
+  const Argument& needs(const Argument& other) const;
 
  private:
   CLI::Option* option_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decode worker: generates the texts whose prompt pages have arrived from the prefill worker, one token
-// of each text in turn.
+// of each text in turn. Ranks that share the experts each write texts of their own, and run one token each at
+// the same time: rank 0 names each step, as long as one of them has a text.
 #include "cli/common/errors.hpp"
 #include "cli/demo/decoder.hpp"
 #include "cli/demo/messages.hpp"
@@ -8,6 +9,7 @@
 #include "cli/demo/stop_signals.hpp"
 #include "cli/demo/worker.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <set>
 
@@ -23,6 +25,8 @@ struct Text {
   std::size_t count = 0;      ///< tokens to generate
   std::size_t generated = 0;  ///< tokens generated so far; the prefill worker's first token counts
   std::int64_t last = 0;      ///< the last token, not in the cache yet
+
+  [[nodiscard]] bool is_written() const { return generated == count; }
 };
 
 struct Reservation {
@@ -34,26 +38,57 @@ struct Reservation {
 
 class DecodeWorker {
  public:
-  DecodeWorker(Agent agent, std::unique_ptr<Decoder> decoder, KvPool pool, bool tells_logits)
-      : decoder_(std::move(decoder)),
-        pool_(std::move(pool)),
-        tells_logits_(tells_logits),
-        agent_(std::move(agent)) {}
+  DecodeWorker(Agent agent, std::unique_ptr<Decoder> decoder, KvPool pool, const WorkerOptions& options)
+      : pool_(std::move(pool)),
+        tells_logits_(options.rank.of > 1 || options.expert_ranks > 0),
+        steps_with_{options.rank.number, std::max(options.expert_ranks, 1)},
+        agent_(std::move(agent)),
+        decoder_(std::move(decoder)) {}
 
   Result<void> run() {
     HEADRACE_CLI_TRY(stop, StopSignals::open());
-    HEADRACE_CLI_CHECK(report_ready(agent_));
     HEADRACE_CLI_CHECK(decoder_->meet_ranks(agent_));
+    HEADRACE_CLI_CHECK(report_ready(agent_));
     while (StopSignals::number() == 0) {
-      while (auto received = receive(agent_, running_.empty() ? Timeout(std::chrono::milliseconds(200))
-                                                              : Timeout(std::chrono::nanoseconds(0))))
+      while (auto received = receive(agent_, begins_step() ? Timeout(std::chrono::nanoseconds(0))
+                                                           : Timeout(std::chrono::milliseconds(200))))
         HEADRACE_CLI_CHECK(take(*received));
-      if (!running_.empty()) HEADRACE_CLI_CHECK(step());
+      if (begins_step()) HEADRACE_CLI_CHECK(begin_step());
     }
     return {};
   }
 
  private:
+  // --- ranks that step together
+
+  /// Whether this worker is the one that begins the next step, and a rank has a token for it.
+  [[nodiscard]] bool begins_step() const {
+    return steps_with_.number == 0 && (!running_.empty() || !busy_.empty());
+  }
+
+  Result<void> begin_step() {
+    for (int rank = 1; rank < steps_with_.of; ++rank)
+      if (auto sent = send(agent_, rank_name(rank), {{"type", "step"}}); !sent)
+        return after_the_end(std::move(sent).error());
+    return step();
+  }
+
+  void note_busy(const Received& received) {
+    if (received.message.at("is").get<bool>())
+      busy_.insert(received.from);
+    else
+      busy_.erase(received.from);
+  }
+
+  /// Tells rank 0 when this rank gets its first text or has ended its last one.
+  Result<void> tell_busy() {
+    if (steps_with_.number == 0 || told_busy_ == !running_.empty()) return {};
+    told_busy_ = !running_.empty();
+    return send(agent_, rank_name(0), {{"type", "busy"}, {"is", told_busy_}});
+  }
+
+  // --- messages
+
   Result<void> take(const Received& received) try {
     const std::string type = received.type();
     const Message& message = received.message;
@@ -67,6 +102,8 @@ class DecodeWorker {
     if (type == "start") return start(received);
     if (type == "cancel") return drop(received.id());
     if (type == "status") return answer_status(received);
+    if (type == "step") return step();
+    if (type == "busy") note_busy(received);
     return {};
   } catch (const Message::exception& error) {
     return fail(Code::corrupt, "a message from {} cannot be read: {}", received.from, error.what());
@@ -108,15 +145,18 @@ class DecodeWorker {
     text.front = message.at("front").get<std::string>();
     text.generated = 1;
     running_.push_back(text.id);
-    return decoder_->begin(text.id, text.sequence);
+    HEADRACE_CLI_CHECK(decoder_->begin(text.id, text.sequence));
+    return tell_busy();
   }
 
-  /// Generates one token of the next text.
+  /// Generates one token of the next text. Without a text it takes part in the step of other ranks.
   Result<void> step() {
+    while (!running_.empty() && texts_.at(running_.front()).is_written())
+      HEADRACE_CLI_CHECK(finish(texts_.at(running_.front())));
+    if (running_.empty()) return decoder_->take_part();
     const std::uint64_t id = running_.front();
     running_.pop_front();
     Text& text = texts_.at(id);
-    if (text.generated == text.count) return finish(text);
     HEADRACE_CLI_CHECK(decoder_->take(id, text.last, pool_, text.sequence));
     HEADRACE_CLI_TRY(logits, decoder_->logits());
     text.last = choose_token(logits, text.sampling, text.sequence.length());
@@ -144,6 +184,7 @@ class DecodeWorker {
       pool_.give_back(found->second.sequence.pages);
       texts_.erase(found);
     }
+    HEADRACE_CLI_CHECK(tell_busy());
     return grant();
   }
 
@@ -155,10 +196,13 @@ class DecodeWorker {
                  {"pages", pool_.shape().pages}});
   }
 
-  const std::unique_ptr<Decoder> decoder_;
   KvPool pool_;
-  const bool tells_logits_;  // the checksums of logits, for --check
-  Agent agent_;              // destroyed before the pool: peers reach the pool through it
+  const bool tells_logits_;                 // the checksums of logits, for --check
+  const Rank steps_with_;                   // the ranks that share the experts
+  Agent agent_;                             // destroyed before the pool: peers reach the pool through it
+  const std::unique_ptr<Decoder> decoder_;  // destroyed before the agent, whose memory it may use
+  std::set<std::string> busy_;              // rank 0: other ranks that have texts
+  bool told_busy_ = false;                  // what rank 0 knows of this rank
   std::map<std::uint64_t, Text> texts_;
   std::deque<std::uint64_t> running_;
   std::deque<Reservation> waiting_;
@@ -168,12 +212,12 @@ class DecodeWorker {
 }  // namespace
 
 Result<void> run_decode_worker(const WorkerOptions& options) {
-  if (options.rank.number != 0) return run_further_rank(options);
+  if (options.rank.of > 1 && options.rank.number != 0) return run_further_rank(options);
   HEADRACE_CLI_TRY(decoder, open_decoder(options));
   HEADRACE_CLI_TRY(agent, open_agent(options));
   HEADRACE_CLI_TRY(pool, KvPool::allocate(agent, decoder->kv_shape(options.page_tokens, options.pages),
                                           decoder->device()));
-  return DecodeWorker(std::move(agent), std::move(decoder), std::move(pool), options.rank.of > 1).run();
+  return DecodeWorker(std::move(agent), std::move(decoder), std::move(pool), options).run();
 }
 
 }  // namespace headrace::cli::demo

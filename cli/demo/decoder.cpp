@@ -2,8 +2,10 @@
 #include "cli/demo/decoder.hpp"
 
 #include "cli/common/errors.hpp"
+#include "cli/demo/expert_group.hpp"
 #include "cli/demo/rank_group.hpp"
 
+#include <optional>
 #include <set>
 
 namespace headrace::cli::demo {
@@ -77,9 +79,52 @@ class FirstRank final : public Decoder {
   std::set<std::uint64_t> running_;  // texts of which the other ranks know
 };
 
+/// One of the ranks that share the experts. Each of them calls `take` or `take_part` as often as the others.
+class ExpertRank final : public Decoder {
+ public:
+  ExpertRank(ExpertModel model, const MoEConfig& config) : model_(std::move(model)), config_(config) {}
+
+  KvShape kv_shape(std::int64_t page_tokens, std::int64_t pages) const override {
+    return model_->kv_shape(page_tokens, pages);
+  }
+  Device device() const override { return {}; }
+
+  Result<void> meet_ranks(Agent& agent) override {
+    HEADRACE_CLI_TRY(group, ExpertGroup::join(std::move(*model_), config_, agent));
+    model_.reset();
+    group_.emplace(std::move(group));
+    return {};
+  }
+
+  Result<void> begin(std::uint64_t, const Sequence&) override { return {}; }
+  Result<void> take(std::uint64_t, std::int64_t token, KvPool& pool, Sequence& sequence) override {
+    return group_->take(token, pool, sequence);
+  }
+  Result<void> take_part() override { return group_->take_part(); }
+  Result<std::span<const float>> logits() override { return group_->logits(); }
+  Result<void> end(std::uint64_t) override { return {}; }
+
+ private:
+  std::optional<ExpertModel> model_;  // until the ranks have met
+  MoEConfig config_;
+  std::optional<ExpertGroup> group_;
+};
+
+Result<std::unique_ptr<Decoder>> open_expert_rank(const WorkerOptions& options) {
+  HEADRACE_CLI_TRY(file, pull_weights(options));
+  const ModelFiles files{options.packages, file.path()};
+  HEADRACE_CLI_TRY(sizes, read_model_sizes(files));
+  const Rank rank{options.rank.number, options.expert_ranks};
+  HEADRACE_CLI_TRY(config, expert_config(sizes, rank));
+  HEADRACE_CLI_TRY(
+      model, ExpertModel::open(files, config.first_expert(rank.number), config.local_experts(rank.number)));
+  return std::unique_ptr<Decoder>(std::make_unique<ExpertRank>(std::move(model), config));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Decoder>> open_decoder(const WorkerOptions& options) {
+  if (options.expert_ranks > 0) return open_expert_rank(options);
   if (options.rank.of == 1) {
     HEADRACE_CLI_TRY(model, open_model(options));
     return std::unique_ptr<Decoder>(std::make_unique<WholeDecoder>(std::move(model)));

@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -24,7 +25,12 @@ constexpr const char* default_prompt =
     "And it came to pass in those days, that there went out a decree from the king, and all the people "
     "gathered themselves together at the gate of the city. ";
 
-constexpr const char* trained = "book";          // the shape that has a weights file
+// The shapes that have a weights file, and that file.
+constexpr const char* dense = "book";
+constexpr const char* with_experts = "experts";
+constexpr const char* dense_file = "weights.safetensors";
+constexpr const char* experts_file = "experts.safetensors";
+
 constexpr std::size_t random_prompt = 2048;      // tokens of the default prompt of random weights
 constexpr std::size_t random_texts_at_once = 4;  // a token of shape 8b takes 128 KiB of cache
 
@@ -34,8 +40,10 @@ struct DemoArguments {
   std::string prompt_file;
   std::string python;
   std::optional<std::uint16_t> port;
+  bool moe = false;
+  int expert_ranks = 2;  // with `moe`
 
-  [[nodiscard]] bool is_trained() const { return demo.shape == trained; }
+  [[nodiscard]] bool is_trained() const { return demo.shape == dense || demo.shape == with_experts; }
 };
 
 /// Reads at most one byte more than the model's context: a file may be endless.
@@ -59,10 +67,10 @@ Result<std::string> read_prompt(const std::string& path, std::size_t context) {
 }
 
 /// The weights of the installed package, beside the command's folder.
-Result<std::string> installed_weights() {
+Result<std::string> installed_weights(const char* file) {
   std::error_code error;
   const auto command = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto weights = command.parent_path().parent_path() / "demo_model" / "weights.safetensors";
+  const auto weights = command.parent_path().parent_path() / "demo_model" / file;
   if (!error && std::filesystem::exists(weights, error)) return weights.string();
   return fail(Code::not_found,
               "there is no file {}: name the model's weights with --model-weights, or run the `headrace` "
@@ -136,6 +144,44 @@ Result<void> check_ranks(const DemoArguments& wanted) {
   return {};
 }
 
+/// Ranks share the experts of the trained model on the CPU, and are the decode workers.
+Result<void> check_moe(const DemoArguments& wanted) {
+  if (!wanted.moe) return {};
+  const demo::FrontOptions& front = wanted.demo.front;
+  const auto refuse = [](const char* why) -> Result<void> {
+    return fail(Code::not_supported, "--moe: {}", why);
+  };
+  if (front.placement.kind() != "cpu") return refuse("ranks run on the CPU so far: leave --device out");
+  if (front.decode_workers != 1)
+    return refuse("its ranks are the decode workers: leave --workers out, and say how many with --ranks");
+  if (front.retry)
+    return refuse("a rank that dies ends the texts, because the others lack its experts: leave --retry out");
+  if (!front.backends.empty() && std::ranges::find(front.backends, "shm") == front.backends.end())
+    return refuse("ranks map one another's memory, which backend shm does: add --backend shm");
+  return {};
+}
+
+/// Every rank has at least one expert. A model without experts does not run with --moe, and no other one
+/// without.
+Result<void> check_experts(const DemoArguments& wanted) {
+  const demo::FrontOptions& front = wanted.demo.front;
+  if (!wanted.is_trained()) return {};
+  HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(front.model));
+  if (wanted.moe && sizes.experts == 0)
+    return fail(Code::invalid_argument, "--moe: the model in {} has no experts: leave --moe out",
+                front.model.weights);
+  if (!wanted.moe && sizes.experts > 0)
+    return fail(Code::invalid_argument, "the model in {} has {} experts in each layer: add --moe",
+                front.model.weights, sizes.experts);
+  if (wanted.moe && wanted.expert_ranks > sizes.experts)
+    return fail(
+        Code::invalid_argument,
+        "--ranks {}: the model has {} experts in each layer, and each rank has at least one: choose 1 "
+        "to {}",
+        wanted.expert_ranks, sizes.experts, sizes.experts);
+  return {};
+}
+
 /// Every rank has as many heads of keys and values.
 Result<void> check_heads(const demo::FrontOptions& front) {
   if (front.ranks == 1) return {};
@@ -155,9 +201,10 @@ Result<void> check_heads(const demo::FrontOptions& front) {
 Result<void> find_model(DemoArguments& wanted, const Invocation& invocation) {
   demo::ModelFiles& model = wanted.demo.front.model;
   if (wanted.is_trained() && model.weights.empty()) {
-    HEADRACE_CLI_TRY(weights, installed_weights());
+    HEADRACE_CLI_TRY(weights, installed_weights(wanted.moe ? experts_file : dense_file));
     model.weights = weights;
   }
+  HEADRACE_CLI_CHECK(check_experts(wanted));
   HEADRACE_CLI_CHECK(check_heads(wanted.demo.front));
   if (wanted.is_trained() && !wanted.prompt_file.empty()) {  // before the export, which takes long
     HEADRACE_CLI_TRY(sizes, demo::read_model_sizes(model));
@@ -188,6 +235,7 @@ Result<void> find_random_prompt(DemoArguments& wanted) {
 Result<void> run_demo(DemoArguments wanted, const Invocation& invocation) {
   demo::DemoOptions& demo = wanted.demo;
   demo.port = wanted.port;
+  if (wanted.moe) demo.shape = with_experts;
   if (demo.front.chunk_tokens % static_cast<std::size_t>(demo.front.page_tokens) != 0)
     return fail(Code::invalid_argument,
                 "a page of {} tokens does not divide the chunk of {}: choose 1, 16, 64 or another divisor",
@@ -196,11 +244,14 @@ Result<void> run_demo(DemoArguments wanted, const Invocation& invocation) {
   demo.front.placement = placement;
   HEADRACE_CLI_CHECK(check_shape(wanted));
   HEADRACE_CLI_CHECK(check_ranks(wanted));
+  HEADRACE_CLI_CHECK(check_moe(wanted));
   demo.front.options = invocation.options;
   // All processes of the demo are on this host.
   HEADRACE_CLI_CHECK(keep_tcp_door_at("127.0.0.1:0", demo.front.backends, demo.front.options));
   HEADRACE_CLI_CHECK(find_model(wanted, invocation));
-  if (demo.front.ranks > 1) demo.front.decode_workers = static_cast<std::size_t>(demo.front.ranks);
+  if (wanted.moe) demo.front.expert_ranks = wanted.expert_ranks;
+  if (const int ranks = wanted.moe ? wanted.expert_ranks : demo.front.ranks; wanted.moe || ranks > 1)
+    demo.front.decode_workers = static_cast<std::size_t>(ranks);
   if (!wanted.is_trained()) {
     HEADRACE_CLI_CHECK(find_random_prompt(wanted));
     demo.front.texts_at_once = random_texts_at_once;
@@ -226,6 +277,7 @@ void add_worker(const Command& app, Invocation& invocation) {
   command.add_option("--backend", options->backends).one_value_a_time();
   command.add_option("--ranks", options->rank.of);
   command.add_option("--rank", options->rank.number);
+  command.add_option("--expert-ranks", options->expert_ranks);
   command.add_flag("--retry", options->retry);
   command.add_flag("--go-on", options->go_on);
   command.callback([options, kind, &invocation] {
@@ -261,7 +313,7 @@ void add_demo(const Command& app, Invocation& invocation) {
       "prefill_seconds,\n"
       "seconds, tokens_per_second, bytes, pages, page_tokens, share_before_prefill_ended, GB/s, path, "
       "prefill_device,\n"
-      "decode_device, worker, decode_workers, tensor_parallel, checked.\n"
+      "decode_device, worker, decode_workers, tensor_parallel, expert_parallel, checked.\n"
       "Examples:\n"
       "  headrace demo                                          print a text, and what moved for it\n"
       "  headrace demo --prompt \"In the beginning\" --check      compare every token with those of one "
@@ -270,6 +322,8 @@ void add_demo(const Command& app, Invocation& invocation) {
       "pages\n"
       "  headrace demo --tensor-parallel 2 --check              two ranks that share the heads and add in "
       "every layer\n"
+      "  headrace demo --moe --ranks 2 --check                  two ranks that share the experts of a model "
+      "that has some\n"
       "  headrace demo --serve 8000                             serve OpenAI's completions protocol over "
       "HTTP\n"
       "  headrace demo --device cuda --shape 8b                 prefill and decode on two GPUs, at real "
@@ -306,10 +360,11 @@ void add_demo(const Command& app, Invocation& invocation) {
                   "cpu, cuda:N for all workers, or cuda: prefill on the first GPU, decode on the others")
       .type_name("DEVICE")
       .show_default();
-  command.add_option("--shape", demo.shape, "Model: book is trained; 8b and small have random weights")
-      .type_name("SHAPE")
-      .check(one_of({"book", "8b", "small"}), "{book,8b,small}")
-      .show_default();
+  const Argument shape =
+      command.add_option("--shape", demo.shape, "Model: book is trained; 8b and small have random weights")
+          .type_name("SHAPE")
+          .check(one_of({"book", "8b", "small"}), "{book,8b,small}")
+          .show_default();
   command
       .add_option("--backend", demo.front.backends,
                   "Only this backend; `headrace plugins` lists them; repeatable")
@@ -325,11 +380,24 @@ void add_demo(const Command& app, Invocation& invocation) {
       .type_name("COUNT")
       .check(whole_number(1, 64))
       .show_default();
+  const Argument heads =
+      command
+          .add_option("--tensor-parallel", demo.front.ranks,
+                      "Ranks that write each text together, each with its share of every layer: 1 or 2")
+          .type_name("RANKS")
+          .check(whole_number(1, 64))
+          .show_default();
+  const Argument moe =
+      command
+          .add_flag("--moe", wanted->moe, "The trained model with 8 experts in each layer, which ranks share")
+          .excludes(shape)
+          .excludes(heads);
   command
-      .add_option("--tensor-parallel", demo.front.ranks,
-                  "Ranks that write each text together, each with its share of every layer: 1 or 2")
-      .type_name("RANKS")
+      .add_option("--ranks", wanted->expert_ranks,
+                  "With --moe: decode workers, each with its share of the experts: 1 to 8")
+      .type_name("COUNT")
       .check(whole_number(1, 64))
+      .needs(moe)
       .show_default();
   const Argument check = command.add_flag(
       "--check", demo.check, "Generate the text a second time in one process, and fail if a token differs");

@@ -174,8 +174,9 @@ const std::string& Front::device_of(const std::string& worker) const {
 
 /// The name of a worker in errors, with its rank.
 std::string Front::title_of(const std::string& worker) const {
-  for (int rank = 0; options_.ranks > 1 && rank < options_.ranks; ++rank)
-    if (worker == rank_name(rank)) return fmt::format("{} (rank {} of {})", worker, rank, options_.ranks);
+  const int ranks = options_.ranks > 1 ? options_.ranks : options_.expert_ranks;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (worker == rank_name(rank)) return fmt::format("{} (rank {} of {})", worker, rank, ranks);
   return worker;
 }
 
@@ -195,7 +196,8 @@ Result<void> Front::start_worker(const std::string& name) {
   add("--pages", std::to_string(options_.texts_at_once * ((context_ + page - 1) / page)));
   add("--chunk", std::to_string(options_.chunk_tokens));
   add("--ranks", std::to_string(options_.ranks));
-  for (int rank = 1; rank < options_.ranks; ++rank)
+  add("--expert-ranks", std::to_string(options_.expert_ranks));
+  for (int rank = 1; rank < std::max(options_.ranks, options_.expert_ranks); ++rank)
     if (name == rank_name(rank)) add("--rank", std::to_string(rank));
   if (options_.retry) arguments.emplace_back("--retry");
   if (options_.go_on) arguments.emplace_back("--go-on");

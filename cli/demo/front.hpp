@@ -27,7 +27,8 @@ struct FrontOptions {
   std::int64_t page_tokens = 16;
   std::size_t chunk_tokens = 256;
   std::size_t decode_workers = 1;
-  int ranks = 1;  ///< more than one: the decode workers are ranks that write each text together
+  int ranks = 1;         ///< more than one: the decode workers are ranks that write each text together
+  int expert_ranks = 0;  ///< not 0: the decode workers are so many ranks that share the experts
   std::size_t texts_at_once = 24;  ///< each worker's cache has pages for so many texts
   bool retry = false;
   bool go_on = false;              ///< continue without a lost decode worker while another is left
@@ -67,7 +68,7 @@ class TextStream {
   /// Valid once the first token has arrived.
   [[nodiscard]] PrefillReport report() const;
   [[nodiscard]] const std::string& worker() const;
-  /// With several ranks: the checksum of the logits of each token but the first. Valid at the end.
+  /// With ranks: the checksum of the logits of each token but the first. Valid at the end.
   [[nodiscard]] std::vector<std::uint64_t> logits() const;
 
  private:

@@ -210,7 +210,8 @@ Result<void> serve_http(const DemoOptions& options) {
   HEADRACE_CLI_TRY(server, HttpServer::open(options.host, options.port.value_or(0)));
   HEADRACE_CLI_TRY(stop, StopSignals::open());
   FrontOptions of_front = options.front;
-  of_front.go_on = of_front.ranks == 1;  // clients of the lost worker's texts can ask again
+  of_front.go_on =
+      of_front.ranks == 1 && of_front.expert_ranks == 0;  // clients of the lost worker's texts can ask again
   auto started = Front::start(std::move(of_front), stop.event());
   if (!started) {
     StopSignals::pass_on();

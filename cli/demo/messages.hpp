@@ -10,7 +10,8 @@
 //   decode -> front    token {at, token, logits with several ranks}     status {free_pages, pages}
 //   front -> both      status; prefill answers it with alive
 //   any -> front       ready
-//   rank 0 -> others   begin {pages, length}    take {token}    end
+//   rank 0 -> others   begin {pages, length}    take {token}    end; of ranks that share the experts: step
+//   others -> rank 0   busy {is}, of ranks that share the experts
 #pragma once
 
 #include <headrace/agent.hpp>
@@ -32,7 +33,8 @@ using Message = nlohmann::json;
 inline constexpr const char* front_name = "front";
 inline constexpr const char* prefill_name = "prefill";
 [[nodiscard]] std::string decode_name(std::size_t number);
-/// The name of a rank of the decode worker that several processes are. Rank 0 speaks for it.
+/// The name of a rank: of the decode worker that several processes are, for which rank 0 speaks, or of the
+/// decode workers that share the experts.
 [[nodiscard]] inline std::string rank_name(int rank) { return decode_name(static_cast<std::size_t>(rank)); }
 
 /// Sends a message. While the peer's queue is full it waits, at most `patience`.

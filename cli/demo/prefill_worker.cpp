@@ -308,7 +308,8 @@ class PrefillWorker {
   /// `name` is a copy, because the caller's name may be part of a job that is dropped here.
   Result<void> lost(std::string name, Error why) {
     if (!options_.retry) {
-      const char* const advice = options_.rank.of == 1 ? " (with --retry it is restarted)" : "";
+      const bool is_rank = options_.rank.of > 1 || options_.expert_ranks > 0;
+      const char* const advice = is_rank ? "" : " (with --retry it is restarted)";
       const Error loss = fail(Code::peer_lost, "{} is lost, and with it the texts that it was writing{}: {}",
                               name, advice, why.message);
       if (!options_.go_on) return loss;

@@ -2,6 +2,7 @@
 #include "cli/common/errors.hpp"
 #include "cli/common/table.hpp"
 #include "cli/demo/demo_options.hpp"
+#include "cli/demo/expert_model.hpp"
 #include "cli/demo/rank_model.hpp"
 #include "cli/demo/stop_signals.hpp"
 
@@ -102,11 +103,14 @@ Message summary(const DemoOptions& options, const Generated& generated) {
           {"worker", generated.worker},
           {"decode_workers", options.front.decode_workers},
           {"tensor_parallel", options.front.ranks},
+          {"expert_parallel", std::max(options.front.expert_ranks, 1)},
           {"checked", generated.checked}};
 }
 
 std::string writers(const FrontOptions& front) {
   if (front.ranks > 1) return fmt::format("and the other ranks: each has 1/{} of the heads", front.ranks);
+  if (front.expert_ranks > 0)
+    return fmt::format("one of {} ranks that share the experts", front.expert_ranks);
   if (front.decode_workers > 1) return fmt::format("one of {} decode workers", front.decode_workers);
   return "the decode worker";
 }
@@ -140,17 +144,22 @@ std::optional<std::size_t> first_difference(const std::vector<T>& a, const std::
   return static_cast<std::size_t>(in_a - a.begin());
 }
 
+/// Whether ranks compute a token together: then one process computes their parts for --check.
+bool has_ranks(const FrontOptions& front) { return front.ranks > 1 || front.expert_ranks > 0; }
+
 /// Generates the text in this process alone, by all ranks, and compares tokens and logits.
 Result<void> compare_with_ranks(const DemoOptions& options, const TextRequest& request,
                                 const Generated& generated) {
-  HEADRACE_CLI_TRY(
-      alone, generate_by_ranks(options.front.model, options.front.ranks, request.prompt, request.count,
-                               request.sampling, options.front.chunk_tokens, options.front.page_tokens));
+  const FrontOptions& front = options.front;
+  const auto by_ranks = front.expert_ranks > 0 ? generate_by_experts : generate_by_ranks;
+  const int ranks = front.expert_ranks > 0 ? front.expert_ranks : front.ranks;
+  HEADRACE_CLI_TRY(alone, by_ranks(front.model, ranks, request.prompt, request.count, request.sampling,
+                                   front.chunk_tokens, front.page_tokens));
   if (const auto at = first_difference(alone.logits, generated.logits))
     return fail(Code::corrupt,
                 "--check: the logits of token {} are not bit for bit those of one process that computes the "
                 "parts of all {} ranks and adds them in the order of the ranks",
-                *at + 1, options.front.ranks);
+                *at + 1, ranks);
   if (const auto at = first_difference(alone.tokens, generated.tokens))
     return fail(Code::corrupt, "--check: token {} differs from that of one process that computes all ranks",
                 *at);
@@ -160,23 +169,31 @@ Result<void> compare_with_ranks(const DemoOptions& options, const TextRequest& r
 /// Generates the text in this process alone and compares all tokens.
 Result<void> compare_with_one_process(const DemoOptions& options, const TextRequest& request,
                                       const Generated& generated) {
-  const bool split = options.front.ranks > 1;
-  if (split) HEADRACE_CLI_CHECK(compare_with_ranks(options, request, generated));
+  if (has_ranks(options.front)) HEADRACE_CLI_CHECK(compare_with_ranks(options, request, generated));
+  // The whole model adds the experts of a token in another order, and a token that is nearly between two
+  // experts may go to the other one.
+  if (options.front.expert_ranks > 0) return {};
   HEADRACE_CLI_TRY(model, TextModel::open(options.front.model, options.front.placement.prefill));
   HEADRACE_CLI_TRY(alone, generate_alone(model, request.prompt, request.count, request.sampling,
                                          options.front.chunk_tokens, options.front.page_tokens));
   const auto at = first_difference(alone, generated.tokens);
   if (!at) return {};
   return fail(Code::corrupt, "--check: token {} differs from the one that a single process generates{}", *at,
-              split ? " with the whole model, though the logits are those of all ranks: sums in parts are "
-                      "rounded otherwise, which decides between two tokens that are nearly as likely"
-                    : "");
+              has_ranks(options.front)
+                  ? " with the whole model, though the logits are those of all ranks: sums in parts are "
+                    "rounded otherwise, which decides between two tokens that are nearly as likely"
+                  : "");
+}
+
+const char* shared_text(const FrontOptions& front) {
+  if (front.expert_ranks > 0) return " that share the experts";
+  return front.ranks > 1 ? " that share the heads" : "";
 }
 
 void say_start(const DemoOptions& options) {
   const std::size_t workers = options.front.decode_workers;
   std::fprintf(stderr, "starting a prefill worker, %zu decode worker%s%s%s\n", workers,
-               workers == 1 ? "" : "s", options.front.ranks == 1 ? "" : " that share the heads",
+               workers == 1 ? "" : "s", shared_text(options.front),
                options.front.model.weights.empty() ? "" : " and a server for the model's weights");
 }
 
@@ -203,7 +220,7 @@ Result<void> run_text(const DemoOptions& options, int stop) {
   if (options.check)
     std::fprintf(stderr, "checked: a single process generates the same %zu tokens%s\n",
                  generated.tokens.size(),
-                 options.front.ranks == 1 ? "" : ", and the same bits of logits where it computes all ranks");
+                 has_ranks(options.front) ? ", and the same bits of logits where it computes all ranks" : "");
   return {};
 }
 

@@ -25,8 +25,10 @@ struct WorkerOptions {
   std::int64_t pages = 0;
   std::size_t chunk_tokens = 256;
   Rank rank;  ///< of a decode worker; `of` of the prefill worker, too: how many ranks share the heads
-  bool retry = false;  ///< wait for a lost peer to restart
-  bool go_on = false;  ///< without retry: end the lost peer's texts, continue the others
+  int expert_ranks = 0;  ///< not 0: the decode workers are so many ranks that share the experts; `rank` has
+                         ///< the number
+  bool retry = false;    ///< wait for a lost peer to restart
+  bool go_on = false;    ///< without retry: end the lost peer's texts, continue the others
   std::map<std::string, std::string> options;  ///< of the agent
 };
 
