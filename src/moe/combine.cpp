@@ -20,7 +20,7 @@ Result<void> Rank::combine_send(const MoEResults& results, Routing& routing) {
   wait_for_room(active_, offsetof(PeerWords, combine_taken));
   for (std::uint32_t i = 1; i <= layout_.ranks; ++i) {
     const std::uint32_t source = (rank_ + i) % layout_.ranks;
-    is_active(source) ? send_partials(results, routing, source) : send_missing(source);
+    is_active(source) ? send_partials(results, routing, source) : send_missing(source, 0);
   }
   return end();
 }
@@ -78,7 +78,7 @@ Result<void> Rank::combine_memory(Routing& routing, std::span<MoEWindowRows> of_
 
 /// Into the windows of all ranks that hold the source's tokens.
 void Rank::send_partials(const MoEResults& results, const Routing& routing, std::uint32_t source) {
-  const std::uint64_t records = routing.records(source);
+  const std::uint64_t records = routing.came(source);
   const std::uint64_t written = results.in_window ? routing.written(source) : 0;
   for (std::uint64_t slot = 0; slot < records; ++slot) {
     results.in_window ? complete_in_window(source, slot, slot < written)
@@ -90,6 +90,7 @@ void Rank::send_partials(const MoEResults& results, const Routing& routing, std:
     });
   }
   for_members(source, [](const PeerWindow& to) { to.flush(); });
+  if (records != routing.records(source)) send_missing(source, records);
 }
 
 void Rank::write_partial(const MoEResults& results, const Routing& routing, std::uint32_t source,
@@ -123,11 +124,13 @@ void Rank::complete_in_window(std::uint32_t source, std::uint64_t slot, bool is_
   });
 }
 
-/// The other members of its group do not wait for partials of records that never came.
-void Rank::send_missing(std::uint32_t source) {
+/// Nobody waits for partials of records that never came.
+///   from  the first such record, of a chunk
+void Rank::send_missing(std::uint32_t source, std::uint64_t from) {
   const std::uint64_t first = layout_.group_slot(source % spread_.group_size, 0);
-  for_members(source,
-              [&](const PeerWindow& to) { to.tell_missing(running_.epoch, first, first + layout_.slots); });
+  for_members(source, [&](const PeerWindow& to) {
+    to.tell_missing(running_.epoch, first + from, first + layout_.slots);
+  });
 }
 
 /// Calls each(window) for the active members of a rank's group.
@@ -176,6 +179,16 @@ void Rank::receive_sum(const MoESums& sums, const Routing& routing, std::uint64_
   sum.store(out);
 }
 
+/// A rank that forwards has died with rows of this one.
+void Rank::tell_missed(std::uint32_t target) {
+  if (running_.error) return;
+  running_.error =
+      make_error(Code::peer_lost,
+                 "rank {} has not got all rows of rank {}, so combine {} misses their results: a "
+                 "rank of its node, which forwards rows, is out",
+                 target, rank_, running_.epoch);
+}
+
 /// Null: it does not come.
 const std::byte* Rank::wait_for_partial(std::uint32_t target, std::uint64_t group_slot) {
   const std::uint64_t epoch = running_.epoch;
@@ -188,7 +201,12 @@ const std::byte* Rank::wait_for_partial(std::uint32_t target, std::uint64_t grou
     drive(bit_of(target), awaited,
           [&](std::uint32_t) { return is_there(own().load(flag_at)) ? Step::done : Step::waits; });
   }
-  if (!is_active(target) || !has_come(own().load(flag_at), epoch)) return nullptr;
+  if (!is_active(target)) return nullptr;
+  if (!has_come(own().load(flag_at), epoch)) {
+    const bool is_own = group_slot / layout_.slots == rank_ % spread_.group_size;
+    if (is_own) tell_missed(target);
+    return nullptr;
+  }
   return own().at(layout_.partial_at(epoch, target, group_slot));
 }
 

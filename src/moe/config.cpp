@@ -5,6 +5,7 @@
 #include "base/names.hpp"
 #include "moe/cast.hpp"
 #include "moe/nodes.hpp"
+#include "moe/relay_layout.hpp"
 #include "moe/spread.hpp"
 
 #include <fmt/ranges.h>
@@ -181,7 +182,8 @@ Result<void> MoEConfig::check() const {
 
 Result<std::size_t> MoEConfig::window_bytes() const {
   HEADRACE_TRY_VOID(check());
-  return static_cast<std::size_t>(moe::window_layout(*this).bytes());
+  return static_cast<std::size_t>(
+      moe::RelayLayout::of(moe::Nodes::of(*this), moe::window_layout(*this)).bytes());
 }
 
 int MoEConfig::first_expert(int of_rank) const {
@@ -274,7 +276,8 @@ std::string_view gpu_of_window(std::string_view theirs) {
 
 std::size_t region_bytes(const MoEConfig& config) {
   const WindowLayout layout = window_layout(config);
-  return config.device < 0 ? layout.bytes() : layout.words_at(layout.ranks);
+  return config.device < 0 ? RelayLayout::of(Nodes::of(config), layout).bytes()
+                           : layout.words_at(layout.ranks);
 }
 
 Result<void> check_window_rank(int peer, std::string_view theirs) {

@@ -19,6 +19,7 @@ Result<void> Rank::dispatch_receive(const MoERows& out, Routing& routing) {
   HEADRACE_TRY_VOID(may_receive(dispatches_, routing.dispatch_sent, "dispatch"));
   HEADRACE_TRY_VOID(check_rows(out));
   begin(Operation::dispatch, ++dispatches_.received);
+  forward();
   take_cards(routing);
   config_.layout == MoELayout::by_rank ? lay_out_sources(routing) : lay_out();
   write_counts(out);
@@ -52,6 +53,7 @@ Result<void> Rank::check_rows(const MoERows& out) const {
 
 void Rank::take_cards(Routing& routing) {
   std::ranges::fill(card_counts_, 0);
+  forwarded_ = 0;
   for (std::uint32_t source = 0; source < layout_.ranks; ++source) routing.begin_records(source, 0);
   const Awaited awaited{"counts", running_.epoch,
                         [this](std::uint32_t source) {
@@ -70,6 +72,9 @@ bool Rank::take_card(std::uint32_t source, Routing& routing) {
   std::uint64_t records = 0;
   std::memcpy(&records, own().at(layout_.card_at(running_.epoch, source) + offsetof(CardHead, records)),
               sizeof records);
+  const bool is_far = windows_[source].is_far();
+  if (is_far && (records & forwarded_bit) != 0) forwarded_ |= bit_of(source);
+  if (is_far) records &= ~forwarded_bit;
   if (records > layout_.slots) {
     leave_out(source, Code::corrupt, "counts", layout_.slots + 1, records);
     return false;
@@ -133,12 +138,19 @@ void Rank::take_records(const MoERows& out, Routing& routing) {
   }
   const Awaited awaited{"rows", running_.epoch,
                         [this](std::uint32_t source) {
-                          return layout_.chunk_flag_at(running_.epoch, source, next_chunk_[source]);
+                          return is_forwarded(source)
+                                     ? relay_.forwarded_flag_at(running_.epoch, source, next_chunk_[source])
+                                     : layout_.chunk_flag_at(running_.epoch, source, next_chunk_[source]);
                         },
-                        [this](std::uint64_t seen) { return has_come(seen, running_.epoch); }};
+                        [this](std::uint64_t seen) { return has_come(seen, running_.epoch); },
+                        [this](std::uint32_t source) { return last_stop(source); }};
   drive(sources, awaited, [&](std::uint32_t source) {
     const std::uint64_t records = routing.records(source);
-    if (!has_come(own().load(awaited.offset(source)), running_.epoch)) return Step::waits;
+    if (!has_come(own().load(awaited.offset(source)), running_.epoch)) {
+      if (is_active(last_stop(source))) return Step::waits;
+      miss_records(source, routing);
+      return Step::done;
+    }
     const std::uint64_t begin = next_chunk_[source]++ * chunk_slots;
     const std::uint64_t end = std::min(begin + chunk_slots, records);
     for (std::uint64_t slot = begin; slot < end; ++slot)
@@ -147,9 +159,21 @@ void Rank::take_records(const MoERows& out, Routing& routing) {
   });
 }
 
+/// The rank that forwards them is out.
+void Rank::miss_records(std::uint32_t source, Routing& routing) {
+  routing.miss_records(source, next_chunk_[source] * chunk_slots);
+  if (running_.error) return;
+  running_.error =
+      make_error(Code::peer_lost,
+                 "rank {} misses rows of rank {} in dispatch {}: they come through rank {}, which is out",
+                 rank_, source, running_.epoch, last_stop(source));
+}
+
 /// False: it cannot be, and its rank is left out.
 bool Rank::take_record(const MoERows& out, std::uint32_t source, std::uint64_t slot, Routing& routing) {
-  const std::byte* const record = own().at(layout_.slot_at(running_.epoch, source, slot));
+  const std::byte* const record =
+      own().at(is_forwarded(source) ? relay_.forwarded_slot_at(running_.epoch, source, slot)
+                                    : layout_.slot_at(running_.epoch, source, slot));
   // Read once: the memory is its writer's.
   RecordHead head;
   std::memcpy(&head, record, sizeof head);

@@ -34,6 +34,7 @@ Result<void> Rank::dispatch_send(const MoETokens& given, Routing& routing) {
   routing.dispatch_sent = running_.epoch;
   routing.route(spread_, rank_, static_cast<std::uint64_t>(tokens.count), active_);
   wait_for_room(active_, offsetof(PeerWords, dispatch_taken));
+  begin_relays(range_of(tokens), routing);
   send_cards(routing);
   send_records(tokens, routing);
   return end();
@@ -157,7 +158,7 @@ void Rank::send_cards(const Routing& routing) {
     if (!is_active(target)) continue;
     const PeerWindow& to = windows_[target];
     const std::uint64_t card = layout_.card_at(running_.epoch, rank_);
-    const std::uint64_t records = routing.records_for(target);
+    const std::uint64_t records = routing.records_for(target) | (is_relayed(target) ? forwarded_bit : 0);
     std::memcpy(to.at(card + offsetof(CardHead, records)), &records, sizeof records);
     std::memcpy(to.at(layout_.counts_at(running_.epoch, rank_)),
                 routing.counts().data() + spread_.first_expert[target],
@@ -167,14 +168,13 @@ void Rank::send_cards(const Routing& routing) {
 }
 
 void Rank::send_records(const MoETokens& tokens, Routing& routing) {
-  const TokenRange range = tokens_of_member(static_cast<std::uint64_t>(tokens.count), layout_.group_size,
-                                            rank_ % layout_.group_size);
+  const TokenRange range = range_of(tokens);
   for (std::uint64_t token = range.begin; token < range.end; ++token) {
     const auto visits = routing.visits(token);
     if (visits.empty()) continue;
     const TokenRow row = row_of(tokens, token);
     for (const Visit& visit : visits) {
-      if (!is_active(visit.rank)) continue;
+      if (!is_active(visit.rank) || is_relayed(visit.rank)) continue;
       const PeerWindow& to = windows_[visit.rank];
       write_record(to.at(layout_.slot_at(running_.epoch, rank_, visit.slot)), visit.rank, row, tokens, token,
                    routing);
@@ -182,6 +182,7 @@ void Rank::send_records(const MoETokens& tokens, Routing& routing) {
       if (is_last || (visit.slot + 1) % chunk_slots == 0)
         to.tell_records(running_.epoch, visit.slot / chunk_slots * chunk_slots, visit.slot + 1);
     }
+    send_relay_records(tokens, token, row, routing);
   }
   for_ranks(active_, [&](std::uint32_t target) { windows_[target].flush(); });
 }
@@ -218,11 +219,19 @@ void Rank::write_record(std::byte* record, std::uint32_t target, const TokenRow&
     ++head.entries;
   }
   std::memcpy(record, &head, sizeof head);
-  std::memcpy(record + layout.row_at(), row.row, layout.row_bytes);
-  if (layout.scale_bytes != 0) std::memcpy(record + layout.scales_at(), row.scales, layout.scale_bytes);
+  write_columns(record + layout.row_at(), row, tokens, token);
+}
+
+void Rank::write_columns(std::byte* columns, const TokenRow& row, const MoETokens& tokens,
+                         std::uint64_t token) const {
+  const RecordLayout& layout = layout_.record;
+  std::memcpy(columns, row.row, layout.row_bytes);
+  const std::uint64_t first = layout.row_at();
+  if (layout.scale_bytes != 0)
+    std::memcpy(columns + (layout.scales_at() - first), row.scales, layout.scale_bytes);
   for (std::uint32_t i = 0; i < config_.payload_bytes.size(); ++i) {
     const MoETokens::Payload& payload = tokens.payloads[i];
-    std::memcpy(record + layout.payload_at(i),
+    std::memcpy(columns + (layout.payload_at(i) - first),
                 row_at(payload.rows, stride_or(payload.stride, config_.payload_bytes[i]), token),
                 layout.payload_bytes[i]);
   }

@@ -26,16 +26,13 @@ std::uint64_t slots_of_post(std::uint64_t slots, std::uint64_t bytes) {
 
 FarWindow::FarWindow(Fabric& fabric, const Place& place) : fabric_(fabric), place_(place) {
   const WindowLayout& layout = place_.layout;
+  for (std::uint64_t half = 0; half < halves; ++half) {
+    parts_[half] = {layout.card_at(half, place_.by), layout.dispatch_part_bytes(), 0};
+    parts_[halves + half] = {layout.partial_flag_at(half, place_.by, 0), layout.combine_part_bytes(), 0};
+    parts_[2 * halves + half] = {place_.relay.card_at(half, place_.node), place_.relay.part_bytes(), 0};
+  }
   std::uint64_t mirrored = 0;
-  for (std::uint64_t half = 0; half < halves; ++half) {
-    parts_[half] = {layout.card_at(half, place_.by), layout.dispatch_part_bytes(), mirrored};
-    mirrored += layout.dispatch_part_bytes();
-  }
-  for (std::uint64_t half = 0; half < halves; ++half) {
-    parts_[halves + half] = {layout.partial_flag_at(half, place_.by, 0), layout.combine_part_bytes(),
-                             mirrored};
-    mirrored += layout.combine_part_bytes();
-  }
+  for (Part& part : parts_) part.mirrored = std::exchange(mirrored, mirrored + part.bytes);
 }
 
 Result<std::unique_ptr<FarWindow>> FarWindow::make(Fabric& fabric, const Place& place) {
@@ -59,15 +56,19 @@ void FarWindow::tell_card(std::uint64_t epoch) {
   const WindowLayout& layout = place_.layout;
   const std::uint64_t at = layout.card_at(epoch, place_.by) + offsetof(CardHead, records);
   const std::uint64_t end = layout.counts_at(epoch, place_.by) + layout.experts * sizeof(std::uint32_t);
-  post(Operation::dispatch, {epoch, 0, 0}, Signal::Kind::card, at, end - at);
+  post({epoch, 0, 0}, Signal::Kind::card, at, end - at);
 }
 
 void FarWindow::tell_records(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) {
-  tell({Operation::dispatch, epoch, begin, end});
+  tell({Signal::Kind::records, epoch, begin, end});
+}
+
+void FarWindow::tell_relay_records(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) {
+  tell({Signal::Kind::relay_records, epoch, begin, end});
 }
 
 void FarWindow::tell_partials(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) {
-  tell({Operation::combine, epoch, begin, end});
+  tell({Signal::Kind::partials, epoch, begin, end});
 }
 
 void FarWindow::tell_missing(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) {
@@ -76,39 +77,42 @@ void FarWindow::tell_missing(std::uint64_t epoch, std::uint64_t begin, std::uint
     signal(Signal::Kind::missing, Chunks{epoch, first, std::min(most, chunks_of(end) - first)}.payload());
 }
 
+FarWindow::Slots FarWindow::slots_of(Signal::Kind kind, std::uint64_t epoch) const {
+  const WindowLayout& layout = place_.layout;
+  switch (kind) {
+    case Signal::Kind::partials:
+      return {layout.partial_at(epoch, place_.by, 0), layout.partial_bytes, layout.group_slots()};
+    case Signal::Kind::relay_records:
+      return {place_.relay.slot_at(epoch, place_.node, 0), place_.relay.record_bytes(), layout.slots};
+    default:
+      return {layout.slot_at(epoch, place_.by, 0), layout.record.bytes(), layout.slots};
+  }
+}
+
 void FarWindow::tell(const Waiting& slots) {
-  const bool follows = waiting_.end == slots.begin && waiting_.epoch == slots.epoch &&
-                       waiting_.operation == slots.operation && waiting_.begin != waiting_.end;
+  const bool follows = waiting_.begin != waiting_.end && waiting_.end == slots.begin &&
+                       waiting_.epoch == slots.epoch && waiting_.kind == slots.kind;
   if (follows) {
     waiting_.end = slots.end;
   } else {
     flush();
     waiting_ = slots;
   }
-  const WindowLayout& layout = place_.layout;
-  const std::uint64_t enough = slots.operation == Operation::dispatch
-                                   ? slots_of_post(layout.slots, layout.record.bytes())
-                                   : slots_of_post(layout.group_slots(), layout.partial_bytes);
-  if (waiting_.end - waiting_.begin >= enough) flush();
+  const Slots all = slots_of(slots.kind, slots.epoch);
+  if (waiting_.end - waiting_.begin >= slots_of_post(all.count, all.bytes_each)) flush();
 }
 
 void FarWindow::flush() {
   const Waiting slots = std::exchange(waiting_, {});
   if (slots.begin == slots.end) return;
-  const WindowLayout& layout = place_.layout;
-  const bool is_dispatch = slots.operation == Operation::dispatch;
-  const auto at = [&](std::uint64_t slot) {
-    return is_dispatch ? layout.slot_at(slots.epoch, place_.by, slot)
-                       : layout.partial_at(slots.epoch, place_.by, slot);
-  };
+  const Slots all = slots_of(slots.kind, slots.epoch);
   const std::uint64_t first = chunk_of(slots.begin);
-  post(slots.operation, {slots.epoch, first, chunks_of(slots.end) - first},
-       is_dispatch ? Signal::Kind::records : Signal::Kind::partials, at(slots.begin),
-       at(slots.end) - at(slots.begin));
+  post({slots.epoch, first, chunks_of(slots.end) - first}, slots.kind, all.at + slots.begin * all.bytes_each,
+       (slots.end - slots.begin) * all.bytes_each);
 }
 
-void FarWindow::post(Operation operation, const Chunks& chunks, Signal::Kind kind, std::uint64_t offset,
-                     std::uint64_t bytes) {
+void FarWindow::post(const Chunks& chunks, Signal::Kind kind, std::uint64_t offset, std::uint64_t bytes) {
+  const Operation operation = kind == Signal::Kind::partials ? Operation::combine : Operation::dispatch;
   if (auto work = write(offset, bytes, {kind, place_.by, chunks.payload()}))
     works(operation, chunks.epoch).push_back(std::move(work));
 }

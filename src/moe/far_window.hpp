@@ -6,6 +6,7 @@
 
 #include "base/clock.hpp"
 #include "moe/epochs.hpp"
+#include "moe/relay_layout.hpp"
 #include "moe/signal.hpp"
 
 #include <headrace/fabric.hpp>
@@ -31,7 +32,9 @@ class FarWindow {
  public:
   struct Place {
     WindowLayout layout;
+    RelayLayout relay;
     std::uint32_t by = 0;                 ///< this rank
+    std::uint32_t node = 0;               ///< of this rank
     std::chrono::nanoseconds limit = {};  ///< of each post
     FabricDescriptor window = {};
   };
@@ -47,6 +50,7 @@ class FarWindow {
   void tell_card(std::uint64_t epoch);
   /// Slots from a multiple of a chunk on. They may wait for more, until `flush`.
   void tell_records(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end);
+  void tell_relay_records(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end);
   void tell_partials(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end);
   void tell_missing(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end);
   /// Posts what waits.
@@ -69,8 +73,14 @@ class FarWindow {
   };
   /// Slots that have been told and not posted.
   struct Waiting {
-    Operation operation = Operation::dispatch;
+    Signal::Kind kind = Signal::Kind::records;
     std::uint64_t epoch = 0, begin = 0, end = 0;
+  };
+  /// All slots of a kind.
+  struct Slots {
+    std::uint64_t at;  ///< of the first one, in the far window
+    std::uint64_t bytes_each;
+    std::uint64_t count;
   };
 
   FarWindow(Fabric& fabric, const Place& place);
@@ -78,15 +88,15 @@ class FarWindow {
   [[nodiscard]] std::vector<FabricWork>& works(Operation operation, std::uint64_t epoch) {
     return works_[operation == Operation::dispatch ? 0 : 1][epoch % halves];
   }
+  [[nodiscard]] Slots slots_of(Signal::Kind kind, std::uint64_t epoch) const;
   void tell(const Waiting& slots);
-  void post(Operation operation, const Chunks& chunks, Signal::Kind kind, std::uint64_t offset,
-            std::uint64_t bytes);
+  void post(const Chunks& chunks, Signal::Kind kind, std::uint64_t offset, std::uint64_t bytes);
   /// Empty: it failed, and the window is broken.
   [[nodiscard]] FabricWork write(std::uint64_t offset, std::uint64_t bytes, const Signal& signal);
 
   Fabric& fabric_;
   const Place place_;
-  std::array<Part, 2 * halves> parts_;
+  std::array<Part, 3 * halves> parts_;
   std::unique_ptr<std::byte, decltype(&std::free)> mirror_{nullptr, &std::free};
   FabricMemory memory_;
   Waiting waiting_;

@@ -57,6 +57,8 @@ struct CardHead {
   uint64_t epoch;    ///< stored last
   uint64_t records;  ///< that come
 };
+/// In CardHead::records: they come through the rank of the target's node that forwards (relay_layout.hpp).
+inline constexpr uint64_t forwarded_bit = uint64_t{1} << 63;
 
 /// What another rank tells the rank of a window.
 struct PeerWords {

@@ -225,8 +225,8 @@ Result<void> MoE::State::open_network() {
   HEADRACE_TRY(given, FabricOptionsOf::agent(agent));
   options.options = std::move(given);
   if (!config.nics.empty()) options.groups.push_back({.nics = config.nics});
-  const moe::WindowLayout layout = moe::window_layout(config);
-  HEADRACE_TRY(opened, moe::Network::open(config, {memory.get(), layout.bytes()}, options));
+  HEADRACE_TRY(bytes, config.window_bytes());
+  HEADRACE_TRY(opened, moe::Network::open(config, {memory.get(), bytes}, options));
   network = std::move(opened);
   AllocateOptions said;
   said.registration.name = moe::way_name(config);

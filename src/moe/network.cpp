@@ -9,6 +9,7 @@
 #include <bit>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 namespace headrace::moe {
@@ -33,6 +34,7 @@ void signal_votes(FarWindow& to, Mask out) {
 Network::Network(const MoEConfig& config, Fabric fabric, Window own)
     : nodes_(Nodes::of(config)),
       layout_(window_layout(config)),
+      relay_(RelayLayout::of(nodes_, layout_)),
       rank_(static_cast<std::uint32_t>(config.rank)),
       limit_(config.wait_limit),
       fabric_(std::move(fabric)),
@@ -53,10 +55,11 @@ Result<std::unique_ptr<Network>> Network::open(const MoEConfig& config, std::spa
 
 Result<void> Network::add(std::uint32_t peer, std::string_view descriptor) {
   HEADRACE_TRY(window, FabricDescriptor::from_bytes(descriptor));
-  if (window.length_bytes() < layout_.bytes())
+  if (window.length_bytes() < relay_.bytes())
     return make_error(Code::corrupt, "its window has {} bytes, expected {}", window.length_bytes(),
-                      layout_.bytes());
-  HEADRACE_TRY(far, FarWindow::make(fabric_, {layout_, rank_, limit_, std::move(window)}));
+                      relay_.bytes());
+  HEADRACE_TRY(far, FarWindow::make(
+                        fabric_, {layout_, relay_, rank_, nodes_.node_of(rank_), limit_, std::move(window)}));
   far_[peer] = std::move(far);
   return {};
 }
@@ -114,19 +117,32 @@ void Network::take_chunks(const Signal& signal) {
       return take_word(signal.rank, offsetof(PeerWords, dispatch_taken), chunks.epoch);
     case Signal::Kind::combine_taken:
       return take_word(signal.rank, offsetof(PeerWords, combine_taken), chunks.epoch);
+    case Signal::Kind::relay_card:
+      return take_relay_card(signal, chunks);
     default:
       return take_flags(signal, chunks);
   }
 }
 
+void Network::take_relay_card(const Signal& signal, const Chunks& chunks) {
+  if (!may_relay(signal.rank)) return;
+  const std::uint64_t card = relay_.card_at(chunks.epoch, nodes_.node_of(signal.rank));
+  const std::uint64_t records = RelayCount::records_of(chunks);
+  std::memcpy(own_.at(card + offsetof(CardHead, records)), &records, sizeof records);
+  own_.tell(card + offsetof(CardHead, epoch), chunks.epoch);
+}
+
 void Network::take_flags(const Signal& signal, const Chunks& chunks) {
-  const bool is_dispatch = signal.kind == Signal::Kind::records;
-  if (chunks.first + chunks.count > chunks_of(is_dispatch ? layout_.slots : layout_.group_slots())) return;
-  const std::uint64_t flag = signal.kind == Signal::Kind::missing ? chunks.epoch | missing_bit : chunks.epoch;
-  for (std::uint64_t chunk = chunks.first; chunk < chunks.first + chunks.count; ++chunk)
-    own_.tell(is_dispatch ? layout_.chunk_flag_at(chunks.epoch, signal.rank, chunk)
-                          : layout_.partial_flag_at(chunks.epoch, signal.rank, chunk),
-              flag);
+  const bool is_partial = signal.kind == Signal::Kind::partials || signal.kind == Signal::Kind::missing;
+  const bool is_relay = signal.kind == Signal::Kind::relay_records;
+  if (chunks.first + chunks.count > chunks_of(is_partial ? layout_.group_slots() : layout_.slots)) return;
+  if (is_relay && !may_relay(signal.rank)) return;
+  std::uint64_t at = layout_.chunk_flag_at(chunks.epoch, signal.rank, chunks.first);
+  if (is_partial) at = layout_.partial_flag_at(chunks.epoch, signal.rank, chunks.first);
+  if (is_relay) at = relay_.flag_at(chunks.epoch, nodes_.node_of(signal.rank), chunks.first);
+  const std::uint64_t bit = signal.kind == Signal::Kind::missing ? missing_bit : 0;
+  for (std::uint64_t i = 0; i < chunks.count; ++i)
+    own_.tell(at + i * sizeof(std::uint64_t), chunks.epoch | bit);
 }
 
 /// Signals come in any order, and of these words the highest value counts.

@@ -74,6 +74,11 @@ class Network {
   void take(const Signal& signal);
   void take_chunks(const Signal& signal);
   void take_flags(const Signal& signal, const Chunks& chunks);
+  /// Whether this rank forwards rows of that one.
+  [[nodiscard]] bool may_relay(std::uint32_t source) const {
+    return relay_.nodes != 0 && nodes_.index_of(source) == nodes_.index_of(rank_);
+  }
+  void take_relay_card(const Signal& signal, const Chunks& chunks);
   void take_word(std::uint32_t peer, std::size_t word, std::uint64_t value);
   [[nodiscard]] Counted vote(std::uint32_t against);
   void take_vote(std::uint32_t voter, Vote vote);
@@ -82,6 +87,7 @@ class Network {
 
   const Nodes nodes_;
   const WindowLayout layout_;
+  const RelayLayout relay_;
   const std::uint32_t rank_;
   const std::chrono::nanoseconds limit_;
   Fabric fabric_;

@@ -39,6 +39,10 @@ class PeerWindow {
     if (far_ != nullptr) return far_->tell_records(epoch, begin, end);
     window_.tell(window_.layout().chunk_flag_at(epoch, by_, chunk_of(begin)), epoch);
   }
+  /// The same of records for several ranks of its node. Of a far window.
+  void tell_relay_records(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) const {
+    far_->tell_relay_records(epoch, begin, end);
+  }
   /// The same of partials.
   void tell_partials(std::uint64_t epoch, std::uint64_t begin, std::uint64_t end) const {
     if (far_ != nullptr) return far_->tell_partials(epoch, begin, end);

@@ -63,6 +63,8 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       spread_(spread_of(config)),
       rank_(static_cast<std::uint32_t>(config.rank)),
       spins_(spins_for(config.ranks)),
+      nodes_(Nodes::of(config)),
+      relay_(RelayLayout::of(nodes_, layout_)),
       lost_(std::move(lost)),
       network_(network),
       active_(mask_of_all(layout_.ranks)),
@@ -74,6 +76,8 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       next_chunk_(static_cast<std::size_t>(config.ranks)),
       token_row_(static_cast<std::size_t>(config.row_bytes())),
       token_scales_(static_cast<std::size_t>(config.scale_bytes)),
+      relays_(nodes_.count()),
+      forwarded_to_(std::size_t{layout_.ranks} * nodes_.per_node),
       chooser_(config),
       answered_(static_cast<std::size_t>(config.ranks)) {
   for (std::uint32_t peer = 0; peer < layout_.ranks; ++peer) {
@@ -143,18 +147,24 @@ Mask Rank::check_waiting(Mask ranks, const Awaited& awaited, Deadline limit) {
     return 0;
   }
   if (network_ != nullptr) network_->probe(ranks);
-  const bool late = limit.expired();
+  const auto is_gone = [&](std::uint32_t peer) {
+    return (out & bit_of(peer)) != 0 || (peer != rank_ && is_lost(peer));
+  };
   for (Mask rest = ranks; rest != 0; rest &= rest - 1) {
     if (given_up_) return 0;
     const auto peer = static_cast<std::uint32_t>(std::countr_zero(rest));
-    const bool voted = (out & bit_of(peer)) != 0;
-    const bool lost = voted || (peer != rank_ && is_lost(peer));
+    const std::uint32_t via = awaited.via && !is_gone(peer) ? awaited.via(peer) : peer;
+    const bool lost = is_gone(via);
+    // A rank that forwards may itself wait for the peer, and then leaves that out.
+    const auto longer = via == peer ? std::chrono::nanoseconds(0) : config_.wait_limit;
+    const bool late = limit.expired() && Deadline::after(longer, limit.point_ns()).expired();
     if (!lost && !late) continue;
     const std::uint64_t seen = own().load(awaited.offset(peer));
     // What came meanwhile counts: the rank may have sent it before it died.
-    if (awaited.is_there(seen)) continue;
-    leave_out(peer, lost ? Code::peer_lost : Code::timed_out, awaited.what, awaited.expected, seen, voted);
-    ranks &= active_ & ~bit_of(peer);
+    if (awaited.is_there(seen) || !is_active(via)) continue;
+    const bool voted = (out & bit_of(via)) != 0;
+    leave_out(via, lost ? Code::peer_lost : Code::timed_out, awaited.what, awaited.expected, seen, voted);
+    ranks &= active_ & ~bit_of(via);
   }
   return ranks;
 }

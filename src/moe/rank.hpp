@@ -67,6 +67,8 @@ class Rank {
     std::uint64_t expected;
     std::function<std::uint64_t(std::uint32_t)> offset;
     std::function<bool(std::uint64_t)> is_there;
+    /// The rank that forwards what comes from a peer; the peer itself: nobody does. Empty: of none.
+    std::function<std::uint32_t(std::uint32_t)> via = {};
   };
   struct Running {
     Operation operation = Operation::dispatch;
@@ -151,6 +153,11 @@ class Rank {
     const std::byte* scales = nullptr;
   };
   [[nodiscard]] static Result<std::int64_t> count_of(const MoETokens& tokens);
+  /// The tokens that this rank sends, of those of its group.
+  [[nodiscard]] TokenRange range_of(const MoETokens& tokens) const {
+    return tokens_of_member(static_cast<std::uint64_t>(tokens.count), layout_.group_size,
+                            rank_ % layout_.group_size);
+  }
   [[nodiscard]] Result<void> check_tokens(const MoETokens& tokens, const Routing& routing) const;
   [[nodiscard]] Result<void> check_columns(const MoETokens& tokens) const;
   [[nodiscard]] Result<void> check_cast(MoECast cast) const;
@@ -162,6 +169,34 @@ class Rank {
   [[nodiscard]] TokenRow row_of(const MoETokens& tokens, std::uint64_t token);
   void write_record(std::byte* record, std::uint32_t target, const TokenRow& row, const MoETokens& tokens,
                     std::uint64_t token, Routing& routing) const;
+  /// What a record has from its row on.
+  void write_columns(std::byte* columns, const TokenRow& row, const MoETokens& tokens,
+                     std::uint64_t token) const;
+
+  // --- relay.cpp
+  /// Whether rows for a rank go to another one first, which forwards them; or the rank is that one.
+  [[nodiscard]] bool is_relayed(std::uint32_t target) const {
+    return relays_[nodes_.node_of(target)].rank != no_rank;
+  }
+  /// Chooses the ranks that forward, and tells them how many records come.
+  void begin_relays(const TokenRange& range, const Routing& routing);
+  /// The record of a token for each node that forwards.
+  void send_relay_records(const MoETokens& tokens, std::uint64_t token, const TokenRow& row,
+                          Routing& routing);
+  void write_relay_record(std::byte* record, std::span<const Visit> visits, const TokenRow& row,
+                          const MoETokens& tokens, std::uint64_t token, Routing& routing) const;
+  template <class Each>
+  void for_relayed_nodes(std::span<const Visit> visits, const Each& each) const;
+  /// Brings what other nodes send through this rank to the ranks of its node.
+  void forward();
+  [[nodiscard]] Step forward_chunk(std::uint32_t source);
+  [[nodiscard]] bool forward_record(std::uint32_t source, std::uint64_t slot);
+  void forward_to(std::uint32_t target, std::uint32_t source, const std::byte* record,
+                  std::span<const RelayEntry> entries);
+  void tell_forwarded(std::uint32_t source);
+  [[nodiscard]] bool is_forwarded(std::uint32_t source) const { return (forwarded_ & bit_of(source)) != 0; }
+  /// The rank of this node through which the rows of a source come; the source itself: none.
+  [[nodiscard]] std::uint32_t last_stop(std::uint32_t source) const;
 
   // --- dispatch_receive.cpp
   [[nodiscard]] Result<void> check_rows(const MoERows& out) const;
@@ -171,6 +206,7 @@ class Rank {
   void lay_out();
   void lay_out_sources(const Routing& routing);
   void take_records(const MoERows& out, Routing& routing);
+  void miss_records(std::uint32_t source, Routing& routing);
   [[nodiscard]] bool take_record(const MoERows& out, std::uint32_t source, std::uint64_t slot,
                                  Routing& routing);
   void place_entries(const MoERows& out, std::uint32_t source, std::uint64_t slot, const std::byte* record,
@@ -199,7 +235,8 @@ class Rank {
   void write_partial(const MoEResults& results, const Routing& routing, std::uint32_t source,
                      std::uint64_t slot);
   void complete_in_window(std::uint32_t source, std::uint64_t slot, bool is_written) const;
-  void send_missing(std::uint32_t source);
+  void send_missing(std::uint32_t source, std::uint64_t from);
+  void tell_missed(std::uint32_t target);
   template <class Each>
   void for_members(std::uint32_t rank, const Each& each) const;
   [[nodiscard]] Result<void> check_sums(const MoESums& sums, const Routing& routing) const;
@@ -212,6 +249,8 @@ class Rank {
   const Spread spread_;
   const std::uint32_t rank_;
   const std::uint32_t spins_;
+  const Nodes nodes_;
+  const RelayLayout relay_;
   std::vector<PeerWindow> windows_;
   const std::function<bool(int)> lost_;
   Network* const network_;
@@ -232,8 +271,17 @@ class Rank {
   std::vector<std::uint64_t> first_rows_;   ///< of each expert (by_rank: source), and the end
   std::vector<std::uint32_t> totals_;       ///< of each expert
   std::vector<std::uint64_t> next_chunk_;   ///< of each source
+  Mask forwarded_ = 0;                      ///< sources whose rows come through a rank of this node
   std::vector<std::byte> token_row_;        ///< cast
   std::vector<std::byte> token_scales_;     ///< gathered or made
+
+  // Of what is forwarded.
+  struct Relay {
+    std::uint32_t rank = no_rank;         ///< no_rank: rows go straight to the ranks of the node
+    std::uint64_t records = 0, next = 0;  ///< of a dispatch
+  };
+  std::vector<Relay> relays_;                ///< as a source: of each node
+  std::vector<std::uint64_t> forwarded_to_;  ///< [source, rank of this node]: slots that have been written
 
   ReplicaChooser chooser_;
   std::vector<std::uint64_t> answered_;  ///< while ranks regroup: the number of each

@@ -25,6 +25,7 @@ Routing::Routing(const MoEConfig& config, const WindowLayout& layout)
       records_for_(layout.ranks),
       next_slot_(layout.ranks),
       records_(layout.ranks),
+      came_(layout.ranks),
       placed_(layout.ranks * slots_ * top_k_),
       placed_counts_(layout.ranks * slots_) {}
 
@@ -61,7 +62,7 @@ void Routing::visit(std::uint64_t token, std::uint32_t rank, std::uint32_t slot)
 }
 
 void Routing::begin_records(std::uint32_t source, std::uint64_t count) {
-  records_[source] = count;
+  records_[source] = came_[source] = count;
   std::fill_n(placed_counts_.begin() + static_cast<std::ptrdiff_t>(source * slots_), slots_, 0);
 }
 

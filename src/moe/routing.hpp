@@ -89,6 +89,10 @@ class Routing {
   void begin_records(std::uint32_t source, std::uint64_t count);
   /// Those of a source that its card announced.
   [[nodiscard]] std::uint64_t records(std::uint32_t source) const { return records_[source]; }
+  /// Those that have not come, from this one on, never come.
+  void miss_records(std::uint32_t source, std::uint64_t from) { came_[source] = from; }
+  /// Records of a source that have come, when its dispatch has been received.
+  [[nodiscard]] std::uint64_t came(std::uint32_t source) const { return came_[source]; }
   /// by_rank: records of a source that have a row: those before the budget's end.
   [[nodiscard]] std::uint64_t written(std::uint32_t source) const {
     std::uint64_t count = 0;
@@ -118,7 +122,7 @@ class Routing {
   std::vector<std::uint32_t> counts_;
   std::vector<std::uint32_t> records_for_;
   std::vector<std::uint32_t> next_slot_;  // for each rank, while a route is made
-  std::vector<std::uint64_t> records_;
+  std::vector<std::uint64_t> records_, came_;
   std::vector<PlacedEntry> placed_;
   std::vector<std::uint8_t> placed_counts_;
 };

@@ -15,6 +15,8 @@ struct Signal {
   enum class Kind : std::uint8_t {
     card,            ///< of the dispatch with this epoch. Payload: Chunks
     records,         ///< as card
+    relay_card,      ///< of the dispatch with this epoch. Payload: RelayCount
+    relay_records,   ///< as records, for the ranks of the receiver's node
     partials,        ///< of the combine with this epoch. Payload: Chunks
     missing,         ///< as partials: they never come
     dispatch_taken,  ///< payload: Chunks
@@ -67,6 +69,16 @@ struct Chunks {
   }
 };
 static_assert(Chunks::epoch_bits + Chunks::first_bits + Chunks::count_bits == Signal::payload_bits);
+
+/// Records that come to be forwarded, as the first and the count of Chunks.
+struct RelayCount {
+  [[nodiscard]] static std::uint64_t payload(std::uint64_t epoch, std::uint64_t records) {
+    return Chunks{epoch, records & ((1U << Chunks::first_bits) - 1), records >> Chunks::first_bits}.payload();
+  }
+  [[nodiscard]] static std::uint64_t records_of(const Chunks& chunks) {
+    return chunks.first | chunks.count << Chunks::first_bits;
+  }
+};
 
 /// A vote against a rank, and its answer.
 struct Vote {

@@ -286,10 +286,8 @@ struct NodeShape {
 constexpr NodeShape node_shapes[] = {{2, 1}, {4, 1}, {4, 2}, {6, 3}, {5, 2}};
 
 TEST(MoENodes, make_of_random_tokens_what_the_reference_makes) {
-  const std::uint64_t first = first_seed();
-  for (const NodeShape& shape : node_shapes)
-    for (std::uint64_t seed = first; seed < first + 2 && !testing::Test::HasFailure(); ++seed)
-      run_case(seed, shape.ranks, shape.ranks_per_node);
+  std::uint64_t seed = first_seed();
+  for (const NodeShape& shape : node_shapes) run_case(seed++, shape.ranks, shape.ranks_per_node);
 }
 
 TEST(MoENodes_slow, make_of_random_tokens_what_the_reference_makes) {
