@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A target's half of a dispatch: cards, then records as they come, each to its rows.
 #include "base/errors.hpp"
+#include "moe/columns.hpp"
 #include "moe/drive.hpp"
 #include "moe/rank.hpp"
 #include "moe/rows.hpp"
@@ -17,7 +18,7 @@ Result<void> Rank::dispatch_receive(const MoERows& out, Routing& routing) {
   HEADRACE_TRY_VOID(not_left_out(Operation::dispatch, dispatches_.received + 1));
   refresh(routing);
   HEADRACE_TRY_VOID(may_receive(dispatches_, routing.dispatch_sent, "dispatch"));
-  HEADRACE_TRY_VOID(check_rows(out));
+  HEADRACE_TRY_VOID(check_memory(config_, out));
   begin(Operation::dispatch, ++dispatches_.received);
   forward();
   take_cards(routing);
@@ -30,25 +31,6 @@ Result<void> Rank::dispatch_receive(const MoERows& out, Routing& routing) {
   routing.filled = true;
   check_budget();
   return end();
-}
-
-Result<void> Rank::check_rows(const MoERows& out) const {
-  if (config_.output_rows() == 0) return {};
-  if (out.rows == nullptr)
-    return make_error(Code::invalid_argument, "no memory for rows is given, expected {} rows of {} bytes",
-                      config_.output_rows(), config_.row_bytes());
-  if (out.row_count != 0 && out.row_count < config_.output_rows())
-    return make_error(Code::invalid_argument, "there is memory for {} rows, expected output_rows = {}",
-                      out.row_count, config_.output_rows());
-  if (out.scales == nullptr && config_.scale_bytes != 0)
-    return make_error(Code::invalid_argument, "no memory for scales is given, expected {} times {} bytes",
-                      config_.output_rows(), config_.scale_bytes);
-  for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i)
-    if (out.payloads[i] == nullptr)
-      return make_error(Code::invalid_argument,
-                        "no memory for payloads[{}] is given, expected {} times {} bytes", i,
-                        config_.output_rows(), config_.payload_bytes[i]);
-  return check_scales(config_.scale_bytes, out.scale_stride, out.scale_unit_bytes, out.scale_unit_stride);
 }
 
 void Rank::take_cards(Routing& routing) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source's half of a dispatch: route, cards, records.
 #include "base/errors.hpp"
-#include "moe/cast.hpp"
+#include "moe/columns.hpp"
 #include "moe/drive.hpp"
 #include "moe/float8_blocks.hpp"
 #include "moe/rank.hpp"
@@ -60,7 +60,7 @@ Result<void> Rank::check_tokens(const MoETokens& tokens, const Routing& routing)
   if (tokens.count == 0) return {};
   if (tokens.rows == nullptr)
     return make_error(Code::invalid_argument, "{} tokens are given, and no rows", tokens.count);
-  HEADRACE_TRY_VOID(check_columns(tokens));
+  HEADRACE_TRY_VOID(check_columns(config_, tokens));
   if (tokens.experts != nullptr) return {};
   if (!routing.filled)
     return make_error(Code::invalid_argument,
@@ -69,46 +69,6 @@ Result<void> Rank::check_tokens(const MoETokens& tokens, const Routing& routing)
   return make_error(Code::invalid_argument,
                     "{} tokens are given, and the routing has {}: give as many, or experts", tokens.count,
                     routing.tokens());
-}
-
-Result<void> Rank::check_columns(const MoETokens& tokens) const {
-  HEADRACE_TRY_VOID(check_cast(tokens.cast));
-  const bool is_cast = tokens.cast != MoECast::none;
-  if (is_cast && tokens.scales != nullptr)
-    return make_error(Code::invalid_argument, "scales are given, and cast is {}, which makes them: give none",
-                      moe_cast_name(tokens.cast));
-  if (!is_cast && (tokens.scales == nullptr) != (config_.scale_bytes == 0))
-    return make_error(Code::invalid_argument,
-                      "scales are {}, and scale_bytes is {}: give scales if it is not 0",
-                      tokens.scales == nullptr ? "not given" : "given", config_.scale_bytes);
-  const std::int64_t row_bytes = is_cast ? config_.hidden * 2 : config_.row_bytes();
-  HEADRACE_TRY_VOID(check_stride("row_stride", tokens.row_stride, row_bytes));
-  HEADRACE_TRY_VOID(check_scales(config_.scale_bytes, tokens.scale_stride, tokens.scale_unit_bytes,
-                                 tokens.scale_unit_stride));
-  for (std::size_t i = 0; i < config_.payload_bytes.size(); ++i) {
-    if (tokens.payloads[i].rows == nullptr)
-      return make_error(Code::invalid_argument,
-                        "{} tokens are given, and no payloads[{}], expected {} bytes each", tokens.count, i,
-                        config_.payload_bytes[i]);
-    HEADRACE_TRY_VOID(check_stride(fmt::format("the stride of payloads[{}]", i), tokens.payloads[i].stride,
-                                   config_.payload_bytes[i]));
-  }
-  return {};
-}
-
-Result<void> Rank::check_cast(MoECast cast) const {
-  if (cast == MoECast::none) return {};
-  if (cast != MoECast::float32 && cast != MoECast::ue8m0)
-    return make_error(Code::invalid_argument, "cast is {}, expected none, float32 or ue8m0",
-                      static_cast<int>(cast));
-  if (config_.dtype != DType::float8_e4m3fn)
-    return make_error(Code::invalid_argument, "cast is {}, and dtype is {}: expected float8_e4m3fn",
-                      moe_cast_name(cast), dtype_name(config_.dtype));
-  const auto hidden = static_cast<std::uint64_t>(config_.hidden);
-  const std::uint64_t bytes = cast == MoECast::ue8m0 ? ue8m0_scale_bytes(hidden) : float_scale_bytes(hidden);
-  if (bytes == layout_.record.scale_bytes) return {};
-  return make_error(Code::invalid_argument, "cast is {}, and scale_bytes is {}: expected {} for {} elements",
-                    moe_cast_name(cast), config_.scale_bytes, bytes, hidden);
 }
 
 Result<void> Rank::read_experts(const MoETokens& tokens, Routing& routing) {
@@ -190,8 +150,8 @@ void Rank::send_records(const MoETokens& tokens, Routing& routing) {
 /// Cast and gathered once for all ranks to which it goes.
 Rank::TokenRow Rank::row_of(const MoETokens& tokens, std::uint64_t token) {
   const bool is_cast = tokens.cast != MoECast::none;
-  const std::int64_t row_bytes = is_cast ? config_.hidden * 2 : config_.row_bytes();
-  const std::byte* const row = row_at(tokens.rows, stride_or(tokens.row_stride, row_bytes), token);
+  const std::int64_t stride = stride_or(tokens.row_stride, given_row_bytes(config_, tokens.cast));
+  const std::byte* const row = row_at(tokens.rows, stride, token);
   if (is_cast) {
     cast_row(row, static_cast<std::size_t>(config_.hidden), tokens.cast, token_row_.data(),
              token_scales_.data());

@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "base/names.hpp"
+#include "moe/columns.hpp"
 #include "moe/config.hpp"
 #include "moe/drive.hpp"
 
@@ -93,7 +94,7 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
 Result<void> Rank::dispatch(const MoETokens& tokens, const MoERows& out, Routing& routing) {
   HEADRACE_TRY_VOID(not_left_out(Operation::dispatch, dispatches_.sent + 1));
   HEADRACE_TRY_VOID(none_under_way(dispatches_, "dispatch"));
-  HEADRACE_TRY_VOID(check_rows(out));
+  HEADRACE_TRY_VOID(check_memory(config_, out));
   Result<void> sent = dispatch_send(tokens, routing);
   if (dispatches_.sent == dispatches_.received) return sent;  // refused
   Result<void> received = dispatch_receive(out, routing);

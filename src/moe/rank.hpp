@@ -159,8 +159,6 @@ class Rank {
                             rank_ % layout_.group_size);
   }
   [[nodiscard]] Result<void> check_tokens(const MoETokens& tokens, const Routing& routing) const;
-  [[nodiscard]] Result<void> check_columns(const MoETokens& tokens) const;
-  [[nodiscard]] Result<void> check_cast(MoECast cast) const;
   [[nodiscard]] Result<void> read_experts(const MoETokens& tokens, Routing& routing);
   template <class Number>
   [[nodiscard]] Result<void> read_numbers(const MoETokens& tokens, Routing& routing);
@@ -199,7 +197,6 @@ class Rank {
   [[nodiscard]] std::uint32_t last_stop(std::uint32_t source) const;
 
   // --- dispatch_receive.cpp
-  [[nodiscard]] Result<void> check_rows(const MoERows& out) const;
   void take_cards(Routing& routing);
   [[nodiscard]] bool take_card(std::uint32_t source, Routing& routing);
   /// Where the rows of each source and expert begin.
