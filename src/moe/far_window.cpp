@@ -120,10 +120,7 @@ void FarWindow::post(const Chunks& chunks, Signal::Kind kind, std::uint64_t offs
 void FarWindow::signal(Signal::Kind kind, std::uint64_t payload) {
   auto work = write(parts_.front().offset, 0, {kind, place_.by, payload});
   const std::scoped_lock lock(mutex_);
-  while (!signals_.empty() && signals_.front().state() != RequestState::posted) {
-    if (signals_.front().error().code != Code::ok) broken_ = true;
-    signals_.pop_front();
-  }
+  while (!signals_.empty() && signals_.front().state() != RequestState::posted) signals_.pop_front();
   if (work) signals_.push_back(std::move(work));
 }
 
@@ -133,33 +130,39 @@ FabricWork FarWindow::write(std::uint64_t offset, std::uint64_t bytes, const Sig
   const Deadline deadline = Deadline::after(place_.limit);
   while (true) {
     auto work = fabric_.write(memory_, mirrored(offset), place_.window, offset, bytes, post);
-    if (work) return std::move(*work);
+    if (work) {
+      work->on_done([broken = broken_](Status status) {
+        if (!status.ok()) *broken = true;
+      });
+      return std::move(*work);
+    }
     if (work.code() != Code::would_block || deadline.expired()) break;
     std::this_thread::sleep_for(pause);
   }
-  broken_ = true;
+  *broken_ = true;
   return {};
 }
 
 bool FarWindow::settle(Operation operation, std::uint64_t epoch, Deadline deadline) {
   std::vector<FabricWork>& posted = works(operation, epoch);
-  for (const FabricWork& work : posted) {
-    if (work.wait(std::chrono::nanoseconds(deadline.remaining_ns())).ok()) continue;
-    broken_ = true;
-    return false;
-  }
+  for (const FabricWork& work : posted)
+    if (!work.wait(std::chrono::nanoseconds(deadline.remaining_ns())).ok()) return false;
   posted.clear();
   return true;
 }
 
-bool FarWindow::broken() {
-  const auto failed = [](const FabricWork& work) { return work.error().code != Code::ok; };
+void FarWindow::drain(Deadline deadline) {
+  const auto wait = [&](const FabricWork& work) {
+    if (!broken()) static_cast<void>(work.wait(std::chrono::nanoseconds(deadline.remaining_ns())));
+  };
   for (const auto& of_operation : works_)
-    for (const auto& posted : of_operation)
-      if (std::ranges::any_of(posted, failed)) broken_ = true;
-  const std::scoped_lock lock(mutex_);
-  if (std::ranges::any_of(signals_, failed)) broken_ = true;
-  return broken_;
+    for (const auto& posted : of_operation) std::ranges::for_each(posted, wait);
+  std::deque<FabricWork> signals;
+  {
+    const std::scoped_lock lock(mutex_);
+    signals.swap(signals_);
+  }
+  std::ranges::for_each(signals, wait);
 }
 
 Result<void> FarWindow::reach(Deadline deadline) {

@@ -27,7 +27,7 @@ namespace headrace::moe {
 
 enum class Operation : std::uint8_t { dispatch, combine };
 
-/// `signal` from any thread; the rest is the rank's.
+/// `signal` and `broken` from any thread; the rest is the rank's.
 class FarWindow {
  public:
   struct Place {
@@ -60,8 +60,11 @@ class FarWindow {
   /// Waits until the posts from the half of this epoch have ended, so that it can be written again. False:
   /// they have not, or have failed.
   [[nodiscard]] bool settle(Operation operation, std::uint64_t epoch, Deadline deadline);
-  /// Whether a post has failed.
-  [[nodiscard]] bool broken();
+  /// Waits until all posts have ended. Returns at once if one has failed.
+  void drain(Deadline deadline);
+  /// Whether a post has failed, and what came before that has been taken: both are told in turn on the
+  /// fabric's callback thread.
+  [[nodiscard]] bool broken() const { return *broken_; }
   /// Reads a few bytes of the far window.
   [[nodiscard]] Result<void> reach(Deadline deadline);
 
@@ -91,7 +94,7 @@ class FarWindow {
   [[nodiscard]] Slots slots_of(Signal::Kind kind, std::uint64_t epoch) const;
   void tell(const Waiting& slots);
   void post(const Chunks& chunks, Signal::Kind kind, std::uint64_t offset, std::uint64_t bytes);
-  /// Empty: it failed, and the window is broken.
+  /// Empty: it was refused, and the window is broken.
   [[nodiscard]] FabricWork write(std::uint64_t offset, std::uint64_t bytes, const Signal& signal);
 
   Fabric& fabric_;
@@ -101,7 +104,7 @@ class FarWindow {
   FabricMemory memory_;
   Waiting waiting_;
   std::array<std::array<std::vector<FabricWork>, halves>, 2> works_;
-  std::atomic<bool> broken_ = false;
+  const std::shared_ptr<std::atomic<bool>> broken_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex_;
   std::deque<FabricWork> signals_;  // that may not have ended
 };

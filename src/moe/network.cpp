@@ -53,6 +53,14 @@ Result<std::unique_ptr<Network>> Network::open(const MoEConfig& config, std::spa
   return made;
 }
 
+Network::~Network() {
+  constexpr std::chrono::nanoseconds longest = std::chrono::seconds(5);
+  const Deadline deadline = Deadline::after(std::min(limit_, longest));
+  for (const auto& far : far_)
+    if (far != nullptr) far->drain(deadline);
+  fabric_.close();
+}
+
 Result<void> Network::add(std::uint32_t peer, std::string_view descriptor) {
   HEADRACE_TRY(window, FabricDescriptor::from_bytes(descriptor));
   if (window.length_bytes() < relay_.bytes())

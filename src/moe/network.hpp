@@ -32,7 +32,8 @@ class Network {
   ///   window  this rank's; it stays in place until this object is gone
   static Result<std::unique_ptr<Network>> open(const MoEConfig& config, std::span<std::byte> window,
                                                const FabricOptions& options);
-  ~Network() { fabric_.close(); }
+  /// Waits until what this rank has sent is there, but not long.
+  ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 

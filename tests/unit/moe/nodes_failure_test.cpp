@@ -175,6 +175,23 @@ TEST(MoENodeFailures, of_two_ranks_that_miss_each_other_one_goes_on) {
   EXPECT_TRUE(heard.error().message.starts_with("rank 0 has left rank 1 out")) << heard.error().message;
 }
 
+/// Rows are on their way when a rank ends that needs no more.
+TEST(MoENodeFailures, what_a_rank_has_sent_arrives_though_it_ends_at_once) {
+  MoEConfig config = nodes_of(2, 1, 1min);
+  config.hidden = 2048, config.max_tokens = 64;
+  for (std::uint64_t seed = 0; seed < 2; ++seed) {
+    Ranks ranks(config);
+    const Step step(config, 0b11, seed);
+    ranks.run([&](int number) {
+      Routing routing = ranks[number].new_routing();
+      EXPECT_TRUE(step.dispatch(ranks[number], ranks.of(number), routing));
+      const auto combined = step.combine(ranks[number], number, routing);
+      EXPECT_TRUE(combined) << combined.error().message;
+      ranks.end(number);
+    });
+  }
+}
+
 TEST(MoENodeFailures, a_caller_that_is_interrupted_is_out_for_ranks_of_other_nodes) {
   MoEConfig config = nodes_of(2, 1, 1min);
   config.interrupted = [] { return true; };
