@@ -6,12 +6,17 @@
 #include <headrace/agent.hpp>
 #include <headrace/moe.hpp>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <bit>
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
