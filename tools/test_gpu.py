@@ -881,7 +881,7 @@ def runner(sitting: Sitting) -> bool:
     if not done:
         return False
     chosen = {} if compiler is None else {"CXX": compiler}
-    folders = {shape: ROOT / "build" / "demo_gpu" / shape for shape in ("book", "8b")}
+    folders = {shape: ROOT / "build" / "demo_gpu" / shape for shape in ("book", "experts", "8b")}
     if not export_models(sitting, folders, chosen):
         return False  # the tests would export again, and end as this did
     if not sitting.run([str(sitting.carried / "bin" / "headrace"), "doctor", "--device", "cuda:0"], tail=16):

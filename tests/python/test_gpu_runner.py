@@ -334,3 +334,28 @@ def test_the_large_shape_moves_its_pages_while_prefill_goes_on(demo, device, pre
     assert said["prompt_tokens"] == 2048 and said["pages"] == 32 * 128
     assert said["bytes"] == 32 * 128 * 65536
     assert said["share_before_prefill_ended"] >= 0.7
+
+
+@each_gpu
+def test_the_parts_of_a_layer_with_experts_make_the_layer(torch, device):
+    from headrace.demo_model import generate, pieces
+
+    folder = ROOT / "build" / "demo_gpu" / "experts"
+    weights = generate.Weights.load(WEIGHTS.with_name("experts.safetensors"), device)
+    names = ("layer", "attention", "route", "expert")
+    models = {name: headrace.Model(folder / f"{name}.pt2", device=device) for name in names}
+
+    def made(name, *inputs):
+        return [torch.from_dlpack(output) for output in models[name](*inputs)]
+
+    for layer in weights.layers:
+        x = torch.randn(5, 256, device=device)
+        kv, slots = pieces.lay_out(torch.randn(2, 20, 2, 32, device=device), 16)
+        whole, _, _ = made("layer", x, kv, slots, *layer)
+        after, _, _ = made("attention", x, x, kv, slots, *layer[:3])
+        row, chosen, shares = made("route", after, layer[3], layer[4])
+        for token in range(5):
+            for expert, share in zip(chosen[token].tolist(), shares[token]):
+                weights_of_it = (matrix[expert].clone() for matrix in layer[5:])
+                after[token] += share * made("expert", row[token : token + 1], *weights_of_it)[0][0]
+        assert close(whole, after)
