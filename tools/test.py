@@ -367,7 +367,7 @@ def python(runner: Runner, stage: Stage) -> None:
     marks = ["-m", "not (" + " or ".join(LABELS) + ")"]
     archs = ",".join(ARCHS)
     place = python_files.Place(ROOT, VENV_PYTHON, installed_package(), (*marks, archs))
-    # Before the tests, each of which has its limit: compiling the demo's model takes a minute.
+    # Before the tests, each of which has its limit: compiling the demo's models takes two minutes.
     if demo_is_exported(runner, stage, place):
         files = sorted((ROOT / "tests" / "python").glob("**/test_*.py"))
         place.more = [DEMO_MODEL, BUILD / "models"]
