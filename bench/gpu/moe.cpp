@@ -203,6 +203,16 @@ void check_abort(GpuMachine& machine, Random& random) {
   machine.wait(0);
 }
 
+/// The others of its group do not wait for what the member that is left out would have sent.
+void check_mask_in_group(GpuMachine& machine, Random& random) {
+  MoEConfig config = small_config(4);
+  config.group_size = 2;
+  machine.clear();
+  Ranks ranks(machine, config, 4, patience_ns);
+  const Step step(random, config, Choice::uniform, 13);
+  expect_same(run_masked_step(machine, ranks, step, 13), config, "a mask in a group");
+}
+
 void check_repeats(GpuMachine& machine, Random& random) {
   for (const int group_size : {1, 2}) {
     MoEConfig config = small_config(4);
@@ -219,6 +229,7 @@ void check(const Gpu& gpu, const Settings& settings) {
   Random random(settings.seed);
   check_lost_rank(machine, random);
   check_mask(machine, random);
+  check_mask_in_group(machine, random);
   check_abort(machine, random);
   check_repeats(machine, random);
   fmt::print("a lost rank, a mask, an abort and routings that are used again are right\n");

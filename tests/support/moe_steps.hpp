@@ -610,6 +610,20 @@ inline std::string run_step(Machine& machine, Ranks& ranks, const Step& step, bo
   return text;
 }
 
+/// A step of the ranks of a mask, which all of them know before. Returns what differs.
+inline std::string run_masked_step(Machine& machine, Ranks& ranks, const Step& step, Mask mask) {
+  std::string text;
+  const auto each = [&](const auto& body) {
+    for (int rank = 0; rank < ranks.config().ranks; ++rank)
+      if (moe_reference::is_active(mask, rank)) body(rank);
+  };
+  each([&](int rank) { ranks.set_active(rank, mask), ranks.give(step, rank); });
+  each([&](int rank) { ranks.dispatch(step, rank, both_halves), ranks.combine(step, rank, both_halves); });
+  each([&](int rank) { machine.wait(rank); });
+  each([&](int rank) { text += ranks.compare_rows(step, rank) + ranks.compare_sums(step, rank); });
+  return text;
+}
+
 /// A routing is used again with other rows, and with other weights or without. Returns what differs.
 inline std::string repeat_step(Machine& machine, Ranks& ranks, Random& random, Step step) {
   std::string text = run_step(machine, ranks, step, false);

@@ -130,6 +130,21 @@ TEST(MoEDeviceCode, a_routing_is_used_again_with_other_rows_and_weights) {
   EXPECT_EQ(repeat_step(machine, ranks, random, Step(random, config, Choice::uniform)), "");
 }
 
+TEST(MoEDeviceCode, sums_of_a_group_do_not_wait_for_a_member_that_is_left_out) {
+  for (const bool float8 : {false, true}) {
+    MoEConfig config;
+    config.ranks = 4, config.group_size = 2, config.experts = 8, config.top_k = 3;
+    config.hidden = 144, config.max_tokens = 60, config.float8_combine = float8;
+    Random random(13);
+    GridMachine machine(2, 2);
+    Ranks ranks(machine, config, 2, 60'000'000'000);
+    Step step(random, config, Choice::uniform, 13);
+    step.inputs[0] = step.inputs[1] = random_tokens(random, config, 60, Choice::uniform);
+    step.make_plain(config, 13);
+    EXPECT_EQ(run_masked_step(machine, ranks, step, 13), "");
+  }
+}
+
 TEST(MoEDeviceCode, a_rank_that_does_not_come_is_named_and_left_out) {
   MoEConfig config;
   config.ranks = 3, config.experts = 9, config.top_k = 2;

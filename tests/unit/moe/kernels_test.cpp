@@ -171,6 +171,17 @@ TEST_F(MoEKernelsTest, a_routing_is_used_again_with_other_rows_and_weights) {
   }
 }
 
+TEST_F(MoEKernelsTest, sums_of_a_group_do_not_wait_for_a_member_that_is_left_out) {
+  MoEConfig config = small_config(4);
+  config.group_size = 2, config.max_tokens = 60;
+  GpuMachine machine = machine_of(4);
+  Ranks ranks(machine, config, 4, patience_ns);
+  Step step(random, config, Choice::uniform, 13);
+  step.inputs[0] = step.inputs[1] = random_tokens(random, config, 60, Choice::uniform);
+  step.make_plain(config, 13);
+  EXPECT_EQ(run_masked_step(machine, ranks, step, 13), "");
+}
+
 TEST_F(MoEKernelsTest, two_dispatches_are_under_way) {
   const MoEConfig config = small_config(2);
   GpuMachine machine = machine_of(2);
