@@ -118,7 +118,7 @@ Result<ReachedMemory> ShownMemories::reach(const std::shared_ptr<const gpu::Devi
       found->opened.erase(device->ordinal());
       return std::move(memory).error();
     }
-    opened = closer.hold(Opened{found->hold, std::move(*memory)});
+    opened = closer.hold(Opened{found->hold, std::move(*memory), Quiet(device)});
   }
   return ReachedMemory{opened, opened->memory.address() + (address - found->address)};
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gpu/closer.hpp"
+#include "gpu/device.hpp"
 #include "gpu/peer_memory.hpp"
 #include "rail/cuda_ipc/closed_memories.hpp"
 
@@ -72,9 +73,25 @@ class ShownMemories {
                               std::uint64_t address, std::uint64_t bytes);
 
  private:
-  struct Opened {
-    std::shared_ptr<const void> hold;  // goes after the mapping
+  /// Waits for the work of a GPU when it goes. The driver waits for kernels inside the call that closes
+  /// memory, and lets no other call of the process go on meanwhile (seen on an H100): this wait comes before
+  /// it.
+  class Quiet {
+   public:
+    explicit Quiet(std::shared_ptr<const gpu::Device> device) : device_(std::move(device)) {}
+    Quiet(Quiet&&) noexcept = default;
+    Quiet& operator=(Quiet&&) = delete;
+    ~Quiet() {
+      if (device_) static_cast<void>(device_->wait_idle());
+    }
+
+   private:
+    std::shared_ptr<const gpu::Device> device_;
+  };
+  struct Opened {  // its members go from the last on
+    std::shared_ptr<const void> hold;
     gpu::PeerMemory memory;
+    Quiet quiet;
   };
   struct Shown {
     std::shared_ptr<const void> hold;
