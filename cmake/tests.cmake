@@ -136,7 +136,7 @@ function(headrace_add_test_backends)
                  OUTPUT_NAME ${name}
                  LIBRARY_OUTPUT_DIRECTORY ${headrace_tests_dir}/test_backends
                  LINK_DEPENDS ${exports})
-    headrace_existing(users unit_engine unit_collectives backend_tcp contract contract_peer system system_peer)
+    headrace_existing(users unit_engine unit_collectives unit_moe backend_tcp contract contract_peer system system_peer)
     foreach(user IN LISTS users)
       add_dependencies(${user} test_backend_${name})
     endforeach()
