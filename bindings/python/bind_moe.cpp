@@ -384,6 +384,10 @@ void dispatch(PyMoE& self, nb::handle rows, nb::handle experts, nb::handle weigh
 nb::list combine_memory(PyMoE& self, MoERouting& routing) {
   const auto moe = self.moe();
   const MoEConfig& config = moe->config();
+  if (config.device >= 0)
+    raise(Error{Code::not_supported,
+                "combine_memory in Python has tensors in host memory, and this MoE is on " +
+                    device_text(device_of(config)) + ": give the results to combine"});
   std::vector<MoEWindowRows> of_ranks(static_cast<std::size_t>(config.ranks));
   self.ask([&](headrace::MoE& of) { return of.combine_memory(routing, of_ranks); });
   nb::list tensors;

@@ -342,8 +342,12 @@ class MoE {
   /// order, so that it need not move them. Then call it with `in_window`. Nothing is sent before.
   ///   of_ranks  one for each rank; of one that is left out: none
   ///   errors    as combine. After one that leaves out a rank, call it again. not_supported (another layout,
-  ///             float8_combine, GPUs)
-  HEADRACE_API Result<void> combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks);
+  ///             float8_combine)
+  ///   of_ranks  on a GPU: in its memory, which the GPU writes in the order of the stream; they alternate,
+  ///   also
+  ///             between replays
+  HEADRACE_API Result<void> combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks,
+                                           void* stream = nullptr);
 
   /// The ranks that take part: a bit for each. The same on all of them.
   [[nodiscard]] HEADRACE_API std::uint64_t active() const;

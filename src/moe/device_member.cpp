@@ -241,6 +241,18 @@ Result<void> DeviceMember::combine(const MoEResults& results, const MoESums& sum
   return check();
 }
 
+Result<void> DeviceMember::combine_memory(std::span<MoEWindowRows> of_ranks, Routing& routing,
+                                          cuda::Stream stream) {
+  HEADRACE_TRY_VOID(not_ended());
+  if (of_ranks.size() != layout_.ranks)
+    return make_error(Code::invalid_argument, "there is room for {} ranks, expected {}", of_ranks.size(),
+                      layout_.ranks);
+  HEADRACE_TRY_VOID(may_send(combines_, "combine"));
+  HEADRACE_TRY_VOID(follow_votes(stream));
+  HEADRACE_TRY_VOID(rank_->combine_memory(of_ranks.data(), routing.memory, stream));
+  return check();
+}
+
 Result<void> DeviceMember::follow_votes(cuda::Stream stream) {
   const Mask mask = active();
   if (mask == given_ || (mask & bit_of(self())) == 0) return {};  // check tells a rank that is out

@@ -72,6 +72,8 @@ class DeviceMember {
                         cuda::Stream stream);
   Result<void> combine(const MoEResults& results, const MoESums& sums, Routing& routing, Halves halves,
                        cuda::Stream stream);
+  ///   of_ranks  in memory of the GPU
+  Result<void> combine_memory(std::span<MoEWindowRows> of_ranks, Routing& routing, cuda::Stream stream);
   Result<void> check();
 
   [[nodiscard]] Mask active() const;

@@ -522,12 +522,11 @@ Result<void> MoE::combine_receive(const MoESums& sums, MoERouting& routing, void
       });
 }
 
-Result<void> MoE::combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks) {
+Result<void> MoE::combine_memory(MoERouting& routing, std::span<MoEWindowRows> of_ranks, void* stream) {
   return state_->run(
       "combine_memory", routing, [&](moe::Routing& of) { return state_->rank->combine_memory(of, of_ranks); },
-      [](moe::DeviceMember::Routing&) -> Result<void> {
-        return make_error(Code::not_supported,
-                          "experts on GPUs write their results to memory of their own: give them to combine");
+      [&](moe::DeviceMember::Routing& of) {
+        return state_->device->combine_memory(of_ranks, of, static_cast<cuda::Stream>(stream));
       });
 }
 

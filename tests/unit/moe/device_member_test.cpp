@@ -257,6 +257,50 @@ TEST(MoEOnGpus, that_are_shared_or_not_make_what_the_reference_makes) {
     }
 }
 
+/// As the experts of a rank, which write into the windows of the sources.
+TEST(MoEOnGpus, take_results_that_are_in_the_windows_already) {
+  MoEConfig config = three_on_gpus();
+  config.layout = MoELayout::by_rank;
+  GpuRanks ranks(config, 1);
+  ranks.must_join();
+  StepsOnGpus steps(ranks, config);
+  std::vector<MoEWindowRows*> places;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    places.push_back(
+        reinterpret_cast<MoEWindowRows*>(ranks.memory(rank).take(ranks.size() * sizeof(MoEWindowRows))));
+  const auto row_bytes = static_cast<std::size_t>(config.combine_row_bytes());
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    const moe::Step step(config, all_ranks, seed);
+    std::vector<MoETokens> tokens;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+      tokens.push_back(tokens_on_gpu(ranks.memory(rank), step.inputs[rank]));
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      MoERouting& routing = steps.routings[rank];
+      must(ranks[rank].dispatch(tokens[rank], steps.outputs[rank].out, routing, ranks.stream(rank)));
+      must(ranks[rank].combine_memory(routing, {places[rank], ranks.size()}, ranks.stream(rank)));
+    }
+    ranks.wait_all();
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const std::int64_t* const first = steps.outputs[rank].out.first_rows;
+      for (std::size_t source = 0; source < ranks.size(); ++source) {
+        const MoEWindowRows& place = places[rank][source];
+        ASSERT_EQ(place.count, first[source + 1] - first[source]);
+        if (place.count != 0)
+          std::memcpy(place.rows,
+                      step.results[rank].data() + static_cast<std::size_t>(first[source]) * row_bytes,
+                      static_cast<std::size_t>(place.count) * row_bytes);
+      }
+      must(ranks[rank].combine({.in_window = true}, {.rows = steps.sums[rank]}, steps.routings[rank],
+                               ranks.stream(rank)));
+    }
+    ranks.wait_all();
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      must(ranks[rank].check());
+      EXPECT_EQ(std::memcmp(steps.sums[rank], step.sums[rank].data(), step.sums[rank].size()), 0);
+    }
+  }
+}
+
 TEST(MoEOnGpus, replay_a_graph_whose_routing_changes) {
   const MoEConfig config = [] {
     MoEConfig made = three_on_gpus();
