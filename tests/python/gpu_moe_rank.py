@@ -194,6 +194,73 @@ def check_steps(opened, ranks):
         print(f"{shape.fields}: right", flush=True)
 
 
+def columns(ranks):
+    """What the plain loops do not have: fields of a configuration, and options of its dispatch."""
+    yield {"payload_bytes": [8, 24]}, {}
+    yield {"dtype": "float8_e4m3fn", "hidden": 512, "scale_bytes": 16}, {"cast": "float32"}
+    yield {"dtype": "float8_e4m3fn", "hidden": 512, "scale_bytes": 4, "layout": "batched"}, {"cast": "ue8m0"}
+    yield {"float8_combine": True, "hidden": 256, "combine_dtype": "float32"}, {}
+    if ranks > 1:
+        yield {"group_size": ranks}, {}
+
+
+def check_columns(opened, ranks):
+    """Payloads, casts, float8 sums and groups give the same bytes as a MoE in host memory."""
+    for fields, options in columns(ranks):
+        shape = moe_plain.Shape(ranks, **fields)
+        with opened(shape) as r:
+            host_shape = moe_plain.Shape(ranks, **{**shape.fields, "name": f"host-{shape.name}"})
+            host = headrace.MoE(opened.agent, host_shape.config(r.rank, wait_limit=SECONDS))
+            opened.agent.publish()
+            host.join(r.names, timeout=SECONDS)
+            for seed in range(1, 4):
+                compare_with_host(r, host, seed, options)
+            r.meet()
+            host.close()
+        print(f"{fields}, {options}: as in host memory", flush=True)
+
+
+def compare_with_host(r, host, seed, options):
+    shape = r.shape
+    of_group = r.rank - r.rank % shape.fields.get("group_size", 1)
+    tokens = shape.tokens(of_group, seed)
+    count = tokens.rows.shape[0]
+    random = torch.Generator().manual_seed(100 * seed + of_group)
+    rows, scales = tokens.rows.view(shape.dtypes[0]), tokens.scales
+    if options:
+        rows, scales = torch.randn(count, shape.hidden, generator=random).to(torch.bfloat16), None
+    payloads = [
+        torch.randint(0, 256, (count, width), generator=random).to(torch.uint8)
+        for width in shape.fields.get("payload_bytes", [])
+    ]
+    results = shape.results(r.rank, seed)
+    answers = []
+    for moe, device in ((host, torch.device("cpu")), (r.moe, r.device)):
+        on = {"stream": r.stream} if moe is r.moe else {}
+        given = [each.to(device) for each in (rows, tokens.experts, tokens.weights)]
+        more = {"payloads": tuple(each.to(device) for each in payloads), **options}
+        if scales is not None and shape.scale_bytes:
+            more["scales"] = scales.to(device)
+        got, routing = moe.new_rows(), moe.new_routing()
+        memory = [from_dlpack(got.rows).view(torch.uint8), *(from_dlpack(each) for each in got.payloads)]
+        memory += [] if got.scales is None else [from_dlpack(got.scales)]
+        for each in memory:
+            each.fill_(moe_plain.UNTOUCHED)
+        results_there = results.to(device)
+        sums = torch.zeros(count, shape.hidden, dtype=shape.dtypes[1], device=device)
+        torch.cuda.synchronize()
+        r.meet()  # nothing is allocated from here on
+        moe.dispatch(*given, routing=routing, out=got, **more, **on)
+        moe.combine(results_there, routing=routing, out=sums, **on)
+        r.stream.synchronize()
+        moe.check()
+        r.meet()
+        numbers = [from_dlpack(got.counts), from_dlpack(got.first_rows), sums]
+        answers.append([each.cpu() for each in (*memory, *numbers)])
+    for number, (expected, got) in enumerate(zip(*answers)):
+        r.must(torch.equal(expected, got), f"step {seed} with {options}: answer {number} differs")
+
+
 def check_graph(opened, ranks, replays=1000, routings=16):
     """A captured step, replayed with other tokens, experts and counts."""
     shape = moe_plain.Shape(ranks, hidden=256, max_tokens=64, experts=4 * ranks, top_k=3)

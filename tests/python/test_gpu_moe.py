@@ -14,8 +14,8 @@ pytestmark = torch_on_gpus(GPUS)
 PROGRAM = os.path.join(os.path.dirname(__file__), "gpu_moe_rank.py")
 SECONDS = 150
 
-ALL_OF_ONE = "steps,graph,refusals,operators"
-ALL_OF_TWO = "steps,graph,masks,abort,refusals,operators"
+ALL_OF_ONE = "steps,columns,graph,refusals,operators"
+ALL_OF_TWO = "steps,columns,graph,masks,abort,refusals,operators"
 
 
 def one_gpu(*values):
@@ -31,7 +31,7 @@ def more_gpus(ranks, checks, gpus):
     [
         one_gpu(1, ALL_OF_ONE),
         one_gpu(2, ALL_OF_TWO),
-        one_gpu(3, "steps,masks"),
+        one_gpu(3, "steps,columns,masks"),
         one_gpu(4, "steps,graph,masks"),
         one_gpu(8, "steps"),
         more_gpus(2, ALL_OF_TWO, 2),
