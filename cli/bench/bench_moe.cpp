@@ -18,7 +18,9 @@ namespace {
 /// The command line. Defaults are those of pplx-garden's bench_all_to_all.
 struct MoEArguments {
   // ranks
-  std::optional<unsigned> ranks, local_ranks, node_rank, ranks_per_node, nics;
+  std::optional<unsigned> ranks, local_ranks, node_rank, nets_per_gpu;
+  unsigned ranks_per_node = 0;
+  std::string nics;
   bool processes = false;
   std::string meeting;
   unsigned group_size = 1;
@@ -37,6 +39,7 @@ struct MoEArguments {
   bool check = false, no_check = false;
   bool copies = false;
   std::string device = "cpu";
+  unsigned blocks = 0;
   bool graph = false;
   std::string output;
   bool json = false;
@@ -61,27 +64,19 @@ Result<DType> type_of(const char* option, const std::string& name) {
   return type;
 }
 
-/// What an option asks for and this version cannot do.
-Result<void> refuse_what_is_not_there(const MoEArguments& wanted, int ranks) {
-  if (wanted.device != "cpu")
-    return fail(Code::not_supported, "--device {}: MoE moves host memory alone: leave it out", wanted.device);
-  if (wanted.graph)
-    return fail(Code::invalid_argument, "--graph measures graphs of a GPU, and this measures host memory");
-  if (wanted.ranks_per_node.value_or(static_cast<unsigned>(ranks)) != static_cast<unsigned>(ranks))
+/// What pplx-garden's benchmark can be told, and MoE cannot.
+Result<void> refuse_what_is_not_there(const MoEArguments& wanted) {
+  if (wanted.nets_per_gpu)
     return fail(
         Code::not_supported,
-        "--ranks-per-node {}: all {} ranks must map each other's memory, because MoE has no way over a "
-        "network: leave it out",
-        *wanted.ranks_per_node, ranks);
-  if (wanted.nics)
-    return fail(Code::not_supported,
-                "--nics {}: ranks that map each other's memory use no network card: leave it out",
-                *wanted.nics);
+        "--nets-per-gpu {}: MoE takes network cards by name, as in --nics eth0,eth1, or all that are near: "
+        "leave it out",
+        *wanted.nets_per_gpu);
   if (wanted.private_tokens)
     return fail(
         Code::not_supported,
-        "--private-tokens {}: where ranks map each other's memory there is a slot for each token of each "
-        "rank, so all rows leave before their ranks know the routing: leave it out",
+        "--private-tokens {}: there is a slot for each token of each rank, so all rows leave before their "
+        "ranks know the routing: leave it out",
         *wanted.private_tokens);
   return {};
 }
@@ -92,7 +87,7 @@ unsigned usual_scales(const MoEArguments& wanted, DType type) {
 }
 
 Result<MoEPlan> plan_of(const MoEArguments& wanted, const Invocation& invocation, int ranks) {
-  HEADRACE_CLI_CHECK(refuse_what_is_not_there(wanted, ranks));
+  HEADRACE_CLI_CHECK(refuse_what_is_not_there(wanted));
   if (wanted.check && wanted.no_check)
     return fail(Code::invalid_argument, "--check and --no-check are given: leave one out");
   MoEPlan plan;
@@ -101,9 +96,17 @@ Result<MoEPlan> plan_of(const MoEArguments& wanted, const Invocation& invocation
   HEADRACE_CLI_TRY(type, type_of("--type", wanted.type));
   HEADRACE_CLI_TRY(scale_type, type_of("--scale-type", wanted.scale_type));
   HEADRACE_CLI_TRY(combine_type, type_of("--combine-type", wanted.combine_type));
+  HEADRACE_CLI_TRY(device, device_from_text(wanted.device));
+  const bool is_gpu = device.kind != Device::Kind::cpu;
+  if (wanted.graph && !is_gpu)
+    return fail(Code::invalid_argument, "--graph measures graphs of a GPU: give --device cuda");
+  if (wanted.copies && is_gpu)
+    return fail(Code::invalid_argument, "--copies is for host memory: leave it out, or --device");
   MoEConfig& config = plan.config;
   config.ranks = ranks;
   config.group_size = static_cast<int>(wanted.group_size);
+  config.ranks_per_node = static_cast<int>(wanted.ranks_per_node);
+  if (!wanted.nics.empty()) config.nics = words_of(wanted.nics);
   config.experts = static_cast<int>(wanted.experts);
   config.top_k = static_cast<int>(wanted.top_k);
   config.hidden = wanted.hidden;
@@ -112,6 +115,8 @@ Result<MoEPlan> plan_of(const MoEArguments& wanted, const Invocation& invocation
   config.scale_bytes = static_cast<std::int64_t>(wanted.scales.value_or(usual_scales(wanted, type))) *
                        static_cast<std::int64_t>(element_bytes(scale_type));
   config.max_tokens = *std::ranges::max_element(tokens);
+  config.device = is_gpu ? 0 : -1;  // each rank sets its own
+  config.blocks = static_cast<int>(wanted.blocks);
   config.wait_limit = std::chrono::seconds(60);
   HEADRACE_CLI_CHECK(config.check());
   plan.tokens = std::move(tokens);
@@ -119,6 +124,8 @@ Result<MoEPlan> plan_of(const MoEArguments& wanted, const Invocation& invocation
   plan.warm_up = wanted.warm_up, plan.repeats = wanted.repeats;
   plan.seconds = wanted.seconds;
   plan.checks = wanted.check ? MoEChecks::all : wanted.no_check ? MoEChecks::none : MoEChecks::first_and_last;
+  plan.device = wanted.device;
+  plan.graph = wanted.graph;
   plan.copies = wanted.copies;
   plan.options = invocation.options;
   return plan;
@@ -211,10 +218,13 @@ void add_rank_options(const Command& moe, MoEArguments& wanted) {
       .type_name("PLACE")
       .take_last();
   moe.add_option("--ranks-per-node,--nvlink", wanted.ranks_per_node,
-                 "Ranks that map each other's memory; default: all")
+                 "So many ranks in a row map each other's memory, others are reached by network; 0: all")
       .type_name("N")
-      .check(whole_number(1, moe_most_ranks));
-  moe.add_option("--nics,--nets-per-gpu", wanted.nics, "Network cards of a rank")
+      .check(whole_number(0, moe_most_ranks))
+      .show_default();
+  moe.add_option("--nics", wanted.nics, "Network cards of each rank; default: those near its CPU")
+      .type_name("NAME[,NAME...]");
+  moe.add_option("--nets-per-gpu", wanted.nets_per_gpu, "Network cards by number")
       .type_name("N")
       .check(whole_number(1, 64));
   moe.add_option("--group-size,--dp-size", wanted.group_size, "So many ranks in a row hold the same tokens")
@@ -280,8 +290,15 @@ void add_measuring_options(const Command& moe, MoEArguments& wanted) {
   moe.add_flag("--check", wanted.check, "Compare the rows and sums of every round; default: of two");
   moe.add_flag("--no-check", wanted.no_check, "Compare nothing");
   moe.add_flag("--copies", wanted.copies, "Measure plain copies of the same rows in turn");
-  moe.add_option("--device", wanted.device, "Where the rows lie: cpu").type_name("DEVICE").show_default();
-  moe.add_flag("--graph", wanted.graph, "On GPUs: measure replays of CUDA graphs");
+  moe.add_option("--device", wanted.device,
+                 "Where the rows lie: cpu, or cuda: the ranks take the GPUs in turn")
+      .type_name("DEVICE")
+      .show_default();
+  moe.add_option("--blocks", wanted.blocks, "On GPUs: multiprocessors of a launch; 0: as the library chooses")
+      .type_name("N")
+      .check(whole_number(0, 1024))
+      .show_default();
+  moe.add_flag("--graph", wanted.graph, "On GPUs: measure replays of CUDA graphs of the calls");
   moe.add_option("--output", wanted.output, "Write the lines of --json to a file, too").type_name("FILE");
   moe.add_flag("--json", wanted.json, "Print one line of JSON for each figure: the rows of bench/results");
 }
@@ -314,6 +331,8 @@ void add_bench_moe(const Command& bench, Invocation& invocation) {
       "  headrace bench moe                                          two threads, 128 tokens each\n"
       "  headrace bench moe --tokens 1,128,4096 --copies             beside plain copies\n"
       "  headrace bench moe --ranks 4 --processes --routing all\n"
+      "  headrace bench moe --nvlink 1 --nics 127.0.0.1              all rows over TCP\n"
+      "  headrace bench moe --device cuda --ranks 4 --graph          ranks on GPUs, in graphs\n"
       "  headrace bench moe --world-size 4 --local-ranks 2 --node-rank 1 --init-method tcp://192.0.2.1:4711");
   moe.callback([wanted, &invocation] {
     invocation.action = [wanted, &invocation] { return run_moe(*wanted, invocation); };

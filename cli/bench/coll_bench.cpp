@@ -34,15 +34,6 @@ Result<std::unique_ptr<CollGpu>> gpu_of_rank(const Comm& comm) {
   return CollGpu::open(driver, comm.device().index);
 }
 
-/// "cuda" becomes the GPU of the rank.
-Result<std::string> device_of_rank(const CollPlan& plan, int rank) {
-  if (plan.device != "cuda") return plan.device;
-  HEADRACE_CLI_TRY(driver, cuda::load_driver());
-  HEADRACE_CLI_TRY(devices, gpu::list_devices(driver));
-  if (devices.empty()) return fail(Code::not_supported, "this machine has no GPU: leave out --device");
-  return fmt::format("cuda:{}", static_cast<std::size_t>(rank) % devices.size());
-}
-
 Result<Comm> open_measured(const CollPlan& plan, const RankPlace& place) {
   CommOptions options;
   options.rank = place.rank;
@@ -51,7 +42,7 @@ Result<Comm> open_measured(const CollPlan& plan, const RankPlace& place) {
   options.name = "bench";
   options.backend = plan.backend;
   options.hints = plan.hints;
-  HEADRACE_CLI_TRY(device, device_of_rank(plan, place.rank));
+  HEADRACE_CLI_TRY(device, device_of_rank(plan.device, place.rank));
   options.device = std::move(device);
   return Comm::open(options);
 }

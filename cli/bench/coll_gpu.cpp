@@ -5,6 +5,14 @@
 
 namespace headrace::cli {
 
+Result<std::string> device_of_rank(const std::string& device, int rank) {
+  if (device != "cuda") return device;
+  HEADRACE_CLI_TRY(driver, cuda::load_driver());
+  HEADRACE_CLI_TRY(devices, gpu::list_devices(driver));
+  if (devices.empty()) return fail(Code::not_supported, "this machine has no GPU: leave out --device");
+  return fmt::format("cuda:{}", static_cast<std::size_t>(rank) % devices.size());
+}
+
 CollGraph::~CollGraph() {
   const gpu::ContextGuard current(stream_.device());
   const cuda::DriverTable& driver = stream_.device().driver();

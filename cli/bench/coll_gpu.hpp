@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU of one rank of a benchmark of collectives: memory, a stream, and graphs of calls on it.
+// The GPU of one rank of a benchmark: memory, a stream, and graphs of calls on it.
 #pragma once
 
 #include "cli/common/errors.hpp"
@@ -10,8 +10,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 namespace headrace::cli {
+
+/// Names the device of a rank: "cuda" becomes one of the GPUs of this host, which the ranks take in turn.
+///   errors  not_supported (there is no GPU)
+[[nodiscard]] Result<std::string> device_of_rank(const std::string& device, int rank);
 
 /// A graph of what calls have queued on the stream.
 class CollGraph {
@@ -35,6 +40,7 @@ class CollGpu {
   ///   errors   invalid_argument (no such ordinal), exhausted
   [[nodiscard]] static Result<std::unique_ptr<CollGpu>> open(const cuda::DriverTable& driver, int ordinal);
 
+  [[nodiscard]] int ordinal() const { return device_->ordinal(); }
   [[nodiscard]] void* stream() const { return stream_.handle(); }
   [[nodiscard]] Result<gpu::DeviceMemory> allocate(std::size_t bytes) const;
   /// Copy and wait for the end.

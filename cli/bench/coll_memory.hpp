@@ -4,10 +4,11 @@
 #pragma once
 
 #include "cli/bench/coll_gpu.hpp"
+#include "cli/bench/zeroed_memory.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <span>
-#include <vector>
 
 namespace headrace::cli {
 
@@ -18,8 +19,8 @@ class CollMemory {
   ///   errors  exhausted
   [[nodiscard]] static Result<CollMemory> make(std::size_t bytes, const CollGpu* gpu) {
     CollMemory made;
-    made.own_.resize(bytes);
-    made.host_ = made.own_;
+    made.own_.emplace(static_cast<std::int64_t>(bytes));
+    made.host_ = {made.own_->data(), bytes};
     if (gpu == nullptr || bytes == 0) return made;
     made.gpu_ = gpu;
     HEADRACE_CLI_TRY(device, gpu->allocate(bytes));
@@ -39,13 +40,18 @@ class CollMemory {
   }
   /// The bytes on the host. What is written there reaches a GPU by upload, and comes from it by download.
   [[nodiscard]] std::span<std::byte> host() const { return host_; }
-  [[nodiscard]] Result<void> upload() const { return gpu_ ? gpu_->upload(device_, host_) : Result<void>(); }
-  [[nodiscard]] Result<void> download() const {
-    return gpu_ ? gpu_->download(host_, device_) : Result<void>();
+  [[nodiscard]] Result<void> upload() const { return upload(host_.size()); }
+  [[nodiscard]] Result<void> download() const { return download(host_.size()); }
+  /// Of the first ones alone.
+  [[nodiscard]] Result<void> upload(std::size_t bytes) const {
+    return gpu_ ? gpu_->upload(device_, host_.first(bytes)) : Result<void>();
+  }
+  [[nodiscard]] Result<void> download(std::size_t bytes) const {
+    return gpu_ ? gpu_->download(host_.first(bytes), device_) : Result<void>();
   }
 
  private:
-  std::vector<std::byte> own_;  // a move keeps its address
+  std::optional<ZeroedMemory> own_;  // a move keeps its address
   std::span<std::byte> host_;
   const CollGpu* gpu_ = nullptr;
   gpu::DeviceMemory device_;

@@ -28,7 +28,9 @@ struct MoEPlan {
   unsigned warm_up = 0, repeats = 0;  ///< rounds
   double seconds = 0;                 ///< of the rounds of a case; then they end. 0: no limit
   MoEChecks checks = MoEChecks::first_and_last;
-  bool copies = false;  ///< measure plain copies of the same rows in turn: of threads alone
+  std::string device = "cpu";  ///< "cuda": the ranks take the GPUs of this host in turn
+  bool graph = false;          ///< on GPUs: measure replays of graphs of calls
+  bool copies = false;         ///< measure plain copies of the same rows in turn: of threads alone
   std::map<std::string, std::string> options;  ///< of the agents
 };
 
@@ -49,7 +51,7 @@ inline constexpr std::size_t moe_phases = 10;
 /// "dispatch-send"
 [[nodiscard]] std::string_view moe_phase_name(MoEPhase phase) noexcept;
 
-/// In seconds, of the slowest rank of each round.
+/// In seconds, of the slowest rank of each round. On a GPU to the end of what was queued.
 struct MoETimes {
   double mean = 0, p1 = 0, p50 = 0, p99 = 0;
   double host = 0;  ///< CPU time of the calling thread in a call, the mean

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 namespace headrace::cli {
 
@@ -24,8 +25,11 @@ void MoECopies::find(const MoEExpected& expected) {
       if (rows[row].token % config_.group_size == member) sent_.push_back(taken_.back());
     }
   }
-  std::ranges::stable_sort(sent_, {}, &Copy::token);
-  std::ranges::stable_sort(taken_, {}, &Copy::token);
+  const auto is_before = [](const Copy& a, const Copy& b) {
+    return std::tie(a.token, a.rank, a.row) < std::tie(b.token, b.rank, b.row);
+  };
+  std::ranges::sort(sent_, is_before);
+  std::ranges::sort(taken_, is_before);
 }
 
 void MoECopies::dispatch() const {

@@ -50,14 +50,17 @@ class MoETable final : public MoEReport {
     const std::string scales =
         config.scale_bytes == 0 ? "" : fmt::format(" with {} bytes of scales", config.scale_bytes);
     const std::string groups = config.group_size == 1 ? "" : fmt::format(", groups of {}", config.group_size);
-    fmt::print("# {} ranks as {}{}, {} experts, top {}, rows of {} {}{}, sums in {}\n", ranks, run_.how,
-               groups, config.experts, config.top_k, config.hidden, dtype_name(config.dtype), scales,
+    const std::string nodes =
+        config.ranks_per_node == 0 ? "" : fmt::format(", {} on a node", config.ranks_per_node);
+    fmt::print("# {} ranks as {}{}{}, {} experts, top {}, rows of {} {}{}, sums in {}\n", ranks, run_.how,
+               groups, nodes, config.experts, config.top_k, config.hidden, dtype_name(config.dtype), scales,
                dtype_name(config.combine_dtype));
     constexpr std::string_view compared[] = {"nothing compared",
                                              "all rows and sums of the first and the last "
                                              "round compared",
                                              "all rows and sums of each round compared"};
-    fmt::print("# times of the slowest rank in us, {}\n", compared[static_cast<std::size_t>(plan.checks)]);
+    fmt::print("# times of the slowest rank in us, on {}{}, {}\n", plan.device,
+               plan.graph ? ", replays of graphs" : "", compared[static_cast<std::size_t>(plan.checks)]);
     std::fflush(stdout);
   }
 
@@ -98,6 +101,9 @@ class MoEJson final : public MoEReport {
     const MoEConfig& config = plan.config;
     shape_ = fmt::format("x{}/{}/{}/{}-{}", config.hidden, config.experts, config.top_k,
                          dtype_name(config.dtype), dtype_name(config.combine_dtype));
+    if (plan.device != "cpu") how_ += "/" + plan.device;
+    if (plan.graph) how_ += "/graph";
+    if (config.ranks_per_node != 0) how_ += fmt::format("/nodes-of-{}", config.ranks_per_node);
   }
   Result<void> figures(const MoEFigures& figures) override {
     for (std::size_t i = 0; i < moe_phases; ++i)
@@ -129,7 +135,7 @@ class MoEJson final : public MoEReport {
   }
 
   const RowWriter rows_;
-  const std::string how_;
+  std::string how_;  // and what else the case has in its name
   const Write write_;
   std::string shape_;
 };
@@ -170,7 +176,7 @@ Result<std::unique_ptr<MoEReport>> moe_rows_in_file(const MoERun& run, const std
   const auto failed = [path] { return fail(Code::invalid_argument, "--output {}: {}", path, system_text()); };
   if (!*file) return failed();
   auto rows = std::make_unique<MoEJson>(run, [file, failed](const std::string& line) -> Result<void> {
-    if (!(*file << line << std::endl)) return failed();  // a row that is told is written
+    if (!(*file << line << '\n').flush()) return failed();  // a row that is told is written
     return {};
   });
   std::unique_ptr<MoEReport> both = std::make_unique<BothReports>(std::move(beside), std::move(rows));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of which the system gives each page when it is first used: outputs have room for the worst case.
+// Memory of which the system gives each page when it is first used: outputs of a benchmark have room for the
+// worst case.
 #pragma once
 
 #include <cstddef>

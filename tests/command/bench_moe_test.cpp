@@ -127,6 +127,11 @@ TEST(CliBenchMoE, CopiesOfTheSameRowsAreMeasuredBesideIt) {
   }
 }
 
+TEST(CliBenchMoE, RowsGoOverANetworkBetweenNodes) {
+  const auto got = moe_figures({"--ranks", "3", "--nvlink", "2", "--nics", "127.0.0.1", "--tokens", "20"});
+  EXPECT_TRUE(got.contains("dispatch/20x256/10/3/float8_e4m3fn-bfloat16/uniform/3/threads/nodes-of-2"));
+}
+
 TEST(CliBenchMoE, SeveralCommandsMeet) {
   const TemporaryFolder folder;
   const auto node = [&](const char* number) {
@@ -178,10 +183,13 @@ TEST(CliBenchMoE, WhatCannotBeMeasuredIsRefusedWithASentence) {
            {{"--hidden", "10"}, "hidden"},
            {{"--group-size", "3"}, "group_size is 3"},
            {{"--check", "--no-check"}, "leave one out"},
-           {{"--device", "cuda"}, "--device cuda"},
-           {{"--graph"}, "--graph"},
-           {{"--nvlink", "1"}, "--ranks-per-node 1"},
-           {{"--nets-per-gpu", "2"}, "--nics 2"},
+           {{"--device", "cuda:999"}, "cuda"},
+           {{"--graph"}, "give --device cuda"},
+           {{"--copies", "--device", "cuda"}, "--copies is for host memory"},
+           {{"--blocks", "8"}, "blocks is 8, and device is -1"},
+           {{"--nvlink", "3"}, "ranks_per_node is 3"},
+           {{"--nvlink", "1", "--nics", "nothing0"}, "nothing0"},
+           {{"--nets-per-gpu", "2"}, "--nets-per-gpu 2"},
            {{"--max-private-tokens", "256"}, "--private-tokens 256"},
            {{"--init-method", "file:///tmp"}, "--local-ranks"},
            {{"--node-rank", "1"}, "--local-ranks"},
