@@ -107,17 +107,16 @@ class HeadraceMoE(Side):
         import headrace
 
         super().__init__(plan)
-        if plan.device != "cpu":
-            raise NotRun("headrace.MoE is measured on host memory here")
         self.headrace = headrace
-        self.agent = headrace.Agent(f"moe{plan.rank}", backends=["shm"], store=f"file://{plan.meeting}")
+        backends = ["shm"] if plan.device == "cpu" else ["shm", "cuda_ipc"]
+        self.agent = headrace.Agent(f"moe{plan.rank}", backends=backends, store=f"file://{plan.meeting}")
 
     def begin(self, step: Step) -> None:
         super().begin(step)
         plan, tokens = self.plan, step.x.shape[0]
         config = self.headrace.MoEConfig(
             rank=plan.rank, ranks=plan.ranks, experts=plan.experts, top_k=plan.top_k, hidden=plan.hidden,
-            max_tokens=tokens, wait_limit=60, name=f"moe {tokens}",
+            max_tokens=tokens, wait_limit=60, name=f"moe {tokens}", device=plan.device,
         )  # fmt: skip
         self.moe = self.headrace.MoE(self.agent, config)
         self.agent.publish()
@@ -538,8 +537,9 @@ def main() -> None:
     plan = Plan(**json.loads(sys.argv[1]))
     torch.set_num_threads(1)
     if plan.device != "cpu":
-        torch.cuda.set_device(plan.rank)
-        plan.device = f"cuda:{plan.rank}"
+        ordinal = plan.rank % torch.cuda.device_count()
+        torch.cuda.set_device(ordinal)
+        plan.device = f"cuda:{ordinal}"
     # For DeepEP on GPUs the group has both, for the rest what the ranks tell each other is in host memory.
     backend = "gloo" if plan.device == "cpu" else "cpu:gloo,cuda:nccl"
     store = dist.FileStore(str(Path(plan.meeting) / "store"), plan.ranks)

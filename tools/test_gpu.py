@@ -1406,6 +1406,34 @@ def moe_ranks(sitting: Sitting) -> bool:
     return pytest(sitting, ANY_LABEL, *sitting.options.pytest, file="test_gpu_moe.py")
 
 
+def moe_command(sitting: Sitting) -> bool:
+    """headrace.MoE by the command, all rows compared: threads and processes that share a GPU, in graphs and
+    not, groups, uneven ranks; then times of few and of many tokens."""
+    command = [carried_program(sitting, "bin/headrace"), "bench", "moe", "--device", "cuda", "--json"]
+    compared = ["--check", "--repeats", "20", "--warm-up", "2", "--seconds", "10", "--tokens", "1,100"]
+    right = True
+    for shape in (
+        ["--ranks", "2", "--routing", "all"],
+        ["--ranks", "3", "--experts", "20", "--hidden", "2048", "--type", "bfloat16", "--blocks", "8"],
+        ["--ranks", "4", "--group-size", "2", "--combine-type", "float32"],
+        ["--ranks", "2", "--graph"],
+        ["--ranks", "2", "--processes"],
+    ):
+        right = sitting.run([*command, *compared, *shape], rows=True) and right
+    times = [
+        "--ranks",
+        "4",
+        "--graph",
+        "--blocks",
+        "16",
+        "--seconds",
+        "4",
+        "--tokens",
+        "1,8,32,128,1024,4096",
+    ]
+    return sitting.run([*command, *times], rows=True) and right
+
+
 def moe_racecheck(sitting: Sitting) -> bool:
     """compute-sanitizer finds races in shared memory of the kernels of MoE, on small shapes."""
     program = str(sitting.carried / "bench" / "bench_gpu_moe")
@@ -1462,6 +1490,7 @@ STEPS: dict[str, Step] = {
     "moe": Step(moe, 440, 290),
     "moe_ranks": Step(moe_ranks, 540, 200),
     "moe_racecheck": Step(moe_racecheck, 120, 60),
+    "moe_command": Step(moe_command, 280, 120),
     "courier": Step(courier, 150, 90),
     "fabric": Step(fabric, 420, 150),
     "runner": Step(runner, 340, 210),
