@@ -16,6 +16,8 @@ SECONDS = 150
 
 ALL_OF_ONE = "steps,columns,graph,refusals,operators"
 ALL_OF_TWO = "steps,columns,graph,masks,abort,refusals,operators"
+# Operators of torch allocate, and the driver may let that wait for a launch of another thread's rank.
+SHARED_BY_THREADS = "steps,columns,graph,masks,abort,refusals"
 
 
 def one_gpu(*values):
@@ -30,7 +32,7 @@ def more_gpus(ranks, checks, gpus):
     ("ranks", "checks", "gpus"),
     [
         one_gpu(1, ALL_OF_ONE),
-        one_gpu(2, ALL_OF_TWO),
+        one_gpu(2, SHARED_BY_THREADS),
         one_gpu(3, "steps,columns,masks"),
         one_gpu(4, "steps,graph,masks"),
         one_gpu(8, "steps"),
