@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# backends: shm
 """`headrace demo --moe --ranks 2`: decode workers that share the experts of a model."""
 
 import json

@@ -100,10 +100,11 @@ def test_processes_of_two_nodes_step_and_go_on_without_one_that_is_killed(tmp_pa
     told = {rank: rest for rank, *rest in [to_parent.get() for _ in range(3)]}
     for rank in (0, 2):
         steps, active = told[rank]
-        assert steps[:3] == [(True, [])] * 3
-        raised = [text for _, texts in steps[3:] for text in texts]
+        # A rank that is killed behind its third step may leave with sums of it that have not left.
+        assert steps[:2] == [(True, [])] * 2
+        raised = [text for _, texts in steps[2:] for text in texts]
         if not fate:
-            assert raised == []
+            assert raised == [] and all(right for right, _ in steps)
             assert active == 0b111
             continue
         assert active == 0b101
