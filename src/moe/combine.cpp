@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Both halves of a combine: partials go back to the slots that the records had, and become sums.
 #include "base/errors.hpp"
+#include "moe/config.hpp"
 #include "moe/drive.hpp"
 #include "moe/rank.hpp"
 #include "moe/strides.hpp"
@@ -53,12 +54,7 @@ Result<void> Rank::combine_memory(Routing& routing, std::span<MoEWindowRows> of_
   refresh(routing);
   HEADRACE_TRY_VOID(may_send(combines_, "combine"));
   HEADRACE_TRY_VOID(check_routing(routing));
-  if (config_.layout != MoELayout::by_rank || config_.float8_combine)
-    return make_error(
-        Code::not_supported,
-        "layout is {} and float8_combine is {}: the window takes sums of a token's experts, which "
-        "layout by_rank without float8_combine has",
-        moe_layout_name(config_.layout), config_.float8_combine);
+  HEADRACE_TRY_VOID(check_window_takes_sums(config_));
   if (of_ranks.size() != layout_.ranks)
     return make_error(Code::invalid_argument, "there is room for {} ranks, expected {}", of_ranks.size(),
                       layout_.ranks);

@@ -305,6 +305,15 @@ std::uint64_t number_of_list(std::span<const std::string> agents) {
   return hash >> 11 | 1;  // 53 bits, which travel between nodes
 }
 
+Result<void> check_window_takes_sums(const MoEConfig& config) {
+  if (config.layout == MoELayout::by_rank && !config.float8_combine) return {};
+  return make_error(
+      Code::not_supported,
+      "layout is {} and float8_combine is {}: the window takes sums of a token's experts, which "
+      "layout by_rank without float8_combine has",
+      moe_layout_name(config.layout), config.float8_combine);
+}
+
 Result<void> compare_configs(int rank, std::string_view ours, int peer, std::string_view theirs) {
   while (!ours.empty()) {
     const std::string_view mine = take_line(ours), other = take_line(theirs);

@@ -34,6 +34,10 @@ namespace headrace::moe {
 /// chance.
 [[nodiscard]] std::uint64_t number_of_list(std::span<const std::string> agents);
 
+/// Whether experts may write their results into the windows of other ranks.
+///   errors  not_supported (another layout, float8_combine)
+[[nodiscard]] Result<void> check_window_takes_sums(const MoEConfig& config);
+
 /// Refuses a configuration of another rank that differs: the field and both values.
 ///   errors  invalid_argument, corrupt (`theirs` is no such text)
 [[nodiscard]] Result<void> compare_configs(int rank, std::string_view ours, int peer,

@@ -293,12 +293,7 @@ Result<void> DeviceRank::combine_memory(MoEWindowRows* of_ranks, DeviceRouting& 
   static_assert(sizeof(MoEWindowRows) == sizeof(headrace_moe_window_rows_v1));
   HEADRACE_TRY_VOID(joined());
   HEADRACE_TRY_VOID(has_dispatch(routing));
-  if (config_.layout != MoELayout::by_rank || config_.float8_combine)
-    return make_error(
-        Code::not_supported,
-        "layout is {} and float8_combine is {}: the window takes sums of a token's experts, which "
-        "layout by_rank without float8_combine has",
-        moe_layout_name(config_.layout), config_.float8_combine);
+  HEADRACE_TRY_VOID(check_window_takes_sums(config_));
   if (of_ranks == nullptr)
     return make_error(Code::invalid_argument,
                       "no memory for the places is given, expected one for each of {} ranks", config_.ranks);

@@ -18,7 +18,7 @@ class ClosedMemories : public std::enable_shared_from_this<ClosedMemories> {
  public:
   explicit ClosedMemories(EventFd bell) : bell_(std::move(bell)) {}
 
-  /// Whoever may have the memory open holds it; the end of the last one tells.
+  /// Each user that may have the memory open holds it. When the last one lets go, `take` has its number.
   [[nodiscard]] std::shared_ptr<const void> hold(std::uint32_t memory) {
     return std::make_shared<const Hold>(shared_from_this(), memory);
   }
