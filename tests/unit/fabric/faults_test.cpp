@@ -68,8 +68,8 @@ class FakeFabrics {
 
   std::shared_ptr<FakeNics> net;
   std::mt19937_64 random;
+  std::optional<Block> here_block, there_block;  // they outlive the fabrics, whose posts may not have ended
   Fabric here, there;
-  std::optional<Block> here_block, there_block;
 
  private:
   Fabric open(const std::string& name) {

@@ -69,9 +69,9 @@ struct TwoFabrics {
   [[nodiscard]] FabricDescriptor target() const { return there_block->memory.descriptor(); }
 
   std::mt19937_64 random;
+  std::unique_ptr<Block> here_block, there_block;  // they outlive the fabrics, whose posts may not have ended
   Fabric here = open_at({"127.0.0.1", "127.0.0.2"});
   Fabric there = open_at({"127.0.0.1", "127.0.0.2"});
-  std::unique_ptr<Block> here_block, there_block;
 };
 
 inline void expect_done(const Result<FabricWork>& work) {
