@@ -711,8 +711,8 @@ AHEAD: dict[str, Callable[[Runner, Stage], object]] = {
 EVERY_DAY = ["setup", "sources", "dev", "tsan", "wheel", "release", "python", "fuzz", "tidy"]
 # What is likeliest to fail comes first: a mend changes the tree, and the run begins again.
 LONG = [
-    "setup", "sources", "tidy-all", "gcc", "wheel-all", "rocm", "fuzz-long", "dev-all", "tsan-all", "soaks",
-    "tsan-python", "soaks-python", "connectors", "torch-suite",
+    "setup", "sources", "soaks", "soaks-python", "tsan-python", "dev-all", "tsan-all", "connectors",
+    "torch-suite", "gcc", "wheel-all", "rocm", "tidy-all", "fuzz-long",
 ]  # fmt: skip
 
 LONG_RESULTS = BUILD / "long"
