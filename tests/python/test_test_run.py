@@ -82,6 +82,16 @@ def test_skips_and_errors_of_pytest_are_counted(runner, stage, tmp_path):
     assert stage.failures[0].name == "m.c"
 
 
+def test_a_file_of_pytest_that_is_left_out_is_skipped_for_its_own_reason(runner, stage, tmp_path):
+    cases = (
+        '<testcase classname="m" name="a"/>'
+        '<testcase classname="" name="n"><skipped message="collection skipped">'
+        "('/tests/n.py', 23, 'Skipped: no IPv6 here')</skipped></testcase>"
+    )
+    assert count(runner, stage, tmp_path, cases, "pytest") == (1, 0, 1)
+    assert stage.skips[0].text == "no IPv6 here"
+
+
 def test_a_report_that_is_missing_or_empty_is_a_failure(runner, stage, tmp_path):
     run.count_junit(runner, stage, tmp_path / "none.xml", "ctest")
     assert count(runner, stage, tmp_path, "") == (0, 2, 0)

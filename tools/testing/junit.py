@@ -36,8 +36,12 @@ def count_junit(runner: Runner, stage: Stage, report: Path, what: str) -> None:
 
 
 def skip_reason(skipped: ElementTree.Element | None, output: str) -> str:
-    """Returns the reason of a skip. pytest writes it as the message; GoogleTest prints it after `Skipped`."""
+    """Returns the reason of a skip. pytest writes it as the message, or behind it where a whole
+    file is left out; GoogleTest prints it after `Skipped`."""
     if match := re.search(r"^\S*:\d+: Skipped\n(.*?)\n?^\[  SKIPPED", output, re.M | re.S):
         return " ".join(match[1].split())
-    message = skipped.get("message") if skipped is not None else None
-    return message or "no reason given"
+    if skipped is None:
+        return "no reason given"
+    if match := re.search(r"""['"]Skipped: (.*)['"]\)$""", skipped.text or ""):  # of a whole file, by pytest
+        return match[1]
+    return skipped.get("message") or "no reason given"

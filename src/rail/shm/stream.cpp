@@ -72,8 +72,8 @@ Result<std::unique_ptr<ShmStream>> ShmStream::accept(UnixSocket socket, const Wa
 ShmStream::~ShmStream() {
   if (pipe_) pipe_->own().closed.store(1, std::memory_order_seq_cst);
   // Our posts end, and their memory gets its next use. A peer that copies out of it sees `closed` before that
-  // (pairs with the fence in `fetch`) and throws away what it copied.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // (pairs with `check_peer`) and throws away what it copied.
+  host_link::stores_before_later_stores();
   if (epoll_ == nullptr) return;
   static_cast<void>(epoll_->remove(socket_.fd()));
   if (process_.pidfd() >= 0) static_cast<void>(epoll_->remove(process_.pidfd()));
