@@ -536,10 +536,9 @@ void bind_moe_failure(nb::module_& module) {
       .def_prop_ro(
           "reason", [](const MoEFailure& self) { return to_str(self.reason); },
           "Why the peer could not join, as it says; empty: it has joined.")
-      .def_ro(
-          "undecided", &MoEFailure::undecided,
-          "Several nodes: no rank of the first node has answered the vote against the peer. This rank goes "
-          "no further.")
+      .def_ro("undecided", &MoEFailure::undecided,
+              "Several nodes: no rank of the node of the lowest rank has answered the vote against the peer. "
+              "This rank goes\nno further, until ranks regroup.")
       .def_ro("waiter", &MoEFailure::waiter, "The rank that waited: this one.")
       .def_ro("peer", &MoEFailure::peer, "The rank for which it waited.")
       .def_prop_ro(

@@ -228,8 +228,8 @@ struct MoEFailure {
                                          ///< corrupt: the first number that cannot be, and what came
   bool voted = false;                    ///< another rank has found that the peer is lost
   std::string reason = {};               ///< why the peer could not join, as it says
-  /// Several nodes: no rank of the first node has answered the vote against the peer. This rank goes no
-  /// further.
+  /// Several nodes: no rank of the node of the lowest rank has answered the vote against the peer. This rank
+  /// goes no further, until ranks regroup.
   bool undecided = false;
 
   /// "rank 0 waited for counts of rank 2 in dispatch 7: expected 7, seen 6".

@@ -3634,7 +3634,8 @@ class MoEFailure:
     @property
     def undecided(self) -> bool:
         """
-        Several nodes: no rank of the first node has answered the vote against the peer. This rank goes no further.
+        Several nodes: no rank of the node of the lowest rank has answered the vote against the peer. This rank goes
+        no further, until ranks regroup.
         """
 
     @property

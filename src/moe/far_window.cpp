@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -37,7 +38,8 @@ FarWindow::FarWindow(Fabric& fabric, const Place& place) : fabric_(fabric), plac
 
 Result<std::unique_ptr<FarWindow>> FarWindow::make(Fabric& fabric, const Place& place) {
   std::unique_ptr<FarWindow> made(new FarWindow(fabric, place));
-  const std::size_t bytes = made->parts_.back().mirrored + made->parts_.back().bytes;
+  made->messages_at_ = made->parts_.back().mirrored + made->parts_.back().bytes;
+  const std::size_t bytes = made->messages_at_ + messages * sizeof(MeetingMessage);
   made->mirror_.reset(static_cast<std::byte*>(std::calloc(bytes, 1)));
   if (made->mirror_ == nullptr)
     return make_error(Code::exhausted, "no memory for {} bytes that travel to another node", bytes);
@@ -131,9 +133,7 @@ FabricWork FarWindow::write(std::uint64_t offset, std::uint64_t bytes, const Sig
   while (true) {
     auto work = fabric_.write(memory_, mirrored(offset), place_.window, offset, bytes, post);
     if (work) {
-      work->on_done([broken = broken_](Status status) {
-        if (!status.ok()) *broken = true;
-      });
+      watch(*work);
       return std::move(*work);
     }
     if (work.code() != Code::would_block || deadline.expired()) break;
@@ -141,6 +141,28 @@ FabricWork FarWindow::write(std::uint64_t offset, std::uint64_t bytes, const Sig
   }
   *broken_ = true;
   return {};
+}
+
+void FarWindow::watch(const FabricWork& work) const {
+  work.on_done([broken = broken_](Status status) {
+    if (!status.ok()) *broken = true;
+  });
+}
+
+void FarWindow::tell_meeting(const Meeting& meeting) {
+  const std::size_t slot = next_message_++ % messages;
+  if (sent_[slot]) static_cast<void>(sent_[slot].wait(place_.limit));
+  if (broken()) return;
+  const MeetingMessage message{place_.by, meeting};
+  const std::uint64_t at = messages_at_ + slot * sizeof message;
+  std::memcpy(mirror_.get() + at, &message, sizeof message);
+  auto sent = fabric_.send(place_.peer, memory_, at, sizeof message, {.timeout = place_.limit});
+  if (!sent) {
+    *broken_ = true;
+    return;
+  }
+  watch(*sent);
+  sent_[slot] = std::move(*sent);
 }
 
 bool FarWindow::settle(Operation operation, std::uint64_t epoch, Deadline deadline) {
@@ -163,6 +185,19 @@ void FarWindow::drain(Deadline deadline) {
     signals.swap(signals_);
   }
   std::ranges::for_each(signals, wait);
+}
+
+bool FarWindow::clear(Deadline deadline) {
+  drain(deadline);
+  const auto has_ended = [](const FabricWork& work) { return work.state() == RequestState::done; };
+  bool all = !broken();
+  for (auto& of_operation : works_)
+    for (auto& posted : of_operation) {
+      all = all && std::ranges::all_of(posted, has_ended);
+      posted.clear();
+    }
+  waiting_ = {};
+  return all;
 }
 
 Result<void> FarWindow::reach(Deadline deadline) {

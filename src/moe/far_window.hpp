@@ -37,6 +37,7 @@ class FarWindow {
     std::uint32_t node = 0;               ///< of this rank
     std::chrono::nanoseconds limit = {};  ///< of each post
     FabricDescriptor window = {};
+    FabricPeer peer = {};  ///< whose window it is
   };
   ///   fabric  stays in place until this object is gone; it may be closed
   [[nodiscard]] static Result<std::unique_ptr<FarWindow>> make(Fabric& fabric, const Place& place);
@@ -62,6 +63,12 @@ class FarWindow {
   [[nodiscard]] bool settle(Operation operation, std::uint64_t epoch, Deadline deadline);
   /// Waits until all posts have ended. Returns at once if one has failed.
   void drain(Deadline deadline);
+  /// The same before ranks regroup; what was told and not posted is dropped. False: some posts run, or one
+  /// has failed.
+  [[nodiscard]] bool clear(Deadline deadline);
+  /// Messages arrive in their order. Waits for room if many are on their way.
+  void tell_meeting(const Meeting& meeting);
+  [[nodiscard]] const FabricDescriptor& window() const { return place_.window; }
   /// Whether a post has failed, and what came before that has been taken: both are told in turn on the
   /// fabric's callback thread.
   [[nodiscard]] bool broken() const { return *broken_; }
@@ -96,6 +103,7 @@ class FarWindow {
   void post(const Chunks& chunks, Signal::Kind kind, std::uint64_t offset, std::uint64_t bytes);
   /// Empty: it was refused, and the window is broken.
   [[nodiscard]] FabricWork write(std::uint64_t offset, std::uint64_t bytes, const Signal& signal);
+  void watch(const FabricWork& work) const;
 
   Fabric& fabric_;
   const Place place_;
@@ -107,6 +115,11 @@ class FarWindow {
   const std::shared_ptr<std::atomic<bool>> broken_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex_;
   std::deque<FabricWork> signals_;  // that may not have ended
+
+  static constexpr std::size_t messages = 8;
+  std::uint64_t messages_at_ = 0;  // behind the mirror
+  std::array<FabricWork, messages> sent_;
+  std::size_t next_message_ = 0;
 };
 
 }  // namespace headrace::moe

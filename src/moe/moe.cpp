@@ -83,8 +83,10 @@ struct MoE::State {
   [[nodiscard]] Result<void> check_agents(std::span<const std::string> agents) const;
   Result<void> try_join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);
   void tell_reason(const Error& error) const;
-  /// Maps the windows of these ranks, those anew that have another one now.
+  /// Maps the windows of these ranks, those anew that have another one now, or finds the way to them.
   Result<void> map_members(std::span<const std::string> agents, moe::Mask ranks, Deadline deadline);
+  Result<void> map_member(int peer, const std::string& name, Deadline deadline);
+  [[nodiscard]] Result<void> add_far_again(int peer, const std::string& name, Deadline deadline) const;
   [[nodiscard]] Result<Mapping> map_again(int peer, const std::string& name, Deadline deadline) const;
   [[nodiscard]] bool is_current(int peer, const std::string& name) const;
   [[nodiscard]] std::function<bool(int)> is_lost() {
@@ -199,7 +201,8 @@ Result<void> MoE::State::try_join(std::span<const std::string> agents, std::chro
   rank.emplace(rank_config(), windows, is_lost(), network.get());
   std::optional<moe::Window> home;
   if (windows.front() != nullptr) home.emplace(windows.front(), moe::window_layout(config));
-  if (network != nullptr) network->start(home);
+  if (network != nullptr)
+    network->start({moe::mask_of_all(static_cast<std::uint32_t>(config.ranks)), 0, home, 0, 0});
   return {};
 }
 
@@ -230,7 +233,7 @@ Result<void> MoE::State::open_network() {
   network = std::move(opened);
   AllocateOptions said;
   said.registration.name = moe::way_name(config);
-  said.registration.note = moe::way_text(config, network->descriptor());
+  said.registration.note = moe::way_text(config, network->way());
   HEADRACE_TRY(made, agent.allocate(moe::WindowLayout::page, said));
   way = std::move(made);
   return {};
@@ -245,9 +248,9 @@ Result<void> MoE::State::add_near(int peer, const std::string& name, Deadline de
 
 Result<void> MoE::State::add_far(int peer, const std::string& name, Deadline deadline) const {
   HEADRACE_TRY(said, find_region(name, moe::way_name(config), deadline));
-  HEADRACE_TRY(descriptor, moe::descriptor_of(config, peer, said.note));
+  HEADRACE_TRY(way_there, moe::way_of(config, peer, said.note));
   const auto far = static_cast<std::uint32_t>(peer);
-  HEADRACE_TRY_VOID(network->add(far, descriptor));
+  HEADRACE_TRY_VOID(network->add(far, way_there));
   return network->reach(far, deadline);
 }
 
@@ -261,9 +264,10 @@ Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask 
   std::vector<std::byte*> windows(agents.size());
   for (std::size_t peer = 0; peer < windows.size(); ++peer) {
     if ((ranks >> peer & 1) == 0) continue;
-    windows[peer] = mappings[peer] ? mappings[peer]->bytes().data() : memory.get();
+    if (mappings[peer]) windows[peer] = mappings[peer]->bytes().data();
   }
-  if (!rank) rank.emplace(rank_config(), windows, is_lost());
+  windows[static_cast<std::size_t>(config.rank)] = memory.get();
+  if (!rank) rank.emplace(rank_config(), windows, is_lost(), network.get());
   lists_agree_ = true;  // ranks that regroup have met
   const moe::Window own(memory.get(), moe::window_layout(config));
   own.tell(moe::WindowLayout::refused_at, 0);
@@ -275,16 +279,38 @@ Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask 
 Result<void> MoE::State::map_members(std::span<const std::string> agents, moe::Mask ranks,
                                      Deadline deadline) {
   for (int peer = 0; peer < config.ranks; ++peer) {
-    const auto at = static_cast<std::size_t>(peer);
-    if (peer == config.rank || (ranks >> peer & 1) == 0 || is_current(peer, agents[at])) continue;
-    auto mapping = map_again(peer, agents[at], deadline);
-    if (!mapping)
-      return std::move(mapping).error().within(
-          fmt::format("rank {} (agent {})", peer, name_text(agents[at])));
-    replaced_.push_back(std::exchange(mappings[at], std::move(*mapping)));
-    mapped_agents_[at] = agents[at];
+    const std::string& name = agents[static_cast<std::size_t>(peer)];
+    if (peer == config.rank || (ranks >> peer & 1) == 0) continue;
+    const bool is_near =
+        nodes.are_near(static_cast<std::uint32_t>(peer), static_cast<std::uint32_t>(config.rank));
+    auto found = is_near ? map_member(peer, name, deadline) : add_far_again(peer, name, deadline);
+    if (!found)
+      return std::move(found).error().within(fmt::format("rank {} (agent {})", peer, name_text(name)));
   }
   return {};
+}
+
+Result<void> MoE::State::map_member(int peer, const std::string& name, Deadline deadline) {
+  if (is_current(peer, name)) return {};
+  const auto at = static_cast<std::size_t>(peer);
+  HEADRACE_TRY(mapping, map_again(peer, name, deadline));
+  replaced_.push_back(std::exchange(mappings[at], std::move(mapping)));
+  mapped_agents_[at] = name;
+  return {};
+}
+
+/// The rank may be another process than the one that the agent knows: it is asked for until it is reached.
+Result<void> MoE::State::add_far_again(int peer, const std::string& name, Deadline deadline) const {
+  constexpr auto pause = std::chrono::milliseconds(10);
+  const auto remaining = [&] { return std::chrono::nanoseconds(deadline.remaining_ns()); };
+  while (true) {
+    auto added = add_far(peer, name, Deadline::after(std::min(remaining(), config.wait_limit)));
+    const bool is_other = !added && (added.code() == Code::invalid_argument ||
+                                     added.code() == Code::corrupt || added.code() == Code::not_supported);
+    if (added || is_other || deadline.expired()) return added;
+    static_cast<void>(agent.find(name, remaining()));
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 /// Whether the window of a rank is mapped. While a mapping lives, its agent has no other one of this name.
@@ -546,11 +572,6 @@ Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ran
     done =
         make_error(Code::invalid_argument,
                    "ranks leaves out rank {}, which is this one: a rank that leaves does not call it", own);
-  else if (state_->network != nullptr)
-    done =
-        make_error(Code::not_supported,
-                   "ranks are on {} nodes, and only ranks of one node regroup: open a new MoE on all ranks",
-                   state_->nodes.count());
   else
     done = state_->regroup(agents, ranks, timeout);
   if (done) return done;

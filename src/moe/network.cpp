@@ -3,6 +3,7 @@
 
 #include "base/errors.hpp"
 #include "moe/config.hpp"
+#include "moe/peer_window.hpp"
 #include "moe/votes.hpp"
 
 #include <algorithm>
@@ -16,17 +17,14 @@ namespace headrace::moe {
 namespace {
 
 constexpr std::uint32_t bits_of_half = 32;
+/// As many as a fabric keeps that nobody takes. Ranks that keep to the protocol send fewer at a time.
+constexpr std::size_t most_held = 16384;
+/// Of meetings, that come at once; others wait.
+constexpr std::size_t message_buffers = 16;
 
 template <class Each>
 void for_each_rank(Mask ranks, const Each& each) {
   for (; ranks != 0; ranks &= ranks - 1) each(static_cast<std::uint32_t>(std::countr_zero(ranks)));
-}
-
-/// Two signals, or fewer: those that say something.
-void signal_votes(FarWindow& to, Mask out) {
-  const std::uint64_t low = out & ~std::uint32_t{0}, high = out >> bits_of_half;
-  if (low != 0) to.signal(Signal::Kind::votes_low, low);
-  if (high != 0) to.signal(Signal::Kind::votes_high, high);
 }
 
 }  // namespace
@@ -50,6 +48,9 @@ Result<std::unique_ptr<Network>> Network::open(const MoEConfig& config, std::spa
                made->fabric_.register_memory({.address = window.data(), .length_bytes = window.size()},
                                              FabricAccess::writable));
   made->memory_ = std::move(memory);
+  HEADRACE_TRY_VOID(made->fabric_.receive_all(
+      message_buffers, sizeof(MeetingMessage),
+      [network = made.get()](std::span<const std::byte> bytes) { network->take_meeting(bytes); }));
   return made;
 }
 
@@ -61,14 +62,19 @@ Network::~Network() {
   fabric_.close();
 }
 
-Result<void> Network::add(std::uint32_t peer, std::string_view descriptor) {
-  HEADRACE_TRY(window, FabricDescriptor::from_bytes(descriptor));
+Result<void> Network::add(std::uint32_t peer, std::string_view way) {
+  const std::size_t end = std::min(way.find('\n'), way.size());
+  HEADRACE_TRY(address, FabricAddress::from_text(way.substr(0, end)));
+  HEADRACE_TRY(window, FabricDescriptor::from_bytes(way.substr(std::min(end + 1, way.size()))));
+  if (far(peer) != nullptr && far(peer)->window() == window && !far(peer)->broken()) return {};
   if (window.length_bytes() < relay_.bytes())
     return make_error(Code::corrupt, "its window has {} bytes, expected {}", window.length_bytes(),
                       relay_.bytes());
-  HEADRACE_TRY(far, FarWindow::make(
-                        fabric_, {layout_, relay_, rank_, nodes_.node_of(rank_), limit_, std::move(window)}));
-  far_[peer] = std::move(far);
+  HEADRACE_TRY(owner, fabric_.connect(address));
+  HEADRACE_TRY(made, FarWindow::make(fabric_, {layout_, relay_, rank_, nodes_.node_of(rank_), limit_,
+                                               std::move(window), std::move(owner)}));
+  const std::scoped_lock lock(taking_);
+  replaced_.push_back(std::exchange(far_[peer], std::move(made)));
   return {};
 }
 
@@ -82,8 +88,40 @@ Result<void> Network::reach(std::uint32_t peer, Deadline deadline) {
       fmt::format("there is no way to it over the network cards of this rank ({})", cards));
 }
 
-void Network::start(std::optional<Window> home) {
-  home_ = home;
+void Network::start(const Group& group) {
+  {
+    const std::scoped_lock lock(taking_);
+    group_ = group;
+    voted_out_ = mask_of_all(layout_.ranks) & ~group.members;
+    is_at(Operation::dispatch, group.dispatches);
+    is_at(Operation::combine, group.combines);
+    meets_ = false;
+    for (const Signal& signal : std::exchange(held_, {})) take_now(signal);
+  }
+  replaced_.clear();
+  listen();
+}
+
+Result<void> Network::begin_meeting(Mask members, Deadline deadline) {
+  {
+    const std::scoped_lock lock(taking_);
+    meets_ = true;
+    held_.clear();
+  }
+  listen();
+  for (Mask rest = members; rest != 0; rest &= rest - 1) {
+    const auto peer = static_cast<std::uint32_t>(std::countr_zero(rest));
+    if (far(peer) == nullptr || far(peer)->clear(deadline)) continue;
+    return make_error(
+        deadline.expired() ? Code::timed_out : Code::peer_lost,
+        "rank {} regroups with rank {}, to which it has not brought all that it had sent before", rank_,
+        peer);
+  }
+  return {};
+}
+
+void Network::listen() {
+  if (std::exchange(listens_, true)) return;
   fabric_.on_unexpected([this](Immediate immediate, std::uint64_t) { take(Signal::of(immediate)); });
 }
 
@@ -91,33 +129,81 @@ void Network::start(std::optional<Window> home) {
 
 /// What cannot be is not taken: any process that has the descriptor may send it.
 void Network::take(const Signal& signal) {
-  if (signal.kind >= Signal::Kind::end || signal.rank >= layout_.ranks || far(signal.rank) == nullptr) return;
+  const bool is_far = signal.rank < layout_.ranks && !nodes_.are_near(signal.rank, rank_);
+  if (signal.kind >= Signal::Kind::end || !is_far) return;
+  const std::scoped_lock lock(taking_);
+  if (!meets_ || is_of_now(signal)) return take_now(signal);
+  if (held_.size() < most_held) held_.push_back(signal);
+}
+
+bool Network::is_of_now(const Signal& signal) const {
+  switch (signal.kind) {
+    case Signal::Kind::list:
+    case Signal::Kind::probe:
+      return true;
+    case Signal::Kind::left_out:
+    case Signal::Kind::vote:
+    case Signal::Kind::answer:
+    case Signal::Kind::votes_low:
+    case Signal::Kind::votes_high:
+      return (group_.members & bit_of(signal.rank)) != 0 && OfGroup::is_of(signal.payload, group_.dispatches);
+    default:
+      return !meets_;
+  }
+}
+
+void Network::take_now(const Signal& signal) {
+  if (!is_of_now(signal)) return;
   switch (signal.kind) {
     case Signal::Kind::list:
       return take_word(signal.rank, offsetof(PeerWords, agents), signal.payload);
     case Signal::Kind::left_out:
-      take_votes(bit_of(rank_));
-      return take_word(signal.rank, offsetof(PeerWords, left_out), 1);
     case Signal::Kind::vote:
-      return take_vote(signal.rank, Vote::of(signal.payload));
     case Signal::Kind::answer:
-      return take_answer(Vote::of(signal.payload));
     case Signal::Kind::votes_low:
-      return take_votes(signal.payload & ~std::uint32_t{0});
     case Signal::Kind::votes_high:
-      return take_votes(signal.payload << bits_of_half);
+      return take_of_group(signal);
     case Signal::Kind::probe:
+      if (far(signal.rank) == nullptr) return;
       return signal_votes(*far(signal.rank),
-                          home_ ? home_->load(WindowLayout::voted_out_at) : voted_out_.load());
+                          group_.votes ? group_.votes->load(WindowLayout::voted_out_at) : voted_out_.load());
     default:
       return take_chunks(signal);
   }
+}
+
+void Network::take_of_group(const Signal& signal) {
+  const std::uint32_t bits = OfGroup::bits_of(signal.payload);
+  switch (signal.kind) {
+    case Signal::Kind::left_out:
+      take_votes(bit_of(rank_));
+      return take_word(signal.rank, offsetof(PeerWords, left_out), 1);
+    case Signal::Kind::vote:
+      return take_vote(signal.rank, Vote::of(bits));
+    case Signal::Kind::answer:
+      return take_answer(Vote::of(bits));
+    case Signal::Kind::votes_low:
+      return take_votes(bits);
+    default:
+      return take_votes(Mask{bits} << bits_of_half);
+  }
+}
+
+/// The words that a rank of this node would have stored.
+void Network::take_meeting(std::span<const std::byte> bytes) {
+  MeetingMessage message;
+  if (bytes.size() != sizeof message) return;
+  std::memcpy(&message, bytes.data(), sizeof message);
+  if (message.rank >= layout_.ranks) return;
+  const auto peer = static_cast<std::uint32_t>(message.rank);
+  if (!nodes_.are_near(peer, rank_)) PeerWindow(own_, peer).tell_meeting(message.meeting);
 }
 
 void Network::take_chunks(const Signal& signal) {
   const bool is_combine = signal.kind == Signal::Kind::partials || signal.kind == Signal::Kind::missing ||
                           signal.kind == Signal::Kind::combine_taken;
   const Chunks chunks = Chunks::of(signal.payload, near_[is_combine ? 1 : 0]);
+  if (chunks.epoch <= (is_combine ? group_.combines : group_.dispatches)) return;  // of an earlier group
   switch (signal.kind) {
     case Signal::Kind::card:
       return own_.tell(layout_.card_at(chunks.epoch, signal.rank) + offsetof(CardHead, epoch), chunks.epoch);
@@ -169,17 +255,29 @@ void Network::take_votes(Mask out) {
 
 /// A rank of the node that has the votes changes them for the voter, and tells all what they are then.
 void Network::take_vote(std::uint32_t voter, Vote vote) {
-  if (!home_ || vote.against >= layout_.ranks) return;
-  const Mask out = home_->vote(voter, bit_of(vote.against));
+  if (!group_.votes || vote.against >= layout_.ranks || far(voter) == nullptr) return;
+  const Mask out = group_.votes->vote(voter, bit_of(vote.against));
   vote.counted = (out & bit_of(voter)) == 0 || vote.against == voter;
-  far(voter)->signal(Signal::Kind::answer, vote.payload());
+  far(voter)->signal(Signal::Kind::answer, OfGroup{group_.dispatches, vote.bits()}.payload());
   tell_votes(out);
   own_.bell().ring();
 }
 
 void Network::tell_votes(Mask out) {
-  for (const auto& far : far_)
-    if (far != nullptr) signal_votes(*far, out);
+  for_each_rank(group_.members, [&](std::uint32_t peer) {
+    if (far(peer) != nullptr) signal_votes(*far(peer), out);
+  });
+}
+
+/// Two signals, or fewer: those that say something.
+void Network::signal_votes(FarWindow& to, Mask out) const {
+  const auto low = static_cast<std::uint32_t>(out), high = static_cast<std::uint32_t>(out >> bits_of_half);
+  if (low != 0) to.signal(Signal::Kind::votes_low, OfGroup{group_.dispatches, low}.payload());
+  if (high != 0) to.signal(Signal::Kind::votes_high, OfGroup{group_.dispatches, high}.payload());
+}
+
+void Network::tell_left_out(std::uint32_t peer) {
+  far(peer)->signal(Signal::Kind::left_out, OfGroup{group_.dispatches}.payload());
 }
 
 void Network::take_answer(Vote vote) {
@@ -198,18 +296,19 @@ Network::Counted Network::vote_out(Mask ranks) {
 
 Network::Counted Network::vote(std::uint32_t against) {
   constexpr auto look = std::chrono::milliseconds(20);
-  const Mask deciders = nodes_.mask_of(0);
+  const Mask asked = deciders();
   const Deadline deadline = Deadline::after(limit_);
   std::unique_lock lock(mutex_);
   answer_.reset();
   const Vote vote{++votes_, against};
   lock.unlock();
-  for_each_rank(deciders, [&](std::uint32_t peer) { far(peer)->signal(Signal::Kind::vote, vote.payload()); });
+  const std::uint64_t payload = OfGroup{group_.dispatches, vote.bits()}.payload();
+  for_each_rank(asked, [&](std::uint32_t peer) { far(peer)->signal(Signal::Kind::vote, payload); });
   lock.lock();
   while (!answer_ && !deadline.expired()) {
     answered_.wait_for(lock, look);
     bool any = false;
-    for_each_rank(deciders, [&](std::uint32_t peer) { any = any || !far(peer)->broken(); });
+    for_each_rank(asked, [&](std::uint32_t peer) { any = any || !far(peer)->broken(); });
     if (!any) break;
   }
   if (!answer_) return Counted::unanswered;
@@ -223,7 +322,7 @@ void Network::probe(Mask ranks) {
   if (now > next_probe_ns_ + interval_ns) next_probe_ns_ = now + interval_ns;  // the first look of a wait
   if (now < next_probe_ns_) return;
   next_probe_ns_ = now + interval_ns;
-  if (votes_are_far()) ranks |= nodes_.mask_of(0);
+  if (votes_are_far()) ranks |= deciders();
   for_each_rank(ranks, [&](std::uint32_t peer) {
     if (far(peer) != nullptr) far(peer)->signal(Signal::Kind::probe);
   });

@@ -37,15 +37,29 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// Of the window, for ranks of other nodes.
-  [[nodiscard]] const std::string& descriptor() const { return memory_.descriptor().bytes(); }
-  /// A rank of another node, by its descriptor. Replaces an earlier one.
-  [[nodiscard]] Result<void> add(std::uint32_t peer, std::string_view descriptor);
+  /// To the window, for ranks of other nodes: the fabric's address as text, a line's end, and the window's
+  /// descriptor.
+  [[nodiscard]] std::string way() const {
+    return fabric_.address().to_text() + '\n' + memory_.descriptor().bytes();
+  }
+  /// A rank of another node, by its way. Replaces an earlier one, unless that is the same and has no failed
+  /// posts. What it replaces stays in place until the next `start`.
+  [[nodiscard]] Result<void> add(std::uint32_t peer, std::string_view way);
   /// Whether bytes travel to and from it.
   [[nodiscard]] Result<void> reach(std::uint32_t peer, Deadline deadline);
-  /// All are there: signals are taken from now on.
-  ///   home  the window with the votes, if it is on this node
-  void start(std::optional<Window> home);
+  /// Ranks that go on together, from one place in the order of operations.
+  struct Group {
+    Mask members = 0;
+    std::uint32_t home = 0;                      ///< the rank whose window has the votes
+    std::optional<Window> votes;                 ///< that window, if it is on this node
+    std::uint64_t dispatches = 0, combines = 0;  ///< that count as done
+  };
+  /// All are there: signals of this group are taken from now on.
+  void start(const Group& group);
+  /// Ranks regroup, these among them: what they send as the next group is held until `start`. Waits until
+  /// what this rank has sent them as the last group is there.
+  ///   errors  timed_out (to which rank)
+  [[nodiscard]] Result<void> begin_meeting(Mask members, Deadline deadline);
 
   /// Null: of a rank of this node.
   [[nodiscard]] FarWindow* far(std::uint32_t peer) const { return far_[peer].get(); }
@@ -61,7 +75,7 @@ class Network {
   // --- votes
 
   /// Whether the votes are on another node.
-  [[nodiscard]] bool votes_are_far() const { return nodes_.node_of(rank_) != 0; }
+  [[nodiscard]] bool votes_are_far() const { return !nodes_.are_near(rank_, group_.home); }
   /// The ranks that are out, as far as this node knows. Only if the votes are far.
   [[nodiscard]] Mask voted_out() const { return voted_out_; }
   enum class Counted : std::uint8_t { yes, voter_is_out, unanswered };
@@ -69,10 +83,21 @@ class Network {
   [[nodiscard]] Counted vote_out(Mask ranks);
   /// Tells ranks of other nodes.
   void tell_votes(Mask out);
+  /// Tells a rank of another node that this one leaves it out.
+  void tell_left_out(std::uint32_t peer);
 
  private:
   Network(const MoEConfig& config, Fabric fabric, Window own);
+  void listen();
   void take(const Signal& signal);
+  void take_now(const Signal& signal);
+  void take_of_group(const Signal& signal);
+  void take_meeting(std::span<const std::byte> bytes);
+  /// Whether it holds in the group of now, or always.
+  [[nodiscard]] bool is_of_now(const Signal& signal) const;
+  void signal_votes(FarWindow& to, Mask out) const;
+  /// The ranks that count votes.
+  [[nodiscard]] Mask deciders() const { return nodes_.mask_of(nodes_.node_of(group_.home)) & group_.members; }
   void take_chunks(const Signal& signal);
   void take_flags(const Signal& signal, const Chunks& chunks);
   /// Whether this rank forwards rows of that one.
@@ -94,8 +119,15 @@ class Network {
   Fabric fabric_;
   const Window own_;
   FabricMemory memory_;
-  std::vector<std::unique_ptr<FarWindow>> far_;  // of each rank
-  std::optional<Window> home_;
+  std::vector<std::unique_ptr<FarWindow>> far_, replaced_;  // of each rank
+  bool listens_ = false;
+
+  // The callback thread takes signals under this lock. `far_` and `group_` change under it alone, by calls of
+  // the rank, which reads them without.
+  std::mutex taking_;
+  Group group_;
+  bool meets_ = false;
+  std::vector<Signal> held_;  // while ranks regroup: of the next group
   std::array<std::atomic<std::uint64_t>, 2> near_{};
   std::uint64_t next_probe_ns_ = 0;
 

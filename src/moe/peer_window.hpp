@@ -67,9 +67,14 @@ class PeerWindow {
     if (far_ != nullptr) return far_->signal(Signal::Kind::combine_taken, Chunks{epoch, 0, 0}.payload());
     tell_word(offsetof(PeerWords, combine_taken), epoch);
   }
-  void tell_left_out() const {
-    if (far_ != nullptr) return far_->signal(Signal::Kind::left_out);
-    tell_word(offsetof(PeerWords, left_out), 1);
+  /// While ranks regroup: the counts come first, and nobody is left out any more.
+  void tell_meeting(const Meeting& meeting) const {
+    if (far_ != nullptr) return far_->tell_meeting(meeting);
+    tell_word(offsetof(PeerWords, left_out), 0);
+    tell_word(offsetof(PeerWords, dispatches), meeting.dispatches);
+    tell_word(offsetof(PeerWords, combines), meeting.combines);
+    tell_word(offsetof(PeerWords, answers), meeting.answers);
+    tell_word(offsetof(PeerWords, asks), meeting.asks);
   }
   /// One of PeerWords, by its offset. Not if it is far.
   void tell_word(std::size_t word, std::uint64_t value) const {

@@ -17,7 +17,7 @@ namespace moe {
 namespace {
 
 constexpr std::string_view unanswered =
-    "No rank of the first node, which counts the votes against ranks, has answered";
+    "No rank of the node that counts the votes against ranks has answered";
 
 }  // namespace
 }  // namespace moe
@@ -80,7 +80,8 @@ Rank::Rank(const MoEConfig& config, const std::vector<std::byte*>& windows, std:
       relays_(nodes_.count()),
       forwarded_to_(std::size_t{layout_.ranks} * nodes_.per_node),
       chooser_(config),
-      answered_(static_cast<std::size_t>(config.ranks)) {
+      answered_(static_cast<std::size_t>(config.ranks)),
+      told_(answered_.size()) {
   for (std::uint32_t peer = 0; peer < layout_.ranks; ++peer) {
     FarWindow* const far = network == nullptr ? nullptr : network->far(peer);
     if (far != nullptr)
@@ -118,8 +119,8 @@ Result<void> Rank::not_left_out(Operation operation, std::uint64_t number) {
     give_up(failure_of(Code::canceled, left_out_by().value_or(home_)));
   }
   if (!given_up_) return {};
-  return make_error(Code::canceled, "{}: {}open a new MoE on all ranks", *given_up_,
-                    network_ == nullptr ? "take it back with regroup, or " : "");
+  return make_error(Code::canceled, "{}: take it back with regroup, or open a new MoE on all ranks",
+                    *given_up_);
 }
 
 void Rank::refresh(Routing& routing) const {
@@ -244,8 +245,13 @@ Result<void> Rank::set_active(Mask ranks) {
 }
 
 void Rank::go_on_with(Mask ranks) {
-  for_ranks(active_ & ~ranks, [&](std::uint32_t gone) { windows_[gone].tell_left_out(); });
+  for_ranks(active_ & ~ranks, [&](std::uint32_t gone) { tell_left_out(gone); });
   active_ = ranks;
+}
+
+void Rank::tell_left_out(std::uint32_t peer) const {
+  if (windows_[peer].is_far()) return network_->tell_left_out(peer);
+  windows_[peer].tell_word(offsetof(PeerWords, left_out), 1);
 }
 
 void Rank::wait_for_room(Mask ranks, std::size_t taken) {

@@ -49,7 +49,8 @@ class Rank {
   Result<void> combine_memory(Routing& routing, std::span<MoEWindowRows> of_ranks);
 
   /// Goes on with these ranks, from the same place in the order of operations (regroup.cpp).
-  ///   windows  as in the constructor; null: of a rank that is not in `members`
+  ///   windows  as in the constructor; null: of a rank that is not in `members`. The network has those of
+  ///            other nodes
   Result<void> regroup(const std::vector<std::byte*>& windows, Mask members, Deadline deadline);
 
   /// Those that take part, the same on all ranks.
@@ -104,6 +105,7 @@ class Rank {
   Network::Counted vote_out(Mask ranks);
   /// Tells those that have gone who has left them out, and goes on with the others.
   void go_on_with(Mask ranks);
+  void tell_left_out(std::uint32_t peer) const;
   /// Nothing is done any more until a regroup.
   void give_up(MoEFailure failure);
   /// A rank that has left this one out.
@@ -122,11 +124,12 @@ class Rank {
   // --- regroup.cpp
   [[nodiscard]] Result<void> may_regroup() const;
   [[nodiscard]] Result<void> meet(Mask members, Deadline deadline);
-  void ask(Mask members, std::uint64_t number) const;
+  void ask(Mask members, std::uint64_t number);
   /// Answers those that ask with a number that it has not answered.
   [[nodiscard]] bool answer(Mask members, std::uint64_t bits = 0);
   [[nodiscard]] Result<void> check_meeting(Mask missing, Deadline deadline);
   void begin_group(Mask members);
+  void begin_with(std::uint32_t peer) const;
   template <class Each>
   static void for_ranks(Mask ranks, const Each& each) {
     for (; ranks != 0; ranks &= ranks - 1) each(static_cast<std::uint32_t>(std::countr_zero(ranks)));
@@ -282,6 +285,7 @@ class Rank {
 
   ReplicaChooser chooser_;
   std::vector<std::uint64_t> answered_;  ///< while ranks regroup: the number of each
+  std::vector<Meeting> told_;            ///< to each
 };
 
 }  // namespace headrace::moe

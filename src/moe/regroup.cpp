@@ -35,13 +35,17 @@ Result<void> Rank::may_regroup() const {
 
 Result<void> Rank::regroup(const std::vector<std::byte*>& windows, Mask members, Deadline deadline) {
   HEADRACE_TRY_VOID(may_regroup());
-  std::vector<PeerWindow> before;
-  before.swap(windows_);
-  for (std::byte* const memory : windows) windows_.emplace_back(Window(memory, layout_), rank_);
-  for (std::uint32_t rank = 0; rank < layout_.ranks; ++rank)  // of those that leave
-    if (!windows_[rank].exists()) windows_[rank] = before[rank];
+  for (std::uint32_t rank = 0; rank < layout_.ranks; ++rank) {  // those of ranks that leave stay
+    FarWindow* const far = network_ == nullptr ? nullptr : network_->far(rank);
+    if (far != nullptr)
+      windows_[rank] = PeerWindow(*far, layout_, rank_);
+    else if (windows[rank] != nullptr)
+      windows_[rank] = PeerWindow(Window(windows[rank], layout_), rank_);
+  }
   home_ = static_cast<std::uint32_t>(std::countr_zero(members));
-  if (Result<void> met = meet(members, deadline); !met) {
+  Result<void> met = network_ == nullptr ? Result<void>() : network_->begin_meeting(members, deadline);
+  if (met) met = meet(members, deadline);
+  if (!met) {
     given_up_ = "the ranks have not regrouped";
     active_ = bit_of(rank_);
     return met;
@@ -82,14 +86,12 @@ Result<void> Rank::meet(Mask members, Deadline deadline) {
   return {};
 }
 
-void Rank::ask(Mask members, std::uint64_t number) const {
+/// The last answer stays: a rank may not have seen yet that it may go on.
+void Rank::ask(Mask members, std::uint64_t number) {
   for_ranks(members, [&](std::uint32_t peer) {
-    windows_[peer].tell_word(offsetof(PeerWords, left_out), 0);
-    windows_[peer].tell_word(offsetof(PeerWords, dispatches), dispatches_.sent);
-    windows_[peer].tell_word(offsetof(PeerWords, combines), combines_.sent);
+    told_[peer] = {number, told_[peer].answers, dispatches_.sent, combines_.sent};
+    windows_[peer].tell_meeting(told_[peer]);
   });
-  for_ranks(members,
-            [&](std::uint32_t peer) { windows_[peer].tell_word(offsetof(PeerWords, asks), number); });
 }
 
 bool Rank::answer(Mask members, std::uint64_t bits) {
@@ -98,7 +100,8 @@ bool Rank::answer(Mask members, std::uint64_t bits) {
     const std::uint64_t number = own().load(layout_.words_at(peer) + offsetof(PeerWords, asks));
     if (number == 0 || number == answered_[peer]) return;
     answered_[peer] = number;
-    windows_[peer].tell_word(offsetof(PeerWords, answers), number | bits);
+    told_[peer].answers = number | bits;
+    windows_[peer].tell_meeting(told_[peer]);
     any = true;
   });
   return any;
@@ -106,10 +109,11 @@ bool Rank::answer(Mask members, std::uint64_t bits) {
 
 Result<void> Rank::check_meeting(Mask missing, Deadline deadline) {
   if (interrupted()) return make_error(Code::canceled, "rank {} was interrupted by its caller", rank_);
+  if (network_ != nullptr) network_->probe(missing);
   Mask lost = 0;
   std::string reasons;
   for_ranks(missing & ~bit_of(rank_), [&](std::uint32_t peer) {
-    if (lost_(static_cast<int>(peer))) lost |= bit_of(peer);
+    if (is_lost(peer)) lost |= bit_of(peer);
     if (const std::string reason = reason_of(peer); !reason.empty())
       reasons += fmt::format(". Rank {} could not join: {}", peer, reason);
   });
@@ -135,16 +139,25 @@ void Rank::begin_group(Mask members) {
   dispatches_ = {dispatches, dispatches};
   combines_ = {combines, combines};
   for_ranks(mask_of_all(layout_.ranks) & ~members, [&](std::uint32_t gone) {
-    if (windows_[gone].exists()) windows_[gone].tell_left_out();
+    if (windows_[gone].exists()) tell_left_out(gone);
   });
-  for_ranks(members, [&](std::uint32_t peer) {
-    windows_[peer].tell_dispatch_taken(dispatches);
-    windows_[peer].tell_combine_taken(combines);
-  });
+  for_ranks(members, [&](std::uint32_t peer) { begin_with(peer); });
+  if (network_ != nullptr) {
+    std::optional<Window> votes;
+    if (!windows_[home_].is_far()) votes = windows_[home_].mapped();
+    network_->start({members, home_, votes, dispatches, combines});
+  }
   active_ = members_ = members;
   running_ = {};
   failure_.reset(), given_up_.reset();
   ++group_;
+}
+
+/// Both have taken all up to now: a rank of this node is told, of one of another node this rank knows.
+void Rank::begin_with(std::uint32_t peer) const {
+  const PeerWindow to = windows_[peer].is_far() ? PeerWindow(own(), peer) : windows_[peer];
+  to.tell_dispatch_taken(dispatches_.sent);
+  to.tell_combine_taken(combines_.sent);
 }
 
 }  // namespace headrace::moe

@@ -22,11 +22,11 @@ struct Signal {
     dispatch_taken,  ///< payload: Chunks
     combine_taken,   ///< payload: Chunks
     list,            ///< of agents. Payload: its number
-    left_out,        ///< the sender leaves the receiver out
-    vote,            ///< for a rank of the node that has the votes. Payload: Vote
-    answer,          ///< payload: Vote
-    votes_low,       ///< payload: ranks 0 to 31 that are out
-    votes_high,      ///< payload: ranks 32 to 63 that are out
+    left_out,        ///< the sender leaves the receiver out. Payload: OfGroup
+    vote,            ///< for a rank of the node that has the votes. Payload: OfGroup, a Vote
+    answer,          ///< as vote
+    votes_low,       ///< payload: OfGroup, ranks 0 to 31 that are out
+    votes_high,      ///< payload: OfGroup, ranks 32 to 63 that are out
     probe,           ///< answered with the votes, if there are any
     end,
   };
@@ -80,18 +80,46 @@ struct RelayCount {
   }
 };
 
+/// What holds in one group alone: since ranks regrouped, until they regroup again.
+struct OfGroup {
+  static constexpr std::uint32_t bits_bits = 32, group_bits = Signal::payload_bits - bits_bits;
+
+  std::uint64_t group = 0;  ///< its low bits travel
+  std::uint32_t bits = 0;
+
+  [[nodiscard]] std::uint64_t payload() const {
+    return bits | (group & ((std::uint64_t{1} << group_bits) - 1)) << bits_bits;
+  }
+  [[nodiscard]] static std::uint32_t bits_of(std::uint64_t payload) {
+    return static_cast<std::uint32_t>(payload);
+  }
+  [[nodiscard]] static bool is_of(std::uint64_t payload, std::uint64_t group) {
+    return OfGroup{group, bits_of(payload)}.payload() == payload;
+  }
+};
+
+/// What ranks tell one another while they regroup, as a message of a fabric, in the order in which it was
+/// told. The words of that name in PeerWords.
+struct Meeting {
+  std::uint64_t asks = 0, answers = 0;
+  std::uint64_t dispatches = 0, combines = 0;
+};
+struct MeetingMessage {
+  std::uint64_t rank = 0;  ///< the sender
+  Meeting meeting;
+};
+
 /// A vote against a rank, and its answer.
 struct Vote {
   std::uint32_t number = 0;  ///< 16 bits: the voter counts its votes
   std::uint32_t against = 0;
   bool counted = false;  ///< of an answer; false: the voter is out itself
 
-  [[nodiscard]] std::uint64_t payload() const {
-    return std::uint64_t{number & 0xffff} | std::uint64_t{against} << 16 | std::uint64_t{counted} << 22;
+  [[nodiscard]] std::uint32_t bits() const {
+    return (number & 0xffff) | against << 16 | std::uint32_t{counted} << 22;
   }
-  [[nodiscard]] static Vote of(std::uint64_t payload) {
-    return {static_cast<std::uint32_t>(payload & 0xffff), static_cast<std::uint32_t>(payload >> 16 & 63),
-            (payload >> 22 & 1) != 0};
+  [[nodiscard]] static Vote of(std::uint32_t bits) {
+    return {bits & 0xffff, bits >> 16 & 63, (bits >> 22 & 1) != 0};
   }
 };
 

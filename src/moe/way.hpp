@@ -13,11 +13,11 @@ namespace headrace::moe {
 /// The name of that region.
 [[nodiscard]] std::string way_name(const MoEConfig& config);
 
-///   descriptor  of the window
-[[nodiscard]] std::string way_text(const MoEConfig& config, std::string_view descriptor);
+///   way  Network::way
+[[nodiscard]] std::string way_text(const MoEConfig& config, std::string_view way);
 
-/// The descriptor in the way_text of a peer.
+/// The way in the way_text of a peer.
 ///   errors  invalid_argument (another configuration, the text of another rank), corrupt
-[[nodiscard]] Result<std::string> descriptor_of(const MoEConfig& config, int peer, std::string_view theirs);
+[[nodiscard]] Result<std::string> way_of(const MoEConfig& config, int peer, std::string_view theirs);
 
 }  // namespace headrace::moe

@@ -38,10 +38,33 @@ def test_each_token_gets_the_weighted_sum_of_its_experts(open_ranks, ranks, per_
     assert sum(open_ranks(ranks, ranks_per_node=per_node).run(body)) == ranks * TOKENS * 2
 
 
-def test_ranks_of_several_nodes_do_not_regroup(open_ranks):
-    ranks = open_ranks(2, ranks_per_node=1)
-    with pytest.raises(headrace.NotSupported, match="ranks are on 2 nodes, and only ranks of one node"):
-        ranks.moes[0].regroup(ranks.names, 0b11)
+def regroup_and_step(ranks, mask):
+    """The ranks of a mask go on together, and make steps."""
+
+    def body(moe):
+        if not mask >> moe.config.rank & 1:
+            return
+        moe.regroup(ranks.names, mask, timeout=60)
+        lost = [e for r in range(moe.config.ranks) if not mask >> r & 1 for e in experts_of(moe.config, r)]
+        routing, got = moe.new_routing(), moe.new_rows()
+        for _ in range(2):
+            sums, raised = moe_rank.step(moe, routing, got)
+            assert raised == []
+            assert (sums == expected_sums(moe.config.rank, lost)).all()
+        assert moe.active == mask
+
+    ranks.run(body)
+
+
+def experts_of(config, rank):
+    return range(config.first_expert(rank), config.first_expert(rank + 1))
+
+
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_ranks_of_several_nodes_leave_and_come_back(open_ranks, per_node):
+    ranks = open_ranks(4, ranks_per_node=per_node)
+    for mask in (0b1111, 0b0111, 0b1110, 0b1100, 0b1111):
+        regroup_and_step(ranks, mask)
 
 
 def joined_alone(stack, configs):
@@ -114,3 +137,56 @@ def test_processes_of_two_nodes_step_and_go_on_without_one_that_is_killed(tmp_pa
     for process in processes:
         process.join(60)
         assert process.exitcode == (-fate if processes.index(process) == 1 else 0)
+
+
+def run_until_regrouped(rank, names, folder, mask, is_new, to_parent, from_parent):
+    """Two steps with all, unless it is new; then, when told, it goes on with the ranks of a mask."""
+    changes = {"ranks_per_node": 1, "nics": TCP}
+    with (
+        headrace.Agent(names[rank], backends=["shm"], store=f"file://{folder}") as agent,
+        headrace.MoE(agent, config_of(rank, len(names), **changes)) as moe,
+    ):
+        agent.publish()
+        right = []
+        if not is_new:
+            moe.join(names, timeout=60)
+            routing, got = moe.new_routing(), moe.new_rows()
+            right += [(moe_rank.step(moe, routing, got)[0] == expected_sums(rank)).all() for _ in range(2)]
+        to_parent.put((rank, right))
+        from_parent.get()
+        moe.regroup(names, mask, timeout=60)
+        lost = [e for r in range(len(names)) if not mask >> r & 1 for e in experts_of(moe.config, r)]
+        sums, raised = moe_rank.step(moe, moe.new_routing(), moe.new_rows())
+        to_parent.put((rank, [bool((sums == expected_sums(rank, lost)).all()), moe.active, len(raised)]))
+        from_parent.get()
+
+
+@pytest.mark.parametrize("mask", [0b110, 0b111], ids=["without_it", "with_a_new_process_in_its_place"])
+def test_processes_go_on_after_the_first_node_is_killed(tmp_path, mask):
+    context = multiprocessing.get_context("spawn")
+    to_parent = context.SimpleQueue()
+    names = [f"moe{rank}" for rank in range(3)]
+
+    def start_rank(rank, is_new):
+        told = context.SimpleQueue()
+        args = (rank, names, tmp_path, mask, is_new, to_parent, told)
+        process = context.Process(target=run_until_regrouped, args=args)
+        process.start()
+        return process, told
+
+    ranks = [start_rank(rank, False) for rank in range(3)]
+    assert dict(to_parent.get() for _ in range(3)) == {rank: [True, True] for rank in range(3)}
+    ranks[0][0].kill()
+    ranks[0][0].join(60)
+    if mask & 1:
+        ranks[0] = start_rank(0, True)
+        assert to_parent.get() == (0, [])
+    members = [ranks[rank] for rank in range(3) if mask >> rank & 1]
+    for _, told in members:
+        told.put(None)
+    for _, answer in [to_parent.get() for _ in members]:
+        assert answer == [True, mask, 0]
+    for process, told in members:
+        told.put(None)
+        process.join(60)
+        assert process.exitcode == 0

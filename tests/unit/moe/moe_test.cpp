@@ -245,6 +245,23 @@ TEST(MoEAgents, a_rank_comes_back_as_another_agent_of_the_same_name) {
       "call it");
 }
 
+TEST(MoEAgents, a_rank_of_another_node_comes_back_as_another_agent_of_the_same_name) {
+  MoEConfig config = three_agents();
+  config.ranks_per_node = 1, config.nics = {"127.0.0.1"};
+  AgentRanks ranks(config, {.backends = {"shm"}, .store = "memory:moe_far_back"});
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.agent(rank).publish());
+  ranks.run([&](int rank) { ASSERT_TRUE(ranks[rank].join(ranks.names(), 30s)); });
+  step_of_all(ranks, config);
+  for (const int back : {1, 0}) {
+    ranks.restart(back, config);
+    ranks.run([&](int rank) {
+      const auto met = ranks[rank].regroup(ranks.names(), 0b111, 30s);
+      ASSERT_TRUE(met) << met.error().message;
+    });
+    step_of_all(ranks, config);
+  }
+}
+
 /// The votes are in the old window of rank 0, which is mapped anew before rank 1 is not found.
 TEST(MoEAgents, a_regroup_that_fails_keeps_the_windows_that_are_in_use) {
   const MoEConfig config = three_agents();

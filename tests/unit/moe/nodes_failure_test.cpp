@@ -116,13 +116,14 @@ TEST(MoENodeFailures, without_the_first_node_all_stop_and_say_so) {
     ASSERT_EQ(lost.code(), Code::peer_lost);
     EXPECT_EQ(lost.error().message,
               fmt::format("rank 0 is gone: rank {} waited for its counts in dispatch 1 (expected 1, seen 0). "
-                          "No rank of the first node, which counts the votes against ranks, has answered: "
+                          "No rank of the node that counts the votes against ranks has answered: "
                           "rank {} goes no further",
                           number, number));
     EXPECT_TRUE(rank.failure()->undecided);
     const auto later = rank.dispatch({}, out.argument(), routing);
     EXPECT_EQ(later.code(), Code::canceled);
-    EXPECT_TRUE(later.error().message.ends_with("goes no further: open a new MoE on all ranks"))
+    EXPECT_TRUE(later.error().message.ends_with(
+        "goes no further: take it back with regroup, or open a new MoE on all ranks"))
         << later.error().message;
   });
 }

@@ -120,12 +120,15 @@ class Ranks {
     memory_[at] = {static_cast<std::byte*>(std::calloc(*config_.window_bytes(), 1)), &std::free};
     for (int other = 0; other < config_.ranks; ++other) lost_of(rank, other) = false;
     old_ranks_.push_back(std::move(ranks_[at]));
+    if (!networks_.empty()) networks_[at] = open_network(rank);
     ranks_[at] = new_rank(rank);
   }
   Result<void> regroup(int rank, Mask members, std::chrono::nanoseconds timeout = std::chrono::minutes(1)) {
     std::vector<std::byte*> windows = this->windows();
-    for (std::size_t i = 0; i < windows.size(); ++i)
+    for (std::size_t i = 0; i < windows.size(); ++i) {
       if ((members >> i & 1) == 0) windows[i] = nullptr;
+      if (windows[i] != nullptr && !networks_.empty()) add_far(rank, static_cast<int>(i));
+    }
     return (*this)[rank].regroup(windows, members, Deadline::after(timeout));
   }
 
@@ -150,21 +153,25 @@ class Ranks {
   void join_nodes() {
     const Nodes nodes = Nodes::of(config_);
     if (nodes.count() == 1) return;
+    for (int rank = 0; rank < config_.ranks; ++rank) networks_.push_back(open_network(rank));
+    for (int rank = 0; rank < config_.ranks; ++rank) {
+      for (int peer = 0; peer < config_.ranks; ++peer) add_far(rank, peer);
+      std::optional<Window> home;
+      if (nodes.are_near(static_cast<std::uint32_t>(rank), 0)) home = window(0);
+      network(rank).start({mask_of_all(nodes.ranks), 0, home, 0, 0});
+    }
+  }
+  std::unique_ptr<Network> open_network(int rank) {
     FabricOptions options;
     options.groups.push_back({.nics = {"127.0.0.1"}});
-    for (const Memory& memory : memory_)
-      networks_.push_back(Network::open(of(static_cast<int>(networks_.size())),
-                                        {memory.get(), *config_.window_bytes()}, options)
-                              .value());
-    for (std::uint32_t rank = 0; rank < nodes.ranks; ++rank) {
-      for (std::uint32_t peer = 0; peer < nodes.ranks; ++peer) {
-        if (nodes.are_near(rank, peer)) continue;
-        EXPECT_TRUE(networks_[rank]->add(peer, networks_[peer]->descriptor()));
-      }
-      std::optional<Window> home;
-      if (nodes.are_near(rank, 0)) home = window(0);
-      networks_[rank]->start(home);
-    }
+    std::byte* const memory = memory_[static_cast<std::size_t>(rank)].get();
+    return Network::open(of(rank), {memory, *config_.window_bytes()}, options).value();
+  }
+  void add_far(int rank, int peer) {
+    const auto far = static_cast<std::uint32_t>(peer);
+    if (Nodes::of(config_).are_near(static_cast<std::uint32_t>(rank), far)) return;
+    const auto added = network(rank).add(far, network(peer).way());
+    EXPECT_TRUE(added) << added.error().message;
   }
   std::atomic<bool>& lost_of(int rank, int other) {
     return lost_[static_cast<std::size_t>(rank) * static_cast<std::size_t>(config_.ranks) +

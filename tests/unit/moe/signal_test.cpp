@@ -33,10 +33,20 @@ TEST(MoESignals, name_the_epoch_next_to_that_of_their_reader) {
 }
 
 TEST(MoESignals, votes_come_as_they_left) {
-  const Vote back = Vote::of(Vote{.number = 0x1abcd, .against = 63, .counted = true}.payload());
+  const Vote back = Vote::of(Vote{.number = 0x1abcd, .against = 63, .counted = true}.bits());
   EXPECT_EQ(back.number, 0xabcdU);
   EXPECT_EQ(back.against, 63U);
   EXPECT_TRUE(back.counted);
+}
+
+TEST(MoESignals, of_a_group_know_their_group_by_its_low_bits) {
+  constexpr std::uint64_t group = (std::uint64_t{1} << 40) + 12345;
+  const std::uint64_t payload = OfGroup{group, 0x80000001}.payload();
+  EXPECT_EQ(Signal::of(Signal{Signal::Kind::votes_high, 3, payload}.packed()).payload, payload);
+  EXPECT_EQ(OfGroup::bits_of(payload), 0x80000001U);
+  EXPECT_TRUE(OfGroup::is_of(payload, group));
+  EXPECT_FALSE(OfGroup::is_of(payload, group + 2));
+  EXPECT_FALSE(OfGroup::is_of(payload, 0));
 }
 
 TEST(MoENodeShapes, have_ranks_in_a_row_and_a_last_node_that_may_be_shorter) {
