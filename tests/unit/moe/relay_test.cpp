@@ -51,6 +51,34 @@ TEST(MoERelays, bring_a_row_for_two_ranks_that_has_crossed_once) {
     }
 }
 
+/// No other rank has begun: a source needs no counts of others to know the places of its rows.
+TEST(MoENodeRows, all_leave_before_the_counts_of_any_other_rank_are_known) {
+  for (const int per_node : {1, 2}) {
+    MoEConfig config = two_nodes_of_two();
+    config.ranks_per_node = per_node;
+    Ranks ranks(config);
+    Random random(1);
+    Tokens tokens = random_tokens(random, config, tokens_each, Choice::uniform);
+    for (std::size_t i = 0; i < tokens.experts.size(); ++i)
+      tokens.experts[i] = static_cast<std::int64_t>(2 + i % 2);  // on the other node, or on two
+    Routing routing = ranks[0].new_routing();
+    ASSERT_TRUE(ranks[0].dispatch_send(argument_of(tokens), routing));
+    const WindowLayout layout = window_layout(config);
+    const RelayLayout relay = relay_layout(config);
+    for (const std::uint64_t chunk : {0, 1}) {
+      const std::uint64_t flag =
+          per_node == 1 ? layout.chunk_flag_at(1, 0, chunk) : relay.flag_at(1, 0, chunk);
+      while (ranks.window(2).load(flag) != 1) std::this_thread::yield();
+      const std::uint64_t slot = chunk * chunk_slots;
+      const std::byte* const row =
+          ranks.window(2).at(per_node == 1 ? layout.slot_at(1, 0, slot) + layout.record.row_at()
+                                           : relay.slot_at(1, 0, slot) + relay.row_at());
+      EXPECT_EQ(
+          std::memcmp(row, tokens.rows.data() + slot * layout.record.row_bytes, layout.record.row_bytes), 0);
+    }
+  }
+}
+
 /// What rank 2 has sent to rank 0, to be forwarded.
 struct Sent {
   std::uint64_t records = 1;
