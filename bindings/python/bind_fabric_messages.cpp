@@ -110,10 +110,13 @@ void bind_fabric_messages(nb::class_<PyFabric>& fabric) {
               "def send(self, peer: FabricPeer, source: FabricMemory, length_bytes: int | None = None, "
               "*, source_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork"),
           "Sends a message into the next receive of the peer. It waits until there is one, and is done when\n"
-          "it lies there. Messages to one peer arrive in the order of their sends.\n\n"
+          "it lies there. Messages to one peer arrive in the order of their sends. One of memory of a\n"
+          "GPU is copied into host memory first: those to a peer that have not ended have at most 64 MiB of\n"
+          "that, or one alone. What kernels write into it has to be there before the call.\n\n"
           "length_bytes: None: the source from source_offset on. timeout: seconds or a timedelta; None: no "
           "limit.\n"
-          "Errors of its end: InvalidArgument (longer than the receive, which stays posted), TimedOut.")
+          "Errors of its end: InvalidArgument (longer than the receive, which stays posted), TimedOut,\n"
+          "NotFound (memory of a GPU that was freed since), Exhausted (no host memory for it).")
       .def(
           "receive", &receive_message, nb::arg("target"), nb::arg("length_bytes") = nb::none(), nb::kw_only(),
           nb::arg("target_offset") = 0, nb::arg("timeout") = nb::none(),

@@ -238,9 +238,10 @@ class Fabric {
   //     post's options they take the timeout alone
 
   /// A message of any length for the next receive of the peer. It waits until there is one, and is done when
-  /// it lies there. Messages to one peer arrive in the order of their sends.
+  /// it lies there. Messages to one peer arrive in the order of their sends. One of memory of a GPU is copied
+  /// into host memory first: those to a peer that have not ended have at most 64 MiB of that, or one alone.
   ///   errors  as posts; its end: invalid_argument (longer than the receive, which stays posted: both
-  ///   lengths)
+  ///   lengths), not_found (memory of a GPU that was freed since), exhausted (no host memory for it)
   HEADRACE_API Result<FabricWork> send(const FabricPeer& peer, const FabricMemory& from,
                                        std::uint64_t from_offset, std::uint64_t bytes,
                                        const FabricPost& post = {});

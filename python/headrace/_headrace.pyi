@@ -3318,10 +3318,13 @@ class Fabric:
     def send(self, peer: FabricPeer, source: FabricMemory, length_bytes: int | None = None, *, source_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork:
         """
         Sends a message into the next receive of the peer. It waits until there is one, and is done when
-        it lies there. Messages to one peer arrive in the order of their sends.
+        it lies there. Messages to one peer arrive in the order of their sends. One of memory of a
+        GPU is copied into host memory first: those to a peer that have not ended have at most 64 MiB of
+        that, or one alone. What kernels write into it has to be there before the call.
 
         length_bytes: None: the source from source_offset on. timeout: seconds or a timedelta; None: no limit.
-        Errors of its end: InvalidArgument (longer than the receive, which stays posted), TimedOut.
+        Errors of its end: InvalidArgument (longer than the receive, which stays posted), TimedOut,
+        NotFound (memory of a GPU that was freed since), Exhausted (no host memory for it).
         """
 
     def receive(self, target: FabricMemory, length_bytes: int | None = None, *, target_offset: int = 0, timeout: float | datetime.timedelta | None = None) -> FabricWork:

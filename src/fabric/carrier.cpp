@@ -103,6 +103,10 @@ Result<void> Carrier::begin(const std::shared_ptr<Part>& part) {
       part->aim(*region);
     }
   }
+  if (part->setup.kind == Part::Kind::send) {
+    send(part);
+    return {};
+  }
   const Status started = start(*part);
   if (started.ok()) return {};
   const auto lost = lost_.find(part->link);
@@ -114,10 +118,8 @@ Status Carrier::start(Part& part) {
   if (part.setup.kind == Part::Kind::move) return part.link->post(part.request(), part.setup.plan);
   const rail::LocalRegion* region = &part.setup.here->region;
   std::uint64_t offset = part.setup.here_rows.base;
-  if (part.setup.kind == Part::Kind::send)
-    return part.link->send({region, offset, part.setup.page_bytes, part.token()});
-  if (part.setup.landing != nullptr) {
-    region = &part.setup.landing->region;
+  if (part.setup.staged != nullptr) {
+    region = &part.setup.staged->region;
     offset = 0;
   }
   return engine_->post_receive({region, offset, part.setup.page_bytes, part.token(), nullptr, false});
@@ -128,8 +130,8 @@ void Carrier::stop(Part& part) {
   if (part.setup.kind == Part::Kind::receive) return engine_->cancel_receive(part.token());
   if (part.link == nullptr) return;
   const std::uint64_t now = setup_.clock->now_ns();
-  if (part.setup.kind == Part::Kind::send) return part.link->cancel_send(part.token(), now);
-  part.link->cancel(part.request(), now);
+  if (part.setup.kind == Part::Kind::move) return part.link->cancel(part.request(), now);
+  if (!stop_waiting(part)) part.link->cancel_send(part.token(), now);
 }
 
 Result<Carrier::Peer*> Carrier::peer_at(const NicList& owner) {
@@ -248,42 +250,17 @@ void Carrier::lost(rail::Link& link, const std::string& why) { lost_[&link] = wh
 
 /// Does what the engine's calls have told.
 void Carrier::settle() {
-  while (!ended_.empty()) {
+  while (!ended_.empty() || !lost_.empty()) {
     const auto ended = std::exchange(ended_, {});
     for (const Ended& each : ended) part_ended(each);
+    if (ended_.empty() && !lost_.empty()) forget_lost_links();
   }
-  if (!lost_.empty()) forget_lost_links();
-}
-
-// ------------------------------------------------------------------ messages into memory of GPUs
-
-/// The end of such a receive is that of the copy.
-bool Carrier::begin_landing(const Ended& ended) {
-  Landing* const landing = ended.part->setup.landing.get();
-  if (landing == nullptr || !ended.status.ok() || landing->has_begun()) return false;
-  if (!parts_.contains(&ended.part->request())) return false;
-  landing->begin(ended.part->work->bytes());
-  landings_.push_back(ended.part);
-  return true;
-}
-
-/// How many are copied.
-std::size_t Carrier::look_at_landings() {
-  const std::size_t count = landings_.size();
-  std::erase_if(landings_, [this](const std::shared_ptr<Part>& part) {
-    auto over = part->setup.landing->step();
-    if (over && !*over) return false;
-    ended_.push_back({part, {over.code()}, over ? std::string() : std::move(over.error().message)});
-    return true;
-  });
-  if (count > 0) settle();
-  return count;
 }
 
 // ------------------------------------------------------------------ ends
 
 void Carrier::part_ended(const Ended& ended) {
-  if (begin_landing(ended)) return;
+  if (begin_copy_into_gpu(ended)) return;
   const std::shared_ptr<Part>& part = ended.part;
   if (parts_.erase(&part->request()) == 0) return;
   const std::shared_ptr<Work> work = std::exchange(part->work, nullptr);
@@ -299,7 +276,9 @@ void Carrier::part_ended(const Ended& ended) {
     const std::string peer = part->setup.owner.empty() ? "from any peer" : "to " + name_of(part->setup.owner);
     work->run.failed = std::move(error).within(fmt::format("{} {}", work->setup.what, peer));
   }
-  if (part->setup.landing != nullptr) deregister(part->setup.landing->region);
+  if (part->setup.staged != nullptr && !part->setup.staged->goes_out())
+    deregister(part->setup.staged->region);
+  give_staged_memory_back(*part);
   finish_if_over(*work);
   if (part->setup.here == nullptr) return;
   --part->setup.here->parts;
@@ -323,6 +302,7 @@ void Carrier::finish_if_over(Work& work) {
 /// A later post makes a new link.
 void Carrier::forget_lost_links() {
   const auto lost = std::exchange(lost_, {});
+  for (const auto& [link, why] : lost) end_line(*link, why);
   std::erase_if(peers_, [&](const auto& peer) { return lost.contains(peer.second.link); });
   std::erase_if(leaving_, [&](const Peer& peer) { return lost.contains(peer.link); });
   for (const auto& [link, why] : lost) {
@@ -337,11 +317,12 @@ std::size_t Carrier::poll() {
   const std::size_t events = engine_->poll();
   settle();
   if (!open_at_peers_.empty()) look_at_open_memory();
-  return events + look_at_landings() + look_at_deadlines();
+  const std::size_t copies = look_at_copies();
+  return events + copies + look_at_deadlines();
 }
 
 bool Carrier::arm() {
-  return landings_.empty() && std::all_of(providers_.begin(), providers_.end(), [](rail::Provider* each) {
+  return copies_.empty() && std::all_of(providers_.begin(), providers_.end(), [](rail::Provider* each) {
            return each->descriptor() < 0 || each->arm();
          });
 }
@@ -397,8 +378,9 @@ void Carrier::close() {
   }
   links_.clear();
   lost_.clear();
-  for (const auto& part : landings_) part->setup.landing->wait();
-  landings_.clear();
+  lines_.clear();
+  for (const auto& part : copies_) part->setup.staged->wait();
+  copies_.clear();
   const Error cause = canceled("the fabric was closed");
   const auto works = works_;
   for (const auto& [plain, work] : works) stop(*work, cause);

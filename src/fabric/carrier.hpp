@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -80,6 +81,11 @@ class Carrier final : rail::EngineEvents {
     rail::Link* link = nullptr;
     std::unordered_map<std::string, std::unique_ptr<KnownRegion>> regions;  // by key
   };
+  /// Messages to one peer that its link does not have yet, in their order.
+  struct Line {
+    std::deque<std::shared_ptr<Part>> waiting;
+    std::uint64_t staged_bytes = 0;  ///< host memory of those that it has, and of the one that is copied
+  };
   struct Ended {
     std::shared_ptr<Part> part;
     Status status;
@@ -105,8 +111,17 @@ class Carrier final : rail::EngineEvents {
   static void drop_unused_regions(Peer& peer);
   void settle();
   void part_ended(const Ended& ended);
-  bool begin_landing(const Ended& ended);
-  std::size_t look_at_landings();
+  std::size_t look_at_copies();
+  void copied(const std::shared_ptr<Part>& part, Result<bool> over);
+  [[nodiscard]] static bool is_stopped(const Part& part);
+  bool begin_copy_into_gpu(const Ended& ended);
+  void send(const std::shared_ptr<Part>& part);
+  void send_next(rail::Link& link);
+  bool begin_copy_out_of_gpu(const std::shared_ptr<Part>& part, Line& line);
+  void give_staged_memory_back(const Part& part);
+  void leave_line(const std::shared_ptr<Part>& part);
+  bool stop_waiting(const Part& part);
+  void end_line(rail::Link& link, const std::string& why);
   [[nodiscard]] bool is_open_at_peers(const Memory& memory) const;
   void look_at_open_memory();
   static void stop(Work& work, const Error& cause);
@@ -130,8 +145,8 @@ class Carrier final : rail::EngineEvents {
   std::set<std::pair<std::uint64_t, Work*>> deadlines_;
   std::vector<std::pair<std::shared_ptr<Memory>, std::function<void()>>> waiting_for_memory_;
   std::vector<std::pair<std::shared_ptr<Memory>, std::function<void()>>> open_at_peers_;
-  std::vector<std::shared_ptr<Part>>
-      landings_;  // whose messages have come, and are copied into a GPU's memory
+  std::map<rail::Link*, Line> lines_;
+  std::vector<std::shared_ptr<Part>> copies_;  // whose messages are copied into or out of a GPU's memory
 
   // Told from inside of the engine, done after it has returned.
   std::vector<Ended> ended_;

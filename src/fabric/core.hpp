@@ -138,8 +138,8 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<FabricWork> push(const std::shared_ptr<Work>& work);
   Result<Part::Setup> range_part(const Ranges& ranges) const;
   Result<std::shared_ptr<Work>> make_message(Part::Setup part, const Room& room, const FabricPost& post);
-  Result<std::shared_ptr<Landing>> make_landing(const Memory& here, const Room& room);
-  Result<std::shared_ptr<const gpu::Stream>> landing_stream(const std::shared_ptr<const gpu::Device>& device);
+  Result<std::shared_ptr<StagedMessage>> stage(const Memory& here, const Room& room, StagedMessage::Way way);
+  Result<std::shared_ptr<const gpu::Stream>> copy_stream(const std::shared_ptr<const gpu::Device>& device);
   void close_queues();
   [[nodiscard]] Result<CommandQueue::Write> queue_write(const FabricQueueWrite& write) const;
   Result<std::shared_ptr<Watchers>> watchers_of(std::optional<int> device);
@@ -166,8 +166,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::mutex watchers_mutex_;
   std::map<std::pair<std::size_t, bool>, std::shared_ptr<Watchers>> watchers_;  // by group, and if for GPUs
 
-  std::mutex landing_mutex_;
-  std::map<int, std::shared_ptr<const gpu::Stream>> landing_streams_;  // by GPU
+  std::mutex copy_streams_mutex_;
+  std::map<int, std::shared_ptr<const gpu::Stream>> copy_streams_;  // by GPU
 
   std::atomic<bool> closed_ = false;
 };

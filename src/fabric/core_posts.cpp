@@ -250,17 +250,15 @@ Result<std::shared_ptr<Work>> Core::make_message(Part::Setup part, const Room& r
   if (here->group != 0)
     return make_error(Code::invalid_argument, "messages use memory of the first group, this is of group {}",
                       here->group);
-  if (sends && here->region.memory.device)
-    return make_error(Code::not_supported, "messages are sent from host memory, this is of GPU {}",
-                      *here->region.memory.device);
   if (!sends && !here->writable)
     return make_error(Code::invalid_argument,
                       "a receive fills the memory, which was registered as not writable");
   HEADRACE_TRY_VOID(
       check_range(room.offset, room.bytes, here->region.memory.bytes, sends ? "source" : "target"));
-  if (here->region.memory.device) {
-    HEADRACE_TRY(landing, make_landing(*here, room));
-    part.landing = std::move(landing);
+  if (here->region.memory.device && (room.bytes > 0 || !sends)) {
+    using enum StagedMessage::Way;
+    HEADRACE_TRY(staged, stage(*here, room, sends ? out_of_gpu : into_gpu));
+    part.staged = std::move(staged);
   }
   part.here = std::move(here);
   part.here_rows.base = room.offset;
@@ -271,10 +269,10 @@ Result<std::shared_ptr<Work>> Core::make_message(Part::Setup part, const Room& r
   return work;
 }
 
-Result<std::shared_ptr<const gpu::Stream>> Core::landing_stream(
+Result<std::shared_ptr<const gpu::Stream>> Core::copy_stream(
     const std::shared_ptr<const gpu::Device>& device) {
-  const std::lock_guard lock(landing_mutex_);
-  auto& stream = landing_streams_[device->ordinal()];
+  const std::lock_guard lock(copy_streams_mutex_);
+  auto& stream = copy_streams_[device->ordinal()];
   if (stream == nullptr) {
     HEADRACE_TRY(made, gpu::Stream::make(device, gpu::Priority::high));
     stream = std::make_shared<const gpu::Stream>(std::move(made));
@@ -282,16 +280,20 @@ Result<std::shared_ptr<const gpu::Stream>> Core::landing_stream(
   return stream;
 }
 
-Result<std::shared_ptr<Landing>> Core::make_landing(const Memory& here, const Room& room) {
+/// A send takes its host memory when its turn comes.
+Result<std::shared_ptr<StagedMessage>> Core::stage(const Memory& here, const Room& room,
+                                                   StagedMessage::Way way) {
   const rail::Memory& memory = here.region.memory;
   HEADRACE_TRY(device, flags_->open_gpu(*memory.device));
-  HEADRACE_TRY(stream, landing_stream(device));
-  HEADRACE_TRY(landing,
-               Landing::make({std::move(stream), here.identity, memory.address + room.offset, room.bytes},
-                             std::move(device)));
-  HEADRACE_TRY(region, workers_[here.group]->carrier().register_memory(landing->memory()));
-  landing->region = std::move(region);
-  return landing;
+  HEADRACE_TRY(stream, copy_stream(device));
+  HEADRACE_TRY(staged, StagedMessage::make(
+                           {way, std::move(stream), here.identity, memory.address + room.offset, room.bytes},
+                           std::move(device)));
+  if (staged->goes_out()) return staged;
+  HEADRACE_TRY_VOID(staged->take_memory());
+  HEADRACE_TRY(region, workers_[here.group]->carrier().register_memory(staged->region.memory));
+  staged->region = std::move(region);
+  return staged;
 }
 
 Result<FabricWork> Core::send(const FabricPeer& peer, const Room& from, const FabricPost& post) {
@@ -308,9 +310,9 @@ Result<FabricWork> Core::receive(const Room& to, const FabricPost& post) {
   Part::Setup part;
   part.kind = Part::Kind::receive;
   HEADRACE_TRY(work, make_message(std::move(part), to, post));
-  const auto landing = work->run.parts.front()->setup.landing;
+  const auto staged = work->run.parts.front()->setup.staged;
   auto submitted = submit(work);
-  if (!submitted && landing != nullptr) workers_.front()->carrier().deregister(landing->region);
+  if (!submitted && staged != nullptr) workers_.front()->carrier().deregister(staged->region);
   return submitted;
 }
 

@@ -5,8 +5,8 @@
 #include <headrace/fabric.hpp>
 
 #include "base/errors.hpp"
-#include "fabric/landing.hpp"
 #include "fabric/memory.hpp"
+#include "fabric/staged_message.hpp"
 #include "fabric/work.hpp"
 #include "rail/link.hpp"
 
@@ -54,7 +54,7 @@ class Part {
     std::uint64_t page_bytes = 0;
     std::uint64_t count = 0;
     rail::PostPlan plan;
-    std::shared_ptr<Landing> landing = nullptr;  ///< of a receive, if `here` is a GPU's
+    std::shared_ptr<StagedMessage> staged = nullptr;  ///< of a message, if `here` is a GPU's
   };
   Part(std::shared_ptr<Work> work, Setup setup);
   Part(const Part&) = delete;

@@ -477,32 +477,64 @@ def check_streams(process, transport, place):
 
 
 def check_messages(process, transport, place):
-    """Messages lie in memory of the GPU when their receives are done, whichever way they come."""
+    """Messages into and out of memory of the GPU by each way: process 1 sends back what it got."""
     lengths = [0, 1, 1000, 5000, 100_000, (8 << 20) + 5]
-    if process.rank == 1:
-        fabric = open_fabric(transport)
-        source = Bytes(max(lengths), False)
-        source.fill(numpy.arange(max(lengths)) * 7 % 251)
-        memory = source.registered(fabric)
-        peer = fabric.connect(headrace.FabricAddress(process.folder.get("address0")))
-        for length in lengths:
-            fabric.send(peer, memory, length, timeout=SECONDS).wait()
-        process.folder.get("received")
-        return fabric.close()
-    fabric = headrace.Fabric(groups=[headrace.FabricGroupOptions(["this host", "127.0.0.1"])])
-    target = Bytes(max(lengths) + 1, True)
-    memory = target.registered(fabric)
-    process.folder.put("address0", bytes(fabric.address))
-    for length in lengths:
-        target.fill(numpy.full(max(lengths) + 1, 255, numpy.uint8))
-        work = fabric.receive(memory, timeout=SECONDS)
+    fabric = open_fabric(transport) if process.rank == 1 else open_two_cards()
+    memory = Bytes(max(lengths) + 1, process.rank == 0)
+    registered = memory.registered(fabric)
+    process.folder.put(f"address{process.rank}", bytes(fabric.address))
+    peer = fabric.connect(headrace.FabricAddress(process.folder.get(f"address{1 - process.rank}")))
+
+    def receive(length):
+        memory.fill(numpy.full(max(lengths) + 1, 255, numpy.uint8))
+        work = fabric.receive(registered, timeout=SECONDS)
         work.wait()
         expect(work.length_bytes == length, f"{work.length_bytes} bytes have come, not {length}")
-        got = target.host()
+        got = memory.host()
         expect((got[:length] == numpy.arange(length) * 7 % 251).all(), f"the message of {length} bytes")
         expect((got[length:] == 255).all(), f"bytes behind the message of {length}")
-    say(f"messages of {lengths} bytes over {transport} lie in memory of the GPU")
-    process.folder.put("received")
+
+    for length in lengths:
+        if process.rank == 1:
+            receive(length)
+        else:
+            memory.fill(numpy.arange(max(lengths) + 1) * 7 % 251)
+        fabric.send(peer, registered, length, timeout=SECONDS).wait()
+        if process.rank == 0:
+            receive(length)
+    say(f"messages of {lengths} bytes over {transport}, out of and into memory of the GPU")
+    process.folder.put(f"received{process.rank}")
+    process.folder.get(f"received{1 - process.rank}")
+    fabric.close()
+
+
+def open_two_cards():
+    return headrace.Fabric(groups=[headrace.FabricGroupOptions(["this host", "127.0.0.1"])])
+
+
+def check_killed_sender(process, transport, place):
+    """Process 1 receives nothing and is killed: the messages for it end in time, and the memory is free."""
+    fabric = open_fabric(transport) if process.rank == 1 else open_two_cards()
+    process.folder.put(f"address{process.rank}", bytes(fabric.address))
+    if process.rank == 1:
+        process.folder.get("kill")
+        time.sleep(2 * SECONDS)
+        return
+    peer = fabric.connect(headrace.FabricAddress(process.folder.get("address1")))
+    memory = Bytes(8 << 20, True)
+    registered = memory.registered(fabric)
+    works = [fabric.send(peer, registered, timeout=SECONDS) for _ in range(20)]
+    time.sleep(0.5)  # most wait for the memory of others, some for a receive
+    process.folder.put("kill")
+    for number, work in enumerate(works):
+        try:
+            work.wait()
+        except headrace.PeerLost as error:
+            expect("message of" in str(error), f"message {number}: {error}")
+        else:
+            expect(False, f"message {number} has ended well, and nothing has received it")
+    fabric.deregister(registered)
+    say(f"20 messages of 8 MiB over {transport} ended with the peer")
     fabric.close()
 
 
@@ -598,6 +630,7 @@ CHECKS = [
     check_replays,
     check_streams,
     check_messages,
+    check_killed_sender,
     check_memory,
     check_speed,
 ]

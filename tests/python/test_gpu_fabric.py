@@ -87,8 +87,15 @@ def test_streams_wait_for_flags_and_change_watched_words(place, tmp_path):
 
 
 @pytest.mark.parametrize("transport", ["cuda_ipc", "tcp"])
-def test_messages_come_into_memory_of_the_gpu(transport, tmp_path):
+def test_messages_leave_memory_of_the_gpu_and_come_into_it(transport, tmp_path):
     end(start("check_messages", 2, tmp_path, 0, transport))
+
+
+@pytest.mark.parametrize("transport", ["cuda_ipc", "tcp"])
+def test_messages_out_of_memory_of_the_gpu_end_when_their_peer_is_killed(transport, tmp_path):
+    processes = start("check_killed_sender", 2, tmp_path, 0, transport)
+    kill_process_1(processes, tmp_path)
+    end(processes, killed={1})
 
 
 def test_memory_of_the_gpu_comes_back(tmp_path):
