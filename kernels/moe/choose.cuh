@@ -82,30 +82,14 @@ class Chooser {
 
   __device__ void count_entries() const {
     if (warp() >= counters_) return;
-    const Share share = entries_of_warp();
-    for (uint64_t first = share.begin; first < share.end; first += warp_lanes) {
-      const uint64_t entry = first + lane();
-      const bool is_entry = entry < share.end;
-      const int64_t expert = is_entry ? expert_of(entry) : -1;
-      const unsigned same = __match_any_sync(all_lanes, expert);
-      const uint32_t before = expert >= 0 ? counter(warp(), static_cast<uint32_t>(expert)) : 0;
-      __syncwarp();
-      const unsigned place = static_cast<unsigned>(__popc(same & lanes_below()));
-      if (expert >= 0 && place == 0)
-        counter(warp(), static_cast<uint32_t>(expert)) = before + static_cast<uint32_t>(__popc(same));
-      __syncwarp();
-      if (is_entry) chosen(entry) = before + place;
-    }
+    number_entries(
+        entries_of_warp(), [this](uint64_t entry) { return expert_of(entry); },
+        [this](uint32_t expert) -> uint32_t& { return counter(warp(), expert); },
+        [this](uint64_t entry, uint32_t order) { chosen(entry) = order; });
   }
   __device__ void add_up_warps() const {
-    for (unsigned expert = threadIdx.x; expert < args_.replicas.experts; expert += block_threads) {
-      uint32_t total = 0;
-      for (unsigned of = 0; of < counters_; ++of) {
-        const uint32_t count = counter(of, expert);
-        counter(of, expert) = total;
-        total += count;
-      }
-    }
+    for (unsigned expert = threadIdx.x; expert < args_.replicas.experts; expert += block_threads)
+      static_cast<void>(add_up(counters_, [&](unsigned of) -> uint32_t& { return counter(of, expert); }));
   }
   __device__ void choose_by_order() const {
     if (warp() >= counters_) return;

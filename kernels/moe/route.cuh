@@ -5,7 +5,7 @@
 // lists are in shared memory if they fit, because each step reads what the one before has written.
 #pragma once
 
-#include "kernels/moe/turn.cuh"
+#include "kernels/moe/counters.cuh"
 
 namespace headrace::kernels::moe {
 
@@ -177,20 +177,10 @@ class Route {
 
   __device__ void count_entries() const {
     if (warp() >= counters_) return;
-    const Share share = entries_of_warp();
-    for (uint64_t first = share.begin; first < share.end; first += warp_lanes) {
-      const uint64_t entry = first + lane();
-      const bool is_entry = entry < share.end;
-      const int32_t expert = is_entry ? active_expert_of(entry) : -1;
-      const unsigned same = __match_any_sync(all_lanes, expert);
-      const uint32_t before = expert >= 0 ? counter(warp(), static_cast<unsigned>(expert)) : 0;
-      __syncwarp();
-      const unsigned place = static_cast<unsigned>(__popc(same & lanes_below()));
-      if (expert >= 0 && place == 0)
-        counter(warp(), static_cast<unsigned>(expert)) = before + static_cast<uint32_t>(__popc(same));
-      __syncwarp();
-      if (is_entry) *at<uint32_t>(lists_.orders + entry * 4) = before + place;
-    }
+    number_entries(
+        entries_of_warp(), [this](uint64_t entry) { return active_expert_of(entry); },
+        [this](uint32_t expert) -> uint32_t& { return counter(warp(), expert); },
+        [this](uint64_t entry, uint32_t order) { *at<uint32_t>(lists_.orders + entry * 4) = order; });
   }
   __device__ void keep_entries() const {
     if (args_.experts == 0 && args_.weights == 0) return;
@@ -252,13 +242,8 @@ class Route {
   __device__ void add_up_warps() const {
     const uint64_t totals = common_.totals_at(blockIdx.x);
     for (unsigned expert = threadIdx.x; expert < common_.experts; expert += block_threads) {
-      uint32_t total = 0;
-      for (unsigned of = 0; of < counters_; ++of) {
-        const uint32_t count = counter(of, expert);
-        counter(of, expert) = total;
-        total += count;
-      }
-      *at<uint32_t>(totals + expert * 4) = total;
+      *at<uint32_t>(totals + expert * 4) =
+          add_up(counters_, [&](unsigned of) -> uint32_t& { return counter(of, expert); });
     }
     if (threadIdx.x >= common_.window.ranks) return;
     const uint32_t total = add_up_rank(threadIdx.x);
@@ -266,13 +251,7 @@ class Route {
     shared_.records[threadIdx.x] = total;
   }
   __device__ uint32_t add_up_rank(unsigned rank) const {
-    uint32_t total = 0;
-    for (unsigned of = 0; of < block_warps; ++of) {
-      const uint32_t count = shared_.rank_counts[of][rank];
-      shared_.rank_counts[of][rank] = total;
-      total += count;
-    }
-    return total;
+    return add_up(block_warps, [&](unsigned of) -> uint32_t& { return shared_.rank_counts[of][rank]; });
   }
   __device__ void add_up_blocks() const {
     turn_.meet();
