@@ -48,7 +48,7 @@ struct State {
   uint64_t sent[2], received[2];  ///< operations that have ended, by kind
   uint64_t gone;                  ///< ranks that launches before this one have left out
   uint64_t gone_now;              ///< ranks that this launch has left out
-  uint64_t over;                  ///< not 0: another rank has left this one out, or the host has aborted
+  uint64_t over;                  ///< not 0: this rank does nothing more; `over_word` has made it
   uint64_t reported;              ///< this launch has written the status
   uint64_t next;                  ///< receiving blocks have taken so many units beyond their first ones
   uint32_t ended, met;            ///< blocks
@@ -56,6 +56,13 @@ struct State {
   uint64_t cards[most_ranks];
 };
 inline constexpr uint64_t card_came = 1, card_is_missed = 2;
+
+/// Why a rank does nothing more (HEADRACE_MOE_LEFT_OUT or _ABORTED), and the rank that it waited for then.
+HEADRACE_BOTH_SIDES uint64_t over_word(uint64_t reason, uint32_t peer) {
+  return reason | uint64_t{peer} << 32;
+}
+HEADRACE_BOTH_SIDES uint64_t reason_of_over(uint64_t word) { return word & 0xffffffff; }
+HEADRACE_BOTH_SIDES uint32_t peer_of_over(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 
 /// A row that a record has become.
 struct Placed {

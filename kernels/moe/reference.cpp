@@ -88,6 +88,8 @@ class Turn {
     if (state().over == 0 || is_running_) {
       is_running_ = true;
       if (story_->go_on()) return Progress::stays;
+    } else {
+      report({peer_of_over(state().over), 0, 0, 0}, reason_of_over(state().over), 0);
     }
     end();
     return Progress::ended;
@@ -204,8 +206,8 @@ class Turn {
       reason = HEADRACE_MOE_LEFT_OUT;
     if (args_.abort != 0 && acquire(args_.abort) != 0) reason = HEADRACE_MOE_ABORTED;
     if (reason == 0) return Seen::waits;
-    if (reason != HEADRACE_MOE_TIMED_OUT) state().over = 1;
     leave_out(awaited, reason, seen);
+    if (reason != HEADRACE_MOE_TIMED_OUT) state().over = over_word(reason, awaited.peer);
     return Seen::lost;
   }
 

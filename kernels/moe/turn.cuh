@@ -44,12 +44,16 @@ class Turn {
     receives_ = state_.received[operation] + 1;
   }
 
-  /// By all threads of a block. False: the launch has nothing to do.
+  /// By all threads of a block. False: the launch has nothing to do, and says why: the status may have been
+  /// taken when the rank learned it.
   [[nodiscard]] __device__ bool begins() const {
-    __shared__ bool is_over_now;
-    if (threadIdx.x == 0) is_over_now = is_over();
+    __shared__ uint64_t over;
+    if (threadIdx.x == 0) {
+      over = look_at(state(offsetof(State, over)));
+      if (over != 0) report({peer_of_over(over), 0, 0, 0}, reason_of_over(over), 0);
+    }
     __syncthreads();
-    return !is_over_now;
+    return over == 0;
   }
   /// The number of what this launch sends, and of what it receives.
   [[nodiscard]] __device__ uint64_t sends() const { return sends_; }
@@ -147,8 +151,10 @@ class Turn {
     if (look_at(words + offsetof(PeerWords, left_out)) != 0) reason = HEADRACE_MOE_LEFT_OUT;
     if (args_.abort != 0 && look_at(args_.abort) != 0) reason = HEADRACE_MOE_ABORTED;
     if (reason != 0) {
-      if (reason != HEADRACE_MOE_TIMED_OUT) set_bits(state(offsetof(State, over)), 1);
       leave_out(awaited, reason, seen);
+      // After the report, which knows more than that of a block that begins now. The first word stays.
+      if (reason != HEADRACE_MOE_TIMED_OUT)
+        static_cast<void>(swap_if(state(offsetof(State, over)), 0, over_word(reason, awaited.peer)));
       return 0;
     }
     // Another thread may have given up.

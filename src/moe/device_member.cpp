@@ -305,19 +305,19 @@ Result<void> DeviceMember::check() {
   return tell_news(voted_out());
 }
 
-/// Of a launch in which several ranks were missed the status has the first, the windows have all.
+/// The status has the first of what launches have to say, the windows have all ranks that were missed.
 Result<void> DeviceMember::settle(Error found) {
-  if (found.code != Code::timed_out && found.code != Code::corrupt && found.code != Code::canceled)
-    return found;
   const auto failure = rank_->failure();
   if (found.code == Code::canceled) {
     if (failure) failure_ = failure;
     return end(std::move(found.message));
   }
-  const auto gone = rank_->left_out();
   const auto by = rank_->left_out_by();
-  if (!gone || !by) return end((gone ? by : gone).error().message);
+  if (!by) return end(by.error().message);
   if (*by != 0) return left_out();
+  if (found.code != Code::timed_out && found.code != Code::corrupt) return found;
+  const auto gone = rank_->left_out();
+  if (!gone) return end(gone.error().message);
   return tell_news(vote_out(*gone), *failure);
 }
 

@@ -624,6 +624,38 @@ inline std::string run_masked_step(Machine& machine, Ranks& ranks, const Step& s
   return text;
 }
 
+/// Of 3 ranks with a short patience, rank 1 comes when the others have left it out, and has a wrong expert to
+/// report first. Returns what its status says wrongly.
+inline std::string run_late_step(Machine& machine, Ranks& ranks, Random& random) {
+  const MoEConfig& config = ranks.config();
+  Step step(random, config, Choice::uniform, 0b101);
+  step.inputs[1] = random_tokens(random, config, 5, Choice::uniform);
+  step.make_plain(config, 0b101);
+  step.inputs[1].experts[3] = config.experts;
+  const auto dispatch = [&](int rank) {
+    ranks.dispatch(step, rank, both_halves);
+    machine.wait(rank);
+  };
+  for (const int rank : {0, 1, 2}) ranks.give(step, rank);
+  for (const int rank : {0, 2}) ranks.dispatch(step, rank, both_halves);
+  for (const int rank : {0, 2}) machine.wait(rank);
+  headrace_moe_status_v1& seen = ranks.status(1);
+  std::string text;
+  const auto expect = [&](std::uint64_t reason, const char* when) {
+    if (seen.reason != reason) text += fmt::format("{}: reason {}, expected {}; ", when, seen.reason, reason);
+  };
+  dispatch(1);
+  expect(HEADRACE_MOE_WRONG_EXPERT, "the first launch");
+  dispatch(1);
+  expect(HEADRACE_MOE_WRONG_EXPERT, "a launch whose report has no room");
+  seen = {};
+  dispatch(1);
+  expect(HEADRACE_MOE_LEFT_OUT, "a launch whose report has room");
+  if (seen.waiter != 1 || (seen.peer != 0 && seen.peer != 2))
+    text += fmt::format("waiter {}, peer {}", seen.waiter, seen.peer);
+  return text;
+}
+
 /// A routing is used again with other rows, and with other weights or without. Returns what differs.
 inline std::string repeat_step(Machine& machine, Ranks& ranks, Random& random, Step step) {
   std::string text = run_step(machine, ranks, step, false);

@@ -188,6 +188,16 @@ TEST(MoEDeviceCode, a_rank_that_does_not_come_is_named_and_left_out) {
   EXPECT_EQ(ranks.status(1).reason, HEADRACE_MOE_LEFT_OUT);
 }
 
+TEST(MoEDeviceCode, a_rank_that_is_out_says_so_once_its_status_is_free) {
+  MoEConfig config;
+  config.ranks = 3, config.experts = 9, config.top_k = 2;
+  config.hidden = 16, config.max_tokens = 20;
+  Random random(7);
+  GridMachine machine(1, 1);
+  Ranks ranks(machine, config, 1, 200'000'000);
+  EXPECT_EQ(run_late_step(machine, ranks, random), "");
+}
+
 /// 4096 experts, and lists for which shared memory has no room beside their counters.
 TEST(MoEDeviceCode_slow, a_small_route_of_many_experts_has_its_lists_in_memory) {
   MoEConfig config;

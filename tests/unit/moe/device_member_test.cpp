@@ -397,6 +397,28 @@ TEST(MoEOnGpus, leave_out_a_rank_and_agree_on_one_mask) {
   EXPECT_THAT(dispatch(2).error().message, HasSubstr("open a new MoE on all ranks"));
 }
 
+TEST(MoEOnGpus, a_rank_that_is_out_learns_it_before_what_else_its_launch_reports) {
+  MoEConfig config = three_on_gpus();
+  config.wait_limit = 50ms;
+  GpuRanks ranks(config, 1);
+  ranks.must_join();
+  StepsOnGpus steps(ranks, config);
+  moe::Step step(config, all_ranks, 1);
+  step.inputs[2].experts.at(0) = config.experts;
+  const auto dispatch = [&](std::size_t rank) {
+    return ranks[rank].dispatch(tokens_on_gpu(ranks.memory(rank), step.inputs[rank]), steps.outputs[rank].out,
+                                steps.routings[rank], ranks.stream(rank));
+  };
+  for (const std::size_t rank : {0U, 1U}) must(dispatch(rank));
+  ranks.wait(0), ranks.wait(1);
+  // They have left rank 2 out, and have not voted. Its launch may report before the call returns.
+  auto told = dispatch(2);
+  ranks.wait(2);
+  if (told) told = ranks[2].check();
+  EXPECT_EQ(told.code(), Code::canceled);
+  EXPECT_THAT(told.error().message, HasSubstr("has left rank 2 out, as rank 2 sees in dispatch"));
+}
+
 TEST(MoEOnGpus, a_mask_of_one_rank_holds_for_all) {
   const MoEConfig config = three_on_gpus();
   GpuRanks ranks(config, 3);

@@ -275,6 +275,12 @@ TEST_F(MoEKernelsTest, a_rank_that_does_not_come_is_named_and_left_out) {
   EXPECT_EQ(ranks.status(1).reason, HEADRACE_MOE_LEFT_OUT);
 }
 
+TEST_F(MoEKernelsTest, a_rank_that_is_out_says_so_once_its_status_is_free) {
+  GpuMachine machine = machine_of(3);
+  Ranks ranks(machine, small_config(3), 4, 30'000'000);
+  EXPECT_EQ(run_late_step(machine, ranks, random), "");
+}
+
 TEST_F(MoEKernelsTest, an_abort_ends_a_wait) {
   const MoEConfig config = small_config(2);
   GpuMachine machine = machine_of(2);

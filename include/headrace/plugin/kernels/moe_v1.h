@@ -46,7 +46,7 @@ extern "C" {
 #define HEADRACE_MOE_LEAST_LOADED 1u
 #define HEADRACE_MOE_BY_SHARE 2u
 
-/* Why a status was written. */
+/* Why a status was written. A rank that does nothing more says so in each launch. */
 #define HEADRACE_MOE_TIMED_OUT 1u
 #define HEADRACE_MOE_ABORTED 2u      /* this rank does nothing more */
 #define HEADRACE_MOE_LEFT_OUT 3u     /* the peer has left this rank out, which does nothing more */
