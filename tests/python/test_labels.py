@@ -31,7 +31,7 @@ def test_ctest_and_pytest_have_the_same_labels():
 
 def test_the_daily_run_leaves_out_every_label_but_that_of_order():
     assert names_in("tools/test.py", r"\nLABELS = \[([^]]+)\]") == marks() - {"alone"}
-    assert names_in("tools/test_gpu.py", r"\nLABELS = \[([^]]+)\]") == set(HARDWARE)
+    assert names_in("tools/gpu_steps/tree.py", r"\nLABELS = \[([^]]+)\]") == set(HARDWARE)
 
 
 def test_every_test_of_the_files_for_gpus_bears_a_label_of_what_it_needs():
