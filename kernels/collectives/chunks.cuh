@@ -221,7 +221,7 @@ class Chunks {
   }
   __device__ void tell_sent(Way way, unsigned to, const Chunk& chunk) const {
     release(turn_.box(to) + args_.shape.came(way, args_.rank, chunk.slot), key(chunk));
-    store(turn_.own_box() + args_.shape.sent(way, to, chunk.slot), key(chunk));
+    store_relaxed(turn_.own_box() + args_.shape.sent(way, to, chunk.slot), key(chunk));
   }
   __device__ void tell_taken(Way way, unsigned from, const Chunk& chunk) const {
     release(turn_.box(from) + args_.shape.taken(way, args_.rank, chunk.slot), key(chunk));

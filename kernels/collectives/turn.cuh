@@ -7,31 +7,9 @@
 #pragma once
 
 #include "kernels/collectives/box.cuh"
+#include "kernels/common/words.cuh"
 
 namespace headrace::kernels::collectives {
-
-__device__ __forceinline__ uint64_t acquire(uint64_t address) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ void release(uint64_t address, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-__device__ __forceinline__ void store(uint64_t address, uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-/// The current value, which orders nothing.
-__device__ __forceinline__ uint64_t look_at(uint64_t address) {
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ uint64_t clock_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
 
 __device__ __forceinline__ Packet load_packet(uint64_t address) {
   Packet packet;
@@ -173,7 +151,7 @@ class Turn {
     if (args_.is_barrier != 0)
       release(word, epoch_);
     else
-      store(word, epoch_);
+      store_relaxed(word, epoch_);
   }
   const Launch& args_;
   uint64_t epoch_;

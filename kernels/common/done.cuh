@@ -2,16 +2,11 @@
 // How a launch reports its end.
 #pragma once
 
+#include "kernels/common/words.cuh"
+
 #include <headrace/plugin/kernels/pages_v1.h>
 
 namespace headrace::kernels {
-
-/// Stores the word after the bytes, those of other threads by the barrier that they and this one have passed.
-/// Pairs with the acquire of the thread that waits for the word. A fence would cost another part of a
-/// microsecond.
-__device__ __forceinline__ void tell(uint64_t* word, unsigned long long value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
 
 /// Reports the end of the move, if it has a word for it. Every thread of every block calls this last.
 __device__ __forceinline__ void tell_done(const headrace_move_done_v1& done) {
@@ -28,7 +23,9 @@ __device__ __forceinline__ void tell_done(const headrace_move_done_v1& done) {
     __threadfence_system();
   }
   if (value == 0) value = ++state->launches;
-  tell(reinterpret_cast<uint64_t*>(done.word), value);
+  // After the bytes, those of other threads by the barrier that they and this one have passed. Pairs with the
+  // acquire of the thread that waits for the word. A fence would cost another part of a microsecond.
+  release(done.word, value);
 }
 
 }  // namespace headrace::kernels

@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(courier_threads)
     Lookout(args, board).run();
   __syncthreads();
   // The host reads it with acquire: then `finished` is its last value, and no job is looked at any more.
-  if (threadIdx.x == 0) tell(&reinterpret_cast<headrace_courier_told_v1*>(args.told)->left, args.launch);
+  if (threadIdx.x == 0) release(args.told + offsetof(headrace_courier_told_v1, left), args.launch);
 }
 
 }  // namespace headrace::kernels::courier

@@ -13,6 +13,8 @@
 
 #include <headrace/plugin/kernels/courier_v1.h>
 
+#include <stddef.h>
+
 namespace headrace::kernels::courier {
 
 constexpr unsigned mover_threads = 512;
@@ -22,27 +24,9 @@ constexpr unsigned lone_most_bytes = page_unroll * row_bytes;     // of a job th
 static_assert(HEADRACE_COURIER_WORDS == warp_lanes, "a word a lane");
 static_assert(HEADRACE_COURIER_HEAD_WORDS == 4 && HEADRACE_COURIER_WORDS % 4 == 0, "a sector of memory");
 
-__device__ __forceinline__ unsigned long long clock_ns() {
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-
-/// The current value of a word of host memory. It orders nothing. A warp that sees a job in it reads the
-/// job's memory by loads that no cache of this multiprocessor answers (Hint::strong), from addresses in these
-/// words, or reads the word again, with acquire.
-__device__ __forceinline__ unsigned long long look_at(const unsigned long long* word) {
-  unsigned long long value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  return value;
-}
-
-/// Pairs with the release of word 0 by the job's writer: the bytes that were written before it are seen, and
-/// nothing that was cached for an earlier job.
-__device__ __forceinline__ unsigned long long acquire(const unsigned long long* word) {
-  unsigned long long value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  return value;
+/// A job has ended, whose bytes come before.
+__device__ __forceinline__ void tell_finished(const headrace_courier_launch_v1& args, unsigned job) {
+  release(args.told + offsetof(headrace_courier_told_v1, finished), args.first + job);
 }
 
 /// When a launch leaves. The GPU's clock is slow to read, so only every so many looks.
@@ -132,9 +116,11 @@ class Lookout {
   __device__ Lookout(const headrace_courier_launch_v1& args, Board& board)
       : args_(args), board_(board), stay_(args) {}
 
-  /// Until the launch is to leave.
+  /// Until the launch is to leave. A look orders nothing: a warp that sees a job reads the job's memory by
+  /// loads that no cache of this multiprocessor answers (Hint::strong), from addresses in these words, or
+  /// reads the words again, with acquire.
   __device__ void run() {
-    while (answer(look_at(words() + lane_ % HEADRACE_COURIER_HEAD_WORDS))) {
+    while (answer(look_at(word_at(lane_ % HEADRACE_COURIER_HEAD_WORDS)))) {
     }
     board_.wait_for_turn(job_);
     board_.hand_over(job_, 0);
@@ -148,9 +134,10 @@ class Lookout {
   [[nodiscard]] __device__ bool is_of_job(unsigned long long word) const {
     return word >> HEADRACE_COURIER_NUMBER_SHIFT == ((args_.first + job_) & 0xffff);
   }
-  [[nodiscard]] __device__ const unsigned long long* words() const {
-    return reinterpret_cast<const unsigned long long*>(args_.jobs) +
-           (args_.first + job_) % HEADRACE_COURIER_SLOTS * HEADRACE_COURIER_WORDS;
+  /// A word of the job.
+  [[nodiscard]] __device__ uint64_t word_at(unsigned i) const {
+    const uint64_t slot = (args_.first + job_) % HEADRACE_COURIER_SLOTS;
+    return args_.jobs + (slot * HEADRACE_COURIER_WORDS + i) * sizeof(uint64_t);
   }
 
   /// What a look brought. False: the launch is to leave.
@@ -177,7 +164,7 @@ class Lookout {
     __syncwarp();  // all lanes' bytes come before what lane 0 tells
     if (lane_ == 0) {
       board_.wait_for_turn(job_);
-      tell(&reinterpret_cast<headrace_courier_told_v1*>(args_.told)->finished, args_.first + job_);
+      tell_finished(args_, job_);
       board_.told(job_);
     }
     __syncwarp();
@@ -189,7 +176,9 @@ class Lookout {
     unsigned long long word;
     __threadfence_system();  // with the look, what an acquire is
     __syncwarp();
-    do word = acquire(words() + lane_);
+    // Pairs with the release of word 0 by the job's writer: the bytes that were written before it are seen,
+    // and nothing that was cached for an earlier job.
+    do word = acquire(word_at(lane_));
     while (!__all_sync(all_lanes, lane_ > 3 * runs || is_of_job(word)));
     board_.wait_for_turn(job_);
     board_.hand_over(job_, value_of(word));
@@ -210,7 +199,7 @@ __device__ __forceinline__ void move_jobs(const headrace_courier_launch_v1& args
     move_job(words);
     Board::gather_movers();
     if (threadIdx.x == 0) {
-      tell(&reinterpret_cast<headrace_courier_told_v1*>(args.told)->finished, args.first + job);
+      tell_finished(args, job);
       board.told(job);
     }
     __syncwarp();

@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(one_run_threads)
     if (threadIdx.x + i * one_run_threads < vectors) store<i * rows, page_hint>(to, held[i]);
   });
   __syncthreads();
-  if (threadIdx.x == 0) tell(reinterpret_cast<uint64_t*>(args.done.word), args.done.value);
+  if (threadIdx.x == 0) release(args.done.word, args.done.value);
 }
 
 }  // namespace headrace::kernels::gather_scatter

@@ -91,8 +91,8 @@ class Combine {
       const uint64_t first = chunk_of(common_.window.group_slot(common_.member(source), 0));
       for (uint64_t chunk = threadIdx.x; chunk < chunks_of(common_.window.slots); chunk += block_threads)
         each_member(source, [&](uint64_t window) {
-          tell(window + common_.window.partial_flag_at(turn_.sends(), common_.rank, first + chunk),
-               turn_.sends() | headrace::moe::missing_bit);
+          store_relaxed(window + common_.window.partial_flag_at(turn_.sends(), common_.rank, first + chunk),
+                        turn_.sends() | headrace::moe::missing_bit);
         });
     }
   }
@@ -141,7 +141,8 @@ class Combine {
     const uint64_t chunk = chunk_of(slot.slot);
     end_unit(common_, slot.source, chunk, slots_in_chunk(chunk, slot.records) * pieces, [&] {
       each_member(slot.source, [&](uint64_t to) {
-        tell(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk_of(group_slot)), turn_.sends());
+        store_relaxed(to + window.partial_flag_at(turn_.sends(), common_.rank, chunk_of(group_slot)),
+                      turn_.sends());
       });
     });
   }

@@ -45,7 +45,7 @@ class DispatchSend {
     __syncthreads();
     if (!is_target) return;
     fence_system();  // pairs with the acquire of the card: all threads' counts come before it
-    tell(common_.windows[rank] + card + offsetof(CardHead, epoch), turn_.sends());
+    store_relaxed(common_.windows[rank] + card + offsetof(CardHead, epoch), turn_.sends());
   }
 
   /// A small route is known to all blocks: they share the tokens, in pieces. Else each block has its own.
@@ -80,8 +80,8 @@ class DispatchSend {
     if (!sends) return;
     const uint64_t chunk = chunk_of(visit.slot);
     end_unit(common_, visit.rank, chunk, slots_in_chunk(chunk, shared_.records[visit.rank]) * pieces, [&] {
-      tell(common_.windows[visit.rank] + window.chunk_flag_at(turn_.sends(), common_.rank, chunk),
-           turn_.sends());
+      store_relaxed(common_.windows[visit.rank] + window.chunk_flag_at(turn_.sends(), common_.rank, chunk),
+                    turn_.sends());
     });
   }
 

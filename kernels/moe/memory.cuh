@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads, stores and numbers of the kernels: all that is written in PTX. Tests that run the kernels on a CPU
-// bring their own (tests/support/moe_on_cpu.hpp).
+// Loads, stores and numbers of the kernels: with kernels/common/words.cuh all that is written in PTX. Tests
+// that run the kernels on a CPU bring their own (tests/support/moe_on_cpu.hpp).
 //
-// Words of windows are written with release and read with acquire at system scope. Bytes are loaded and
-// stored plainly: a rank that sees a word sees the bytes that were written before it.
+// Bytes are loaded and stored plainly: a rank that sees a word sees the bytes that were written before it.
 #pragma once
 
+#include "kernels/common/words.cuh"
 #include "moe/cast.hpp"
 
 #include <stdint.h>
@@ -24,24 +24,6 @@ __device__ __forceinline__ T* at(uint64_t address) {
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ uint64_t acquire(uint64_t address) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ void release(uint64_t address, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-/// Behind a fence that this thread has passed: as release.
-__device__ __forceinline__ void tell(uint64_t address, uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-/// The current value, which orders nothing.
-__device__ __forceinline__ uint64_t look_at(uint64_t address) {
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
 __device__ __forceinline__ uint32_t look_at_narrow(uint64_t address) {
   uint32_t value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
@@ -79,12 +61,6 @@ __device__ __forceinline__ void store(uint64_t address, Vector v) {
   asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(address), "r"(v.words[0]),
                "r"(v.words[1]), "r"(v.words[2]), "r"(v.words[3])
                : "memory");
-}
-
-__device__ __forceinline__ uint64_t clock_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
 }
 
 __device__ __forceinline__ float float_of(uint32_t bits) { return __uint_as_float(bits); }

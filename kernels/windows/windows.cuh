@@ -2,26 +2,13 @@
 // Words of windows, which several GPUs change at once: by atomic instructions at system scope alone.
 #pragma once
 
+#include "kernels/common/words.cuh"
 #include "kernels/windows/condition.cuh"
 
 namespace headrace::kernels::windows {
 
 using Word = headrace_windows_word_v1;
 
-__device__ __forceinline__ uint64_t acquire(uint64_t address) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ void release(uint64_t address, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
-}
-/// The current value, which orders nothing.
-__device__ __forceinline__ uint64_t look_at(uint64_t address) {
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
 /// Pairs with `acquire` of the rank that waits: it sees what was put before.
 __device__ __forceinline__ void release_add(uint64_t address, uint64_t value) {
   asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
@@ -50,11 +37,6 @@ __device__ __forceinline__ bool take(uint64_t address, uint64_t seen) {
                : "l"(address), "l"(seen), "l"(seen - 1)
                : "memory");
   return before == seen;
-}
-__device__ __forceinline__ uint64_t clock_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
 }
 
 __device__ __forceinline__ void report(const Word& args, uint64_t reason, uint64_t seen) {

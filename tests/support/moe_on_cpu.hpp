@@ -20,7 +20,7 @@ inline uint64_t acquire(uint64_t address) {
 inline void release(uint64_t address, uint64_t value) {
   __atomic_store_n(at<uint64_t>(address), value, __ATOMIC_RELEASE);
 }
-inline void tell(uint64_t address, uint64_t value) { release(address, value); }
+inline void store_relaxed(uint64_t address, uint64_t value) { release(address, value); }
 inline uint64_t look_at(uint64_t address) { return acquire(address); }
 inline uint32_t look_at_narrow(uint64_t address) {
   cpu_grid::block().give_way();
