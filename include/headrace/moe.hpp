@@ -271,7 +271,7 @@ class MoERouting {
 /// make an allocation wait for a launch, and that waits for the other rank.
 ///
 ///   threads  one call at a time; others wait
-///   fork     in a forked child every method returns invalid_argument
+///   fork     in a forked child every method returns invalid_argument; active: 0, failure: none
 class MoE {
  public:
   struct State;

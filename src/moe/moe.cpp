@@ -58,6 +58,8 @@ struct MoE::State {
                    const OnDevice& on_device);
   /// The configuration of `rank`, which an abort interrupts.
   [[nodiscard]] MoEConfig rank_config();
+  /// Before any lock: a thread of the parent may have held it when the process forked.
+  [[nodiscard]] Result<void> not_forked() const;
   [[nodiscard]] Result<void> usable() const;
   [[nodiscard]] Error refused(std::string_view operation, Error error) const {
     return std::move(error).within(
@@ -118,7 +120,8 @@ struct MoE::State {
 
 MoE::State::~State() {
   if (fork_guard.forked()) {
-    static_cast<void>(device.release());  // the driver's objects are the parent's
+    static_cast<void>(device.release());   // the driver's objects are the parent's
+    static_cast<void>(network.release());  // and so are sockets and threads
     return;
   }
   device.reset();
@@ -128,10 +131,13 @@ MoE::State::~State() {
   static_cast<void>(agent.deregister(region.id, std::chrono::seconds(1)));
 }
 
+Result<void> MoE::State::not_forked() const {
+  if (!fork_guard.forked()) return {};
+  return make_error(Code::invalid_argument,
+                    "it was opened before this process was forked: open one of its own in the child");
+}
+
 Result<void> MoE::State::usable() const {
-  if (fork_guard.forked())
-    return make_error(Code::invalid_argument,
-                      "it was opened before this process was forked: open one of its own in the child");
   if (!rank && !(device && device->joined()))
     return make_error(Code::invalid_argument, "it has not joined the other ranks: call join first");
   return {};
@@ -159,6 +165,7 @@ Result<void> MoE::State::check_agents(std::span<const std::string> agents) const
 }
 
 Result<void> MoE::State::join(std::span<const std::string> agents, std::chrono::nanoseconds timeout) {
+  HEADRACE_TRY_VOID(not_forked());
   const std::scoped_lock lock(mutex);
   if (rank || (device && device->joined())) return make_error(Code::invalid_argument, "it has joined before");
   Result<void> joined = try_join(agents, timeout);
@@ -416,6 +423,7 @@ Result<void> MoE::State::check_window(int peer, const Mapping& mapping) const {
 template <class OnHost, class OnDevice>
 Result<void> MoE::State::run(std::string_view operation, MoERouting& routing, const OnHost& on_host,
                              const OnDevice& on_device) {
+  if (auto here = not_forked(); !here) return refused(operation, std::move(here).error());
   const std::scoped_lock lock(mutex);
   Result<void> done = usable();
   if (done && routing.state_->owner != identity)
@@ -474,6 +482,7 @@ Result<void> MoE::join(std::span<const std::string> agents, std::chrono::nanosec
 const MoEConfig& MoE::config() const { return state_->config; }
 
 Result<MoERouting> MoE::new_routing() const {
+  if (auto here = state_->not_forked(); !here) return state_->refused("new_routing", std::move(here).error());
   const std::scoped_lock lock(state_->mutex);
   if (auto usable = state_->usable(); !usable)
     return state_->refused("new_routing", std::move(usable).error());
@@ -558,7 +567,7 @@ Result<void> MoE::combine_memory(MoERouting& routing, std::span<MoEWindowRows> o
 
 Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ranks,
                           std::chrono::nanoseconds timeout) {
-  if (state_->fork_guard.forked()) return state_->refused("regroup", std::move(state_->usable()).error());
+  if (auto here = state_->not_forked(); !here) return state_->refused("regroup", std::move(here).error());
   const int own = state_->config.rank;
   const std::uint64_t unknown = ranks & ~moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
   Result<void> done;
@@ -579,6 +588,7 @@ Result<void> MoE::regroup(std::span<const std::string> agents, std::uint64_t ran
 }
 
 std::uint64_t MoE::active() const {
+  if (state_->fork_guard.forked()) return 0;
   const std::scoped_lock lock(state_->mutex);
   if (state_->device) return state_->device->active();
   if (!state_->rank) return moe::mask_of_all(static_cast<std::uint32_t>(state_->config.ranks));
@@ -586,6 +596,7 @@ std::uint64_t MoE::active() const {
 }
 
 Result<void> MoE::set_active(std::uint64_t ranks, void* stream) {
+  if (auto here = state_->not_forked(); !here) return state_->refused("set_active", std::move(here).error());
   const std::scoped_lock lock(state_->mutex);
   Result<void> done = state_->usable();
   if (!done) return state_->refused("set_active", std::move(done).error());
@@ -608,12 +619,14 @@ Result<void> MoE::set_active(std::uint64_t ranks, void* stream) {
 }
 
 std::optional<MoEFailure> MoE::failure() const {
+  if (state_->fork_guard.forked()) return std::nullopt;
   const std::scoped_lock lock(state_->mutex);
   if (state_->device) return state_->device->failure();
   return state_->rank ? state_->rank->failure() : std::nullopt;
 }
 
 Result<void> MoE::check() {
+  if (auto here = state_->not_forked(); !here) return state_->refused("check", std::move(here).error());
   const std::scoped_lock lock(state_->mutex);
   Result<void> done = state_->usable();
   if (done && state_->device) done = state_->device->check();

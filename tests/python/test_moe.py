@@ -387,6 +387,7 @@ def test_a_forked_child_is_refused(open_ranks):
     child = os.fork()
     if child == 0:
         try:
+            assert moe.active == 0
             moe.dispatch(*tokens_of(0), routing=routing, out=got)
             os._exit(1)
         except headrace.InvalidArgument as error:

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -337,6 +338,38 @@ TEST(MoEAgents, a_forked_child_is_refused) {
   int status = -1;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+/// Rank 0 waits in a dispatch, for rank 1, in another thread of the parent.
+TEST(MoEAgents, a_child_that_is_forked_while_a_call_waits_is_refused_at_once) {
+  MoEConfig config = three_agents();
+  config.ranks = 2;
+  config.wait_limit = 60s;
+  std::atomic<bool> waits = false, ends = false;
+  config.interrupted = [&] {
+    waits = true;
+    return ends.load();
+  };
+  AgentRanks ranks(config);
+  ranks.exchange_and_join();
+  auto routing = ranks[0].new_routing();
+  moe::Output out(config);
+  std::jthread waiter([&] { static_cast<void>(ranks[0].dispatch({}, out.argument(), *routing)); });
+  while (!waits) std::this_thread::yield();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    const bool refused = ranks[0].dispatch({}, out.argument(), *routing).code() == Code::invalid_argument &&
+                         ranks[0].set_active(1).code() == Code::invalid_argument &&
+                         ranks[0].check().code() == Code::invalid_argument &&
+                         ranks[0].new_routing().code() == Code::invalid_argument &&
+                         ranks[0].join(ranks.names(), 1s).code() == Code::invalid_argument;
+    ::_exit(refused && ranks[0].active() == 0 && !ranks[0].failure() ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ends = true;
 }
 
 TEST(MoEAgents, a_wrong_configuration_takes_no_memory) {
