@@ -268,11 +268,8 @@ Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask 
   const Deadline deadline = Deadline::after(timeout);
   if (mappings.empty()) mappings.resize(agents.size()), mapped_agents_.resize(agents.size());
   HEADRACE_TRY_VOID(map_members(agents, ranks, deadline));
-  std::vector<std::byte*> windows(agents.size());
-  for (std::size_t peer = 0; peer < windows.size(); ++peer) {
-    if ((ranks >> peer & 1) == 0) continue;
-    if (mappings[peer]) windows[peer] = mappings[peer]->bytes().data();
-  }
+  std::vector<std::byte*> windows;  // also of ranks that leave, which are told
+  for (const auto& mapping : mappings) windows.push_back(mapping ? mapping->bytes().data() : nullptr);
   windows[static_cast<std::size_t>(config.rank)] = memory.get();
   if (!rank) rank.emplace(rank_config(), windows, is_lost(), network.get());
   lists_agree_ = true;  // ranks that regroup have met

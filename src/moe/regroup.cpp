@@ -35,12 +35,10 @@ Result<void> Rank::may_regroup() const {
 
 Result<void> Rank::regroup(const std::vector<std::byte*>& windows, Mask members, Deadline deadline) {
   HEADRACE_TRY_VOID(may_regroup());
-  for (std::uint32_t rank = 0; rank < layout_.ranks; ++rank) {  // those of ranks that leave stay
+  for (std::uint32_t rank = 0; rank < layout_.ranks; ++rank) {
     FarWindow* const far = network_ == nullptr ? nullptr : network_->far(rank);
-    if (far != nullptr)
-      windows_[rank] = PeerWindow(*far, layout_, rank_);
-    else if (windows[rank] != nullptr)
-      windows_[rank] = PeerWindow(Window(windows[rank], layout_), rank_);
+    windows_[rank] =
+        far != nullptr ? PeerWindow(*far, layout_, rank_) : PeerWindow(Window(windows[rank], layout_), rank_);
   }
   home_ = static_cast<std::uint32_t>(std::countr_zero(members));
   Result<void> met = network_ == nullptr ? Result<void>() : network_->begin_meeting(members, deadline);

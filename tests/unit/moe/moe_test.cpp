@@ -276,6 +276,21 @@ TEST(MoEAgents, a_regroup_that_fails_keeps_the_windows_that_are_in_use) {
   EXPECT_EQ(ranks[2].active(), 0b111U);
 }
 
+/// Rank 1 has come back when rank 2 is not found, and leaves in the next attempt.
+TEST(MoEAgents, a_rank_that_came_back_to_a_regroup_that_failed_may_leave) {
+  const MoEConfig config = three_agents();
+  AgentRanks ranks(config, {.backends = {"shm"}, .store = "memory:moe_left"});
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.agent(rank).publish());
+  ranks.run([&](int rank) { ASSERT_TRUE(ranks[rank].join(ranks.names(), 30s)); });
+  ranks.restart(1, config);
+  const std::vector<std::string> without_2{"moe0", "moe1", "nobody"};
+  EXPECT_FALSE(ranks[0].regroup(without_2, 0b111, 100ms));
+  for (int i = 0; i < 3; ++i) {
+    const auto alone = ranks[0].regroup(without_2, 0b001, 30s);
+    EXPECT_TRUE(alone) << alone.error().message;
+  }
+}
+
 TEST(MoEAgents, that_could_not_join_tell_their_reason_to_those_that_wait) {
   MoEConfig config = three_agents();
   config.wait_limit = 50ms;

@@ -124,11 +124,10 @@ class Ranks {
     ranks_[at] = new_rank(rank);
   }
   Result<void> regroup(int rank, Mask members, std::chrono::nanoseconds timeout = std::chrono::minutes(1)) {
-    std::vector<std::byte*> windows = this->windows();
-    for (std::size_t i = 0; i < windows.size(); ++i) {
-      if ((members >> i & 1) == 0) windows[i] = nullptr;
-      if (windows[i] != nullptr && !networks_.empty()) add_far(rank, static_cast<int>(i));
-    }
+    const std::vector<std::byte*> windows = this->windows();
+    for (std::size_t i = 0; i < windows.size(); ++i)
+      if ((members >> i & 1) != 0 && windows[i] != nullptr && !networks_.empty())
+        add_far(rank, static_cast<int>(i));
     return (*this)[rank].regroup(windows, members, Deadline::after(timeout));
   }
 
