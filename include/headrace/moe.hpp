@@ -294,7 +294,7 @@ class MoE {
   ///   agents  the names of the agents of all ranks in their order, this one's too; the same on all ranks.
   ///           Of two ranks with different lists one is refused here, the other one in its next operation
   ///   errors  invalid_argument (another configuration: the field, both values; another list or order of
-  ///           agents), timed_out, not_supported
+  ///           agents), timed_out, canceled (interrupted), not_supported
   ///           (a rank is on another host; its GPU does not reach this one), and those of Agent::find and
   ///           Agent::map
   HEADRACE_API Result<void> join(std::span<const std::string> agents, std::chrono::nanoseconds timeout);

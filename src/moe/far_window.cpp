@@ -200,11 +200,19 @@ bool FarWindow::clear(Deadline deadline) {
   return all;
 }
 
-Result<void> FarWindow::reach(Deadline deadline) {
+Result<void> FarWindow::reach(Deadline deadline, const std::function<bool()>& interrupted) {
   constexpr std::uint64_t bytes = 8;
+  constexpr auto look = std::chrono::milliseconds(100);
   HEADRACE_TRY(work, fabric_.read(memory_, 0, place_.window, WindowLayout::config_at, bytes,
                                   {.timeout = std::chrono::nanoseconds(deadline.remaining_ns())}));
-  if (work.wait().ok()) return {};
+  while (work.wait(look).code == Code::timed_out && work.state() == RequestState::posted) {
+    if (!interrupted || !interrupted()) continue;
+    work.cancel();
+    static_cast<void>(work.wait());
+    return make_error(Code::canceled, "it was interrupted by its caller");
+  }
+  const Status done = work.wait();
+  if (done.ok()) return {};
   return work.error();
 }
 

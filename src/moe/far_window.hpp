@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -72,8 +73,8 @@ class FarWindow {
   /// Whether a post has failed, and what came before that has been taken: both are told in turn on the
   /// fabric's callback thread.
   [[nodiscard]] bool broken() const { return *broken_; }
-  /// Reads a few bytes of the far window.
-  [[nodiscard]] Result<void> reach(Deadline deadline);
+  /// Reads a few bytes of the far window. Asked about ten times a second, `interrupted` ends the wait.
+  [[nodiscard]] Result<void> reach(Deadline deadline, const std::function<bool()>& interrupted);
 
  private:
   struct Part {

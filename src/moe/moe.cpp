@@ -56,7 +56,11 @@ struct MoE::State {
   template <class OnHost, class OnDevice>
   Result<void> run(std::string_view operation, MoERouting& routing, const OnHost& on_host,
                    const OnDevice& on_device);
-  /// The configuration of `rank`, which an abort interrupts.
+  /// Whether the caller or an abort ends the wait of this call.
+  [[nodiscard]] bool interrupted() const {
+    return aborted.exchange(false) || (config.interrupted && config.interrupted());
+  }
+  /// The configuration of `rank`, which that interrupts.
   [[nodiscard]] MoEConfig rank_config();
   /// Before any lock: a thread of the parent may have held it when the process forked.
   [[nodiscard]] Result<void> not_forked() const;
@@ -73,7 +77,7 @@ struct MoE::State {
   Region region;
   std::shared_ptr<std::byte> memory;
   std::unique_ptr<moe::DeviceMember> device;  // null: on CPUs
-  std::atomic<bool> aborted{false};           // and not yet seen by `rank`
+  mutable std::atomic<bool> aborted{false};   // and not yet seen by a call
   const moe::Nodes nodes = moe::Nodes::of(config);
   std::optional<Region> way;                     // says where the window is
   std::unique_ptr<moe::Network> network;         // if there are several nodes
@@ -145,9 +149,7 @@ Result<void> MoE::State::usable() const {
 
 MoEConfig MoE::State::rank_config() {
   MoEConfig made = config;
-  made.interrupted = [this] {
-    return aborted.exchange(false) || (config.interrupted && config.interrupted());
-  };
+  made.interrupted = [this] { return interrupted(); };
   return made;
 }
 
@@ -258,7 +260,7 @@ Result<void> MoE::State::add_far(int peer, const std::string& name, Deadline dea
   HEADRACE_TRY(way_there, moe::way_of(config, peer, said.note));
   const auto far = static_cast<std::uint32_t>(peer);
   HEADRACE_TRY_VOID(network->add(far, way_there));
-  return network->reach(far, deadline);
+  return network->reach(far, deadline, [this] { return interrupted(); });
 }
 
 Result<void> MoE::State::regroup(std::span<const std::string> agents, moe::Mask ranks,
@@ -326,12 +328,15 @@ bool MoE::State::is_current(int peer, const std::string& name) const {
 /// What the agent knows of the rank may be older than that: it is asked for again.
 Result<Mapping> MoE::State::map_again(int peer, const std::string& name, Deadline deadline) const {
   constexpr auto pause = std::chrono::milliseconds(10);
-  while (true) {
+  constexpr int looks_between = 10;  // of those whether the caller is interrupted
+  for (int look = 1;; ++look) {
     auto mapping = map_window(peer, name, deadline);
     const bool may_come =
         !mapping && (mapping.code() == Code::peer_lost || mapping.code() == Code::not_found ||
                      mapping.code() == Code::timed_out);
     if (!may_come || deadline.expired()) return mapping;
+    if (look % looks_between == 0 && interrupted())
+      return make_error(Code::canceled, "it was interrupted by its caller");
     static_cast<void>(agent.find(name, std::chrono::nanoseconds(deadline.remaining_ns())));
     std::this_thread::sleep_for(pause);
   }
@@ -383,7 +388,8 @@ Result<Mapping> MoE::State::map_window(int peer, const std::string& name, Deadli
 Result<Region> MoE::State::find_region(const std::string& name, const std::string& region_name,
                                        Deadline deadline) const {
   constexpr auto pause = std::chrono::milliseconds(10);
-  while (true) {
+  constexpr int looks_between = 10;  // of those whether the caller is interrupted
+  for (int look = 1;; ++look) {
     auto window = agent.peer_region(name, region_name);
     if (window || window.code() != Code::not_found) return window;
     const auto found = agent.find(name, std::chrono::nanoseconds(deadline.remaining_ns()));
@@ -399,6 +405,8 @@ Result<Region> MoE::State::find_region(const std::string& name, const std::strin
           "its window {} is not in the store: has it opened, and published, or has it ended with "
           "an error? Look at what it printed",
           name_text(region_name));
+    if (look % looks_between == 0 && interrupted())
+      return make_error(Code::canceled, "it was interrupted by its caller");
     std::this_thread::sleep_for(pause);
   }
 }

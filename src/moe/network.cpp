@@ -78,9 +78,9 @@ Result<void> Network::add(std::uint32_t peer, std::string_view way) {
   return {};
 }
 
-Result<void> Network::reach(std::uint32_t peer, Deadline deadline) {
-  auto reached = far_[peer]->reach(deadline);
-  if (reached) return reached;
+Result<void> Network::reach(std::uint32_t peer, Deadline deadline, const std::function<bool()>& interrupted) {
+  auto reached = far_[peer]->reach(deadline, interrupted);
+  if (reached || reached.code() == Code::canceled) return reached;
   std::string cards;
   for (const FabricGroup& group : fabric_.groups())
     for (const FabricNic& nic : group.nics) cards += (cards.empty() ? "" : ", ") + nic.name;

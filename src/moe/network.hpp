@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,8 +46,9 @@ class Network {
   /// A rank of another node, by its way. Replaces an earlier one, unless that is the same and has no failed
   /// posts. What it replaces stays in place until the next `start`.
   [[nodiscard]] Result<void> add(std::uint32_t peer, std::string_view way);
-  /// Whether bytes travel to and from it.
-  [[nodiscard]] Result<void> reach(std::uint32_t peer, Deadline deadline);
+  /// Whether bytes travel to and from it. Asked about ten times a second, `interrupted` ends the wait.
+  [[nodiscard]] Result<void> reach(std::uint32_t peer, Deadline deadline,
+                                   const std::function<bool()>& interrupted = {});
   /// Ranks that go on together, from one place in the order of operations.
   struct Group {
     Mask members = 0;

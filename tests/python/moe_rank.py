@@ -85,3 +85,14 @@ def run_rank(rank, ranks, folder, fate, to_parent, **changes):
                 (bool((sums == expected_sums(rank)).all()), [f"{type(e).__name__}: {e}" for e in raised])
             )
         to_parent.put((rank, told, moe.active))
+
+
+def open_and_stop(rank, ranks, folder, ready, **changes):
+    """Stops itself when the others can find it."""
+    with (
+        headrace.Agent(f"moe{rank}", backends=["shm"], store=f"file://{folder}") as agent,
+        headrace.MoE(agent, config_of(rank, ranks, **changes)),
+    ):
+        agent.publish()
+        ready.set()
+        os.kill(os.getpid(), signal.SIGSTOP)

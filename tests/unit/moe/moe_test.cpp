@@ -276,6 +276,18 @@ TEST(MoEAgents, a_regroup_that_fails_keeps_the_windows_that_are_in_use) {
   EXPECT_EQ(ranks[2].active(), 0b111U);
 }
 
+TEST(MoEAgents, a_join_that_waits_for_an_agent_is_ended_by_the_caller_and_by_an_abort) {
+  MoEConfig config = three_agents();
+  bool interrupted = true;
+  config.interrupted = [&] { return std::exchange(interrupted, false); };
+  AgentRanks ranks(config, {.backends = {"shm"}, .store = "memory:moe_interrupted"});
+  const std::string sentence =
+      "rank 0, join of \"moe\": rank 1 (agent \"moe1\"): it was interrupted by its caller";
+  EXPECT_EQ(ranks[0].join(ranks.names(), 1h).error().message, sentence);
+  ranks[0].abort();
+  EXPECT_EQ(ranks[0].join(ranks.names(), 1h).error().message, sentence);
+}
+
 /// Rank 1 has come back when rank 2 is not found, and leaves in the next attempt.
 TEST(MoEAgents, a_rank_that_came_back_to_a_regroup_that_failed_may_leave) {
   const MoEConfig config = three_agents();
