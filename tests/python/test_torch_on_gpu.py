@@ -4,6 +4,7 @@
 they are asked for."""
 
 import importlib.util
+import threading
 import types
 
 import pytest
@@ -276,6 +277,19 @@ def test_symmetric_tensors_of_gpus_meet_at_the_store_of_a_group_in_python(group)
     assert c10d._resolve_process_group(name) is group
     rendezvous(types.SimpleNamespace(is_cuda=False, fails=False), name)
     assert seen[2][0] is type(group)  # the CPU's allocator asks the group for its communicator
+
+
+def test_a_group_is_made_while_a_rendezvous_waits_for_another_rank(group):
+    from headrace._torch import symmetric
+
+    def torchs(tensor, name):
+        made = threading.Thread(target=symmetric.add, args=(group,), daemon=True)
+        made.start()
+        made.join(60)
+        assert not made.is_alive()
+
+    symmetric.add(group)
+    symmetric._rendezvous_by(torchs)(types.SimpleNamespace(is_cuda=True), group.group_name)
 
 
 def test_torchs_own_rendezvous_goes_this_way_once(group):

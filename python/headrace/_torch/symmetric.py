@@ -20,7 +20,8 @@ from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore, ProcessGroup
 
 _groups: weakref.WeakKeyDictionary[ProcessGroup, ProcessGroup] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()  # one rendezvous at a time
+_groups_lock = threading.Lock()
+_rendezvous_lock = threading.Lock()  # one at a time: it waits for other ranks, which may make a group first
 
 
 def add(group: ProcessGroup) -> None:
@@ -32,7 +33,7 @@ def add(group: ProcessGroup) -> None:
     if memory is None:
         return  # a torch without them
     store = PrefixStore("symmetric", group.get_group_store())
-    with _lock:
+    with _groups_lock:
         _groups[group] = ProcessGroup(store, group.rank(), group.size())
     if not hasattr(memory, "_of_headrace"):
         memory.rendezvous = staticmethod(_rendezvous_by(memory.rendezvous))
@@ -43,7 +44,7 @@ def _rendezvous_by(torchs: Any) -> Any:
     def rendezvous(tensor: Tensor, *arguments: Any, **more: Any) -> Any:
         if not tensor.is_cuda:
             return torchs(tensor, *arguments, **more)
-        with _lock, _stand_ins():
+        with _rendezvous_lock, _stand_ins():
             return torchs(tensor, *arguments, **more)
 
     return rendezvous
@@ -53,8 +54,10 @@ def _rendezvous_by(torchs: Any) -> Any:
 def _stand_ins() -> Iterator[None]:
     """For all groups: a tensor may have been allocated for one, whose name is not known here."""
     replaced: list[tuple[Any, ProcessGroup]] = []
+    with _groups_lock:
+        groups = list(_groups.items())
     try:
-        for group, stand_in in list(_groups.items()):
+        for group, stand_in in groups:
             name: Any = group.group_name
             if _registered(name) is group:
                 _register(name, stand_in)
