@@ -426,3 +426,21 @@ def test_vllm_finds_the_plugin_by_an_entry_point_of_a_package_of_its_own():
     module = importlib.util.module_from_spec(made)
     made.loader.exec_module(module)
     assert module.register is plugin.register
+
+
+def test_a_moe_that_did_not_open_is_opened_by_the_next_call():
+    attempts = []
+
+    def gather(value):
+        attempts.append(value)
+        if len(attempts) == 1:
+            raise RuntimeError("a rank has not come")
+        return [value]
+
+    ranks = MoERanks(0, 1, gather)
+    shape = {"experts": 2, "top_k": 1, "hidden": 16, "max_tokens": 4}
+    with pytest.raises(RuntimeError, match="a rank has not come") as kept:
+        ranks.window(**shape)
+    assert ranks.window(**shape).config.ranks == 1
+    assert kept.value.__traceback__  # it holds what has failed
+    ranks.close()

@@ -55,13 +55,20 @@ class MoERanks:
             rank=self.rank, ranks=self.size, wait_limit=self.wait_limit, name=name, **shape
         )
         moe = headrace.MoE(self._agent, config)
+        try:
+            self._join(moe)
+        except BaseException:
+            moe.close()  # the next attempt takes its name
+            raise
+        return MoEWindow(moe, config)
+
+    def _join(self, moe: headrace.MoE) -> None:
         exported = self._gather((self._agent.name, self._agent.export_metadata()))
         for agent, metadata in exported:
             if agent != self._agent.name:
                 self._agent.import_metadata(metadata)
         self._agents = [agent for agent, _ in exported]
         moe.join(self._agents, timeout=JOIN_LIMIT)
-        return MoEWindow(moe, config)
 
     def take_all_back(self) -> None:
         """Ranks that were left out take part again. All ranks call it between two operations."""
