@@ -253,6 +253,11 @@ void make_replicas(PyMoEReplicas* place, const std::vector<std::vector<std::int3
 PyMoEReplicas* replicas_of_plan(const MoEPlan& plan, const MoEConfig& config) {
   auto made = std::make_unique<PyMoEReplicas>();
   const auto count = static_cast<std::ptrdiff_t>(plan.first.size()) - 1;
+  if (std::ssize(plan.before) != config.groups() * count || std::ssize(plan.experts) != config.experts)
+    raise_invalid("the plan is for " + std::to_string(plan.experts.size()) + " experts and " +
+                  std::to_string(std::ssize(plan.before) / count) +
+                  " groups of ranks, the configuration has " + std::to_string(config.experts) + " and " +
+                  std::to_string(config.groups()) + ": give the one that the plan was made for");
   const auto before = plan.before.begin() + config.rank / config.group_size * count;
   made->first = plan.first, made->places = plan.places, made->until = plan.until;
   made->before.assign(before, before + count);
@@ -470,6 +475,11 @@ void make_config(MoEConfig* self, int rank, int ranks, int experts, int top_k, s
   new (self) MoEConfig(std::move(config));
 }
 
+int first_expert(const MoEConfig& self, int rank) {
+  if (rank >= 0 && rank <= self.ranks) return self.first_expert(rank);
+  raise_invalid("rank is " + std::to_string(rank) + ", expected 0 to ranks = " + std::to_string(self.ranks));
+}
+
 void bind_moe_config(nb::module_& module) {
   nb::class_<MoEConfig>(
       module, "MoEConfig",
@@ -515,7 +525,8 @@ void bind_moe_config(nb::module_& module) {
       .def_prop_ro("output_rows", &MoEConfig::output_rows,
                    "Rows of the output of this rank; batched: of all its experts.")
       .def_prop_ro("rows_of_expert", &MoEConfig::rows_of_expert, "batched: rows of each expert.")
-      .def("first_expert", &MoEConfig::first_expert, nb::arg("rank"), "The first expert of a rank.")
+      .def("first_expert", &first_expert, nb::arg("rank"),
+           "The first expert of a rank; of `ranks`: the number of experts.")
       .def_prop_ro(
           "local_experts", [](const MoEConfig& self) { return self.local_experts(); },
           "Experts of this rank.")

@@ -3599,7 +3599,7 @@ class MoEConfig:
         """batched: rows of each expert."""
 
     def first_expert(self, rank: int) -> int:
-        """The first expert of a rank."""
+        """The first expert of a rank; of `ranks`: the number of experts."""
 
     @property
     def local_experts(self) -> int:

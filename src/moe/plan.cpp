@@ -12,6 +12,9 @@
 namespace headrace {
 namespace {
 
+/// Of 64 groups and 4096 experts the sum has 63 bits.
+constexpr std::int64_t most_count = std::int64_t{1} << 44;
+
 /// The place that keeps each expert: the first one that holds it.
 Result<std::vector<std::int32_t>> homes_of(std::span<const std::int32_t> experts) {
   const std::int32_t most = *std::ranges::max_element(experts);
@@ -67,9 +70,10 @@ Result<MoEPlan> moe_plan(const MoEConfig& config, std::span<const std::int32_t> 
   if (counts.size() != groups * homes.size())
     return make_error(Code::invalid_argument, "{} counts are given, expected {} groups * {} experts",
                       counts.size(), groups, homes.size());
-  if (!counts.empty() && *std::ranges::min_element(counts) < 0)
-    return make_error(Code::invalid_argument, "a count is {}, expected 0 at least",
-                      *std::ranges::min_element(counts));
+  const auto wrong =
+      std::ranges::find_if(counts, [](std::int64_t count) { return count < 0 || count > most_count; });
+  if (wrong != counts.end())
+    return make_error(Code::invalid_argument, "a count is {}, expected 0 to {}", *wrong, most_count);
   MoEPlan plan;
   plan.experts.assign(experts.begin(), experts.end());
   plan.loads.resize(static_cast<std::size_t>(config.ranks));

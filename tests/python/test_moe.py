@@ -381,6 +381,20 @@ def test_ranks_with_other_configurations_are_told_the_field_and_both_values():
             other.join(names, timeout=10)
 
 
+def test_ranks_and_plans_of_other_configurations_are_refused():
+    config = config_of(0, 2, experts_of_ranks=[2, 4])
+    assert [config.first_expert(rank) for rank in range(3)] == [0, 2, 6]
+    for rank in (-1, 3, 2**31 - 1):
+        with pytest.raises(headrace.InvalidArgument, match=f"rank is {rank}, expected 0 to ranks = 2"):
+            config.first_expert(rank)
+    plan = headrace.moe_plan(config, [0, 1, 2, 3, 4, -1], [7] * 10)
+    for other in (config_of(63, 64), config_of(0, 2, experts=9), config_of(0, 2, group_size=2)):
+        with pytest.raises(headrace.InvalidArgument, match="the plan is for 6 experts and 2 groups of ranks"):
+            plan.replicas(other)
+    with pytest.raises(headrace.InvalidArgument, match="a count is 9223372036854775807, expected 0 to"):
+        headrace.moe_plan(config, [0, 1, 2, 3, 4, -1], [2**63 - 1] * 10)
+
+
 def test_a_forked_child_is_refused(open_ranks):
     (moe,) = open_ranks(1).moes
     routing, got = moe.new_routing(), moe.new_rows()
