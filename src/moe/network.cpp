@@ -317,11 +317,7 @@ Network::Counted Network::vote(std::uint32_t against) {
 }
 
 void Network::probe(Mask ranks) {
-  constexpr std::uint64_t interval_ns = 200'000'000;
-  const std::uint64_t now = now_ns();
-  if (now > next_probe_ns_ + interval_ns) next_probe_ns_ = now + interval_ns;  // the first look of a wait
-  if (now < next_probe_ns_) return;
-  next_probe_ns_ = now + interval_ns;
+  if (!next_probe_.is_due(now_ns())) return;
   if (votes_are_far()) ranks |= deciders();
   for_each_rank(ranks, [&](std::uint32_t peer) {
     if (far(peer) != nullptr) far(peer)->signal(Signal::Kind::probe);

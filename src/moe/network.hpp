@@ -7,6 +7,7 @@
 #include "base/clock.hpp"
 #include "moe/far_window.hpp"
 #include "moe/nodes.hpp"
+#include "moe/now_and_then.hpp"
 #include "moe/words.hpp"
 
 #include <headrace/fabric.hpp>
@@ -131,7 +132,7 @@ class Network {
   bool meets_ = false;
   std::vector<Signal> held_;  // while ranks regroup: of the next group
   std::array<std::atomic<std::uint64_t>, 2> near_{};
-  std::uint64_t next_probe_ns_ = 0;
+  NowAndThen next_probe_{200'000'000};
 
   std::atomic<Mask> voted_out_ = 0;
   std::mutex mutex_;

@@ -172,16 +172,7 @@ Mask Rank::check_waiting(Mask ranks, const Awaited& awaited, Deadline limit) {
 }
 
 bool Rank::interrupted() {
-  if (!config_.interrupted) return false;
-  constexpr std::uint64_t interval_ns = 100'000'000;
-  const std::uint64_t now = now_ns();
-  if (next_look_ns_ == 0 || now > next_look_ns_ + interval_ns) {  // the first look of a wait
-    next_look_ns_ = now + interval_ns;
-    return false;
-  }
-  if (now < next_look_ns_) return false;
-  next_look_ns_ = now + interval_ns;
-  return config_.interrupted();
+  return config_.interrupted && next_question_.is_due(now_ns()) && config_.interrupted();
 }
 
 std::optional<std::uint32_t> Rank::left_out_by() const {

@@ -6,6 +6,7 @@
 #include "base/clock.hpp"
 #include "moe/epochs.hpp"
 #include "moe/network.hpp"
+#include "moe/now_and_then.hpp"
 #include "moe/peer_window.hpp"
 #include "moe/replicas.hpp"
 #include "moe/routing.hpp"
@@ -259,11 +260,11 @@ class Rank {
   UnderWay dispatches_, combines_;
   Running running_;
   std::optional<MoEFailure> failure_;
-  std::optional<std::string> given_up_;  ///< why no operation does anything
-  Mask members_;                         ///< since ranks regrouped: those of then
-  std::uint32_t home_ = 0;               ///< the rank whose window has the votes
-  std::uint64_t group_ = 0;              ///< counts regroupings
-  std::uint64_t next_look_ns_ = 0;       ///< when the caller is asked whether it has been interrupted
+  std::optional<std::string> given_up_;    ///< why no operation does anything
+  Mask members_;                           ///< since ranks regrouped: those of then
+  std::uint32_t home_ = 0;                 ///< the rank whose window has the votes
+  std::uint64_t group_ = 0;                ///< counts regroupings
+  NowAndThen next_question_{100'000'000};  ///< when the caller is asked whether it has been interrupted
 
   // Of the dispatch that is received.
   std::vector<std::uint32_t> card_counts_;  ///< [source, expert]
