@@ -72,13 +72,16 @@ Result<void> refuse_what_is_not_there(const MoEArguments& wanted) {
         "--nets-per-gpu {}: MoE takes network cards by name, as in --nics eth0,eth1, or all that are near: "
         "leave it out",
         *wanted.nets_per_gpu);
-  if (wanted.private_tokens)
-    return fail(
-        Code::not_supported,
-        "--private-tokens {}: there is a slot for each token of each rank, so all rows leave before their "
-        "ranks know the routing: leave it out",
-        *wanted.private_tokens);
   return {};
+}
+
+/// All tokens of a MoE are private, which is pplx-garden's word for those that have a slot of their own.
+Result<void> check_private_tokens(const MoEArguments& wanted, std::int64_t most_tokens) {
+  if (!wanted.private_tokens || *wanted.private_tokens >= most_tokens) return {};
+  return fail(Code::not_supported,
+              "--private-tokens {}: each token of a rank has a slot, so all {} leave before their ranks know "
+              "the routing, and none waits for it: give {} or more, or leave it out",
+              *wanted.private_tokens, most_tokens, most_tokens);
 }
 
 /// A scale for each 128 elements of 8 bits.
@@ -115,6 +118,7 @@ Result<MoEPlan> plan_of(const MoEArguments& wanted, const Invocation& invocation
   config.scale_bytes = static_cast<std::int64_t>(wanted.scales.value_or(usual_scales(wanted, type))) *
                        static_cast<std::int64_t>(element_bytes(scale_type));
   config.max_tokens = *std::ranges::max_element(tokens);
+  HEADRACE_CLI_CHECK(check_private_tokens(wanted, config.max_tokens));
   config.device = is_gpu ? 0 : -1;  // each rank sets its own
   config.blocks = static_cast<int>(wanted.blocks);
   config.wait_limit = std::chrono::seconds(60);
@@ -239,7 +243,7 @@ void add_shape_options(const Command& moe, MoEArguments& wanted) {
       .type_name("N[,N...]")
       .show_default();
   moe.add_option("--private-tokens,--max-private-tokens", wanted.private_tokens,
-                 "Tokens of a rank that leave before the routing is known")
+                 "Tokens of a rank that leave before the routing is known: all of them, so no fewer")
       .type_name("N")
       .check(whole_number(0, moe_most_tokens));
   moe.add_option("--experts,--num-experts", wanted.experts, "Experts of all ranks")
