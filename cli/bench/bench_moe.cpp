@@ -319,6 +319,7 @@ void add_bench_moe(const Command& bench, Invocation& invocation) {
       "Each round has another routing; its ranks begin each operation together, and the slowest one counts.\n"
       "  dispatch, combine           the whole operation, and its halves: send, receive\n"
       "  round-trip                  a dispatch and a combine\n"
+      "  dispatch-kernel, ...        on GPUs: what they need for calls that were queued before\n"
       "  host                        CPU time of the calling thread in a call, the mean\n"
       "  GB/s moved                  rows that leave a rank, once for each other rank, by p50\n"
       "  GB/s entries                a row for each entry of a token, its own rank's too, by p50\n"

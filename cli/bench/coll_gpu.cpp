@@ -31,7 +31,15 @@ Result<void> CollGraph::launch() const {
 Result<std::unique_ptr<CollGpu>> CollGpu::open(const cuda::DriverTable& driver, int ordinal) {
   HEADRACE_CLI_TRY(device, gpu::Device::open(driver, ordinal));
   HEADRACE_CLI_TRY(stream, gpu::Stream::make(device));
-  return std::unique_ptr<CollGpu>(new CollGpu(std::move(device), std::move(stream)));
+  HEADRACE_CLI_TRY(gate, make_gate(device));
+  return std::unique_ptr<CollGpu>(new CollGpu(std::move(device), std::move(stream), std::move(gate)));
+}
+
+Result<CollGpu::Gate> CollGpu::make_gate(const std::shared_ptr<const gpu::Device>& device) {
+  HEADRACE_CLI_TRY(word, gpu::PinnedMemory::allocate(device, sizeof(std::uint32_t)));
+  HEADRACE_CLI_TRY(begin, gpu::Event::make(device, gpu::Timing::on));
+  HEADRACE_CLI_TRY(end, gpu::Event::make(device, gpu::Timing::on));
+  return Gate{std::move(word), std::move(begin), std::move(end)};
 }
 
 Result<gpu::DeviceMemory> CollGpu::allocate(std::size_t bytes) const {
@@ -68,6 +76,32 @@ Result<std::unique_ptr<CollGraph>> CollGpu::capture(const std::function<Result<v
   HEADRACE_CUDA_TRY(driver, driver.graph_instantiate(&made->exec_, made->graph_, 0), "make a graph on GPU {}",
                     device_->ordinal());
   return made;
+}
+
+Result<std::chrono::nanoseconds> CollGpu::time_alone(const std::function<Result<void>()>& queue,
+                                                     const std::function<Result<void>()>& meet) const {
+  const cuda::DriverTable& driver = device_->driver();
+  auto* const word = reinterpret_cast<std::uint32_t*>(gate_.word.bytes().data());
+  __atomic_store_n(word, 0, __ATOMIC_RELEASE);
+  {
+    const gpu::ContextGuard current(*device_);
+    HEADRACE_CUDA_TRY(
+        driver,
+        driver.stream_wait_value_32(stream_.handle(), gate_.word.address(), 1, cuda::wait_value_equal),
+        "hold up a stream of GPU {}", device_->ordinal());
+  }
+  auto done = queue_between_marks(queue);
+  if (done) done = meet();
+  __atomic_store_n(word, 1, __ATOMIC_RELEASE);  // whatever came: else the stream would wait for ever
+  HEADRACE_CLI_CHECK(done);
+  HEADRACE_CLI_CHECK(wait());
+  return gate_.end.since(gate_.begin);
+}
+
+Result<void> CollGpu::queue_between_marks(const std::function<Result<void>()>& queue) const {
+  HEADRACE_CLI_CHECK(gate_.begin.record(stream_.handle()));
+  HEADRACE_CLI_CHECK(queue());
+  return gate_.end.record(stream_.handle());
 }
 
 }  // namespace headrace::cli

@@ -4,8 +4,11 @@
 
 #include "cli/common/errors.hpp"
 #include "gpu/device_memory.hpp"
+#include "gpu/event.hpp"
+#include "gpu/pinned_memory.hpp"
 #include "gpu/stream.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -50,14 +53,27 @@ class CollGpu {
   /// Captures what `record` queues on the stream. The graph belongs to this object.
   ///   errors   those of record; not_supported (something in it cannot be part of a graph)
   [[nodiscard]] Result<std::unique_ptr<CollGraph>> capture(const std::function<Result<void>()>& record) const;
+  /// The GPU's time for what `queue` queues on the stream, without the host's: the GPU begins with it when
+  /// `meet`, which is called then, has returned.
+  ///   errors   those of queue and of meet; then the GPU does what is queued all the same
+  [[nodiscard]] Result<std::chrono::nanoseconds> time_alone(const std::function<Result<void>()>& queue,
+                                                            const std::function<Result<void>()>& meet) const;
 
  private:
-  CollGpu(std::shared_ptr<const gpu::Device> device, gpu::Stream stream)
-      : device_(std::move(device)), stream_(std::move(stream)) {}
+  /// For time_alone.
+  struct Gate {
+    gpu::PinnedMemory word;
+    gpu::Event begin, end;
+  };
+  CollGpu(std::shared_ptr<const gpu::Device> device, gpu::Stream stream, Gate gate)
+      : device_(std::move(device)), stream_(std::move(stream)), gate_(std::move(gate)) {}
+  [[nodiscard]] static Result<Gate> make_gate(const std::shared_ptr<const gpu::Device>& device);
+  [[nodiscard]] Result<void> queue_between_marks(const std::function<Result<void>()>& queue) const;
   [[nodiscard]] Result<void> copy(cuda::Address to, cuda::Address from, std::size_t bytes) const;
 
   std::shared_ptr<const gpu::Device> device_;
   gpu::Stream stream_;
+  Gate gate_;
 };
 
 }  // namespace headrace::cli

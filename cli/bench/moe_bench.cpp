@@ -223,6 +223,7 @@ class MoECase {
     HEADRACE_CLI_CHECK(wholes(compared));
     if (graphs_[0] == nullptr) HEADRACE_CLI_CHECK(halves(compared));  // graphs have whole calls alone
     HEADRACE_CLI_CHECK(round_trip(compared));
+    if (gpu_ != nullptr) HEADRACE_CLI_CHECK(kernels(compared));
     return plan_.copies ? copies(*expected, compared) : Result<void>();
   }
   Result<void> wholes(const MoEExpected* expected) {
@@ -249,6 +250,14 @@ class MoECase {
     HEADRACE_CLI_CHECK(spoil(expected));
     HEADRACE_CLI_CHECK(timed(MoEPhase::round_trip, [&] { return step(); }));
     HEADRACE_CLI_CHECK(check_rows(expected));
+    return check_sums(expected);
+  }
+  Result<void> kernels(const MoEExpected* expected) {
+    HEADRACE_CLI_CHECK(spoil(expected));
+    HEADRACE_CLI_CHECK(
+        timed_alone(MoEPhase::dispatch_kernel, MoEPhase::dispatch, [&] { return dispatch(); }));
+    HEADRACE_CLI_CHECK(check_rows(expected));
+    HEADRACE_CLI_CHECK(timed_alone(MoEPhase::combine_kernel, MoEPhase::combine, [&] { return combine(); }));
     return check_sums(expected);
   }
   Result<void> copies(const MoEExpected& of_round, const MoEExpected* expected) {
@@ -307,6 +316,24 @@ class MoECase {
     samples.seconds.push_back(taken.count() / calls);
     samples.host_seconds += (host_end - host) / calls;
     return gpu_ != nullptr ? moe_.check() : Result<void>();
+  }
+
+  /// The GPUs begin together, each with what its rank has queued: the calls, or the graph of `whole`.
+  template <class Run>
+  Result<void> timed_alone(MoEPhase phase, MoEPhase whole, const Run& run) {
+    PhaseSamples& samples = samples_[static_cast<std::size_t>(phase)];
+    const auto& graph = graphs_[static_cast<std::size_t>(whole)];
+    const unsigned calls = graph != nullptr ? moe_graph_calls : 1;
+    const auto queue = [&]() -> Result<void> {
+      const double begin = thread_seconds();
+      HEADRACE_CLI_CHECK(graph != nullptr ? graph->launch() : run());
+      samples.host_seconds += (thread_seconds() - begin) / calls;
+      return {};
+    };
+    HEADRACE_CLI_CHECK(control_.meet());  // streams may share a queue of the GPU: none is held up before
+    HEADRACE_CLI_TRY(taken, gpu_->time_alone(queue, [&] { return control_.meet(); }));
+    samples.seconds.push_back(std::chrono::duration<double>(taken).count() / calls);
+    return moe_.check();
   }
 
   Result<void> fill_results(const MoEExpected& expected) {
@@ -445,8 +472,9 @@ class MoERankBench {
 
 std::string_view moe_phase_name(MoEPhase phase) noexcept {
   constexpr std::array<std::string_view, moe_phases> names{
-      "dispatch",        "dispatch-send", "dispatch-receive", "combine",      "combine-send",
-      "combine-receive", "round-trip",    "copy-dispatch",    "copy-combine", "copy-round-trip"};
+      "dispatch",       "dispatch-send",   "dispatch-receive", "combine",
+      "combine-send",   "combine-receive", "round-trip",       "dispatch-kernel",
+      "combine-kernel", "copy-dispatch",   "copy-combine",     "copy-round-trip"};
   return names[static_cast<std::size_t>(phase)];
 }
 

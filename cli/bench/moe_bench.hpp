@@ -42,16 +42,20 @@ enum class MoEPhase : std::uint8_t {
   combine,
   combine_send,
   combine_receive,
-  round_trip,     ///< a dispatch and a combine
+  round_trip,  ///< a dispatch and a combine
+  // On GPUs: what they need when all is queued before, without the host's time.
+  dispatch_kernel,
+  combine_kernel,
   copy_dispatch,  ///< each row of a token, by memcpy, to each of its places
   copy_combine,   ///< each row of results to the row of its token's sum
   copy_round_trip,
 };
-inline constexpr std::size_t moe_phases = 10;
+inline constexpr std::size_t moe_phases = 12;
 /// "dispatch-send"
 [[nodiscard]] std::string_view moe_phase_name(MoEPhase phase) noexcept;
 
-/// In seconds, of the slowest rank of each round. On a GPU to the end of what was queued.
+/// In seconds, of the slowest rank of each round. On a GPU to the end of what was queued; of kernels, from
+/// its begin.
 struct MoETimes {
   double mean = 0, p1 = 0, p50 = 0, p99 = 0;
   double host = 0;  ///< CPU time of the calling thread in a call, the mean

@@ -20,9 +20,11 @@ MoEBytes bytes_of(MoEPhase phase, const MoEFigures& figures) {
                       figures.dispatch.entries + figures.combine.entries};
   switch (phase) {
     case MoEPhase::dispatch:
+    case MoEPhase::dispatch_kernel:
     case MoEPhase::copy_dispatch:
       return figures.dispatch;
     case MoEPhase::combine:
+    case MoEPhase::combine_kernel:
     case MoEPhase::copy_combine:
       return figures.combine;
     case MoEPhase::round_trip:

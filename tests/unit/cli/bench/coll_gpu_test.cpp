@@ -69,6 +69,42 @@ TEST_F(CollGpuTest, ACallThatIsRefusedEndsTheCapture) {
   EXPECT_TRUE(gpu_->wait());
 }
 
+TEST_F(CollGpuTest, TheGpuWaitsForAllThatIsTimedAlone) {
+  auto from = CollMemory::make(8, gpu_.get()), to = CollMemory::make(8, gpu_.get());
+  ASSERT_TRUE(from && to);
+  std::memset(from->host().data(), 3, 8);
+  ASSERT_TRUE(from->upload());
+  const auto queue = [&]() -> Result<void> {
+    HEADRACE_CUDA_TRY(driver_,
+                      driver_.memcpy_async(reinterpret_cast<cuda::Address>(to->data()),
+                                           reinterpret_cast<cuda::Address>(from->data()), 8,
+                                           static_cast<cuda::Stream>(gpu_->stream())),
+                      "copy");
+    return {};
+  };
+  bool was_idle = true;
+  for (int i = 0; i < 2; ++i) {
+    const auto taken = gpu_->time_alone(queue, [&]() -> Result<void> {
+      was_idle = driver_.stream_query(static_cast<cuda::Stream>(gpu_->stream())) == cuda::Outcome::success;
+      return {};
+    });
+    ASSERT_TRUE(taken) << taken.error().message;
+    EXPECT_FALSE(was_idle);
+    EXPECT_GE(taken->count(), 0);
+    ASSERT_TRUE(to->download());
+    EXPECT_EQ(to->host()[0], std::byte{3});
+  }
+}
+
+TEST_F(CollGpuTest, ACallThatIsRefusedDoesNotHoldUpTheGpu) {
+  const auto refuse = [] { return Result<void>(fail(Code::canceled, "another rank has failed")); };
+  const auto good = [] { return Result<void>(); };
+  EXPECT_EQ(gpu_->time_alone(refuse, good).error().message, "another rank has failed");
+  EXPECT_TRUE(gpu_->wait());
+  EXPECT_EQ(gpu_->time_alone(good, refuse).error().message, "another rank has failed");
+  EXPECT_TRUE(gpu_->wait());
+}
+
 TEST_F(CollGpuTest, AMissingGpuIsNamed) {
   const auto missing = CollGpu::open(driver_, 5);
   ASSERT_FALSE(missing);
