@@ -45,8 +45,10 @@ struct Header {
   /// The box's rank adds `arrivals` in each operation, all of its blocks together: each of them sees the same
   /// number of ended operations, however early the others end.
   uint64_t arrived;
-  uint64_t failed;             ///< not 0: a launch of this rank has ended early, and later ones end at once
-  uint64_t begun[most_ranks];  ///< the last operation that each rank has begun; so it has ended those before
+  uint64_t failed;  ///< not 0: a launch of this rank has ended early, and later ones end at once
+  /// The last operation that each rank has begun; so it has ended those before. A launch that finds its own
+  /// number at its own rank has begun beside another launch.
+  uint64_t begun[most_ranks];
   Places places[2][most_ranks];  ///< of each rank; operations take the two rows in turn
 
   static constexpr unsigned failed_at = 8, begun_at = 16, places_at = 144;

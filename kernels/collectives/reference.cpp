@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace headrace::kernels::collectives {
@@ -127,6 +128,8 @@ class Turn {
     began_ = Clock::now();
     epoch_ = header().arrived / arrivals + 1;
     if (header().failed != 0) return;
+    const std::uint64_t before = std::exchange(header().begun[args_.rank], epoch_);
+    if (before >= epoch_) return report(HEADRACE_COLLECTIVES_OVERLAPS, args_.rank, before);
     for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
       if (is_peer(rank)) release(begun(rank, args_.rank), epoch_);
     begin_stories(stories_);

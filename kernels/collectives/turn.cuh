@@ -101,18 +101,20 @@ class Turn {
   /// By all threads. Tells all ranks that this one has begun, so has ended what was before; `tell(rank)`
   /// tells them more. False: a launch before this one has ended early.
   template <class Tell>
-  [[nodiscard]] __device__ bool begin(const Tell& tell) const {
+  [[nodiscard]] __device__ bool begin(const Tell& tell) {
     if (failed_ != 0) return false;
     if (meets_rank()) tell(lane()), tell_begun(lane());
+    if (is_own_lane()) before_ = take_own_begun();
     return true;
   }
-  [[nodiscard]] __device__ bool begin() const {
+  [[nodiscard]] __device__ bool begin() {
     return begin([](unsigned) {});
   }
 
   /// Between two looks at a word that rank `peer` is to write. True: the launch ends early.
   [[nodiscard]] __device__ bool gives_up(unsigned peer) {
     if (++looks_ % looks_between != 0) return false;
+    if (overlaps()) report_overlap();
     waits_since_ns_ = still_waits(args_, epoch_, waits_since_ns_, peer);
     return waits_since_ns_ == 0;
   }
@@ -121,6 +123,7 @@ class Turn {
   /// operation before all have begun it, so have taken the packets of the one before: the next operation uses
   /// that half. A thread that has given up is not `good`.
   __device__ void end(bool is_good) {
+    if (overlaps()) report_overlap();
     if (meets_rank())
       while (is_good && acquire(begun(args_.rank, lane())) < epoch_) is_good = !gives_up(lane());
     __syncthreads();  // all threads have read the number of ended operations
@@ -138,8 +141,26 @@ class Turn {
   /// Whether this thread is the one that meets the rank of its lane: those of one warp do, the last one of
   /// block 0, which has the least to do.
   [[nodiscard]] __device__ bool meets_rank() const {
-    return blockIdx.x == 0 && threadIdx.x / 32 == blockDim.x / 32 - 1 && lane() < args_.shape.ranks &&
-           lane() != args_.rank;
+    return is_meeting_warp() && lane() < args_.shape.ranks && lane() != args_.rank;
+  }
+  [[nodiscard]] __device__ bool is_own_lane() const { return is_meeting_warp() && lane() == args_.rank; }
+  [[nodiscard]] __device__ static bool is_meeting_warp() {
+    return blockIdx.x == 0 && threadIdx.x / 32 == blockDim.x / 32 - 1;
+  }
+  /// The last operation that this rank has begun. The answer is used late, so nothing waits for it here.
+  [[nodiscard]] __device__ uint64_t take_own_begun() const {
+    uint64_t before;
+    asm volatile("atom.relaxed.gpu.global.exch.b64 %0, [%1], %2;"
+                 : "=l"(before)
+                 : "l"(begun(args_.rank, args_.rank)), "l"(epoch_)
+                 : "memory");
+    return before;
+  }
+  /// Whether another launch of this rank runs: two have the same number, and one would take what is for the
+  /// other.
+  [[nodiscard]] __device__ bool overlaps() const { return before_ >= epoch_; }
+  __device__ void report_overlap() const {
+    report(args_, epoch_, HEADRACE_COLLECTIVES_OVERLAPS, args_.rank, before_);
   }
   [[nodiscard]] __device__ uint64_t begun(unsigned in_box_of, unsigned rank) const {
     return box(in_box_of) + begun_place(rank);
@@ -153,9 +174,11 @@ class Turn {
     else
       store_relaxed(word, epoch_);
   }
+
   const Launch& args_;
   uint64_t epoch_;
   uint64_t failed_;
+  uint64_t before_ = 0;  // of one thread: what this rank had begun before
   uint64_t waits_since_ns_ = 0;
   unsigned looks_ = 0;
 };

@@ -299,7 +299,7 @@ bool Communicator::end_collectives() {
     else if (early && early->code() != Code::canceled)
       host_.end(work, make_error(early->code(), "{}", early->text()));
     else
-      host_.end(work, why_ended());
+      host_.end(work, why_no_call().value_or(why_ended()));
   }
   if (works_.any() && next_look_.expired()) {
     next_look_ = Deadline::after(between_looks);

@@ -24,6 +24,9 @@ std::string EarlyEnd::text() const {
     case HEADRACE_COLLECTIVES_OWN_SPLITS_DIFFER:
       return fmt::format("the output split for this rank is {}, and its input split is another number",
                          split);
+    case HEADRACE_COLLECTIVES_OVERLAPS:
+      return "another call of this rank, or a replay of one, ran at the same time: order the streams of "
+             "replays and of calls by events";
     default:
       break;
   }

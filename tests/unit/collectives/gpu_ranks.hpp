@@ -229,6 +229,46 @@ inline void capture(Comm& comm, const RankGpu& gpu) {
   static_cast<void>(driver.graph_destroy(graph));
 }
 
+/// A replay beside a call of the same rank, on streams of which none waits for the other. The last rank does
+/// not come, so the first of the two waits when the second begins.
+inline void run_beside_itself(Comm& comm, const RankGpu& gpu, bool replay_first) {
+  const cuda::DriverTable& driver = gpu.device()->driver();
+  OnGpu<int> numbers(gpu, filled(100, 1));
+  cuda::Graph graph = nullptr;
+  cuda::GraphExec replays = nullptr;
+  {
+    const gpu::ContextGuard current(*gpu.device());
+    gpu.wait();
+    ASSERT_EQ(driver.stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed), cuda::Outcome::success);
+    ok(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+    ASSERT_EQ(driver.stream_end_capture(gpu.stream(), &graph), cuda::Outcome::success);
+    ASSERT_EQ(driver.graph_instantiate(&replays, graph, 0), cuda::Outcome::success);
+  }
+  gpu.meet();
+  if (comm.rank() != comm.size() - 1) {
+    const gpu::ContextGuard current(*gpu.device());
+    if (replay_first) {
+      EXPECT_EQ(driver.graph_launch(replays, gpu.stream()), cuda::Outcome::success);
+    }
+    OpOptions options;
+    options.stream = gpu.other_stream().handle();
+    options.timeout = std::chrono::seconds(20);
+    const auto work = comm.barrier(options);
+    if (!replay_first) {
+      EXPECT_EQ(driver.graph_launch(replays, gpu.stream()), cuda::Outcome::success);
+    }
+    const Result<void> refused = work ? work->wait() : work.error();
+    EXPECT_FALSE(refused.ok());
+    if (!refused.ok()) {
+      EXPECT_THAT(refused.error().message, testing::HasSubstr("order the streams of replays and of calls"));
+    }
+    gpu.wait();
+  }
+  gpu.meet();
+  static_cast<void>(driver.graph_exec_destroy(replays));
+  static_cast<void>(driver.graph_destroy(graph));
+}
+
 inline void split_backwards(Comm& comm, const RankGpu& gpu) {
   OnGpu<int> numbers(gpu, filled(100, 1));
   std::vector<int> backwards(static_cast<std::size_t>(comm.size()));

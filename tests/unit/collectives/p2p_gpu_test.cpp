@@ -44,6 +44,12 @@ TEST_F(CommOnP2pRealGpus_gpu1, ranks_that_share_a_gpu_do_all) {
   for (const int size : {2, 3, 4}) run(size, 1);
 }
 
+TEST_F(CommOnP2pRealGpus_gpu1, a_replay_beside_a_call_that_it_does_not_wait_for_is_refused_and_says_so) {
+  for (const bool replay_first : {false, true})
+    with_real_gpus("p2p", 2, 1,
+                   [=](Comm& comm, const RankGpu& gpu) { run_beside_itself(comm, gpu, replay_first); });
+}
+
 using CommOnP2pRealGpus_gpu2 = CommOnP2pRealGpus;
 
 TEST_F(CommOnP2pRealGpus_gpu2, ranks_on_two_gpus_do_all) {

@@ -747,6 +747,11 @@ TEST(CommOnP2p, a_replay_keeps_its_deadline_and_the_next_call_says_for_whom_it_h
   });
 }
 
+TEST(CommOnP2p, a_replay_beside_a_call_that_it_does_not_wait_for_is_refused_and_says_so) {
+  for (const bool replay_first : {false, true})
+    with_gpu_ranks(2, [=](Comm& comm, const RankGpu& gpu) { run_beside_itself(comm, gpu, replay_first); });
+}
+
 // --- failures
 
 TEST(CommOnP2p, a_late_call_names_the_rank_that_has_not_come) {

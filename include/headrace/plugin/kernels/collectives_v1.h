@@ -37,6 +37,8 @@ typedef struct headrace_collectives_box_v1 {
 #define HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT 3u
 #define HEADRACE_COLLECTIVES_WRONG_OUTPUT_SPLIT 4u
 #define HEADRACE_COLLECTIVES_OWN_SPLITS_DIFFER 5u
+/* Another launch of this rank has begun and has not ended. */
+#define HEADRACE_COLLECTIVES_OVERLAPS 6u
 
 /* In mapped host memory, 0 at first. Written once, by the first thread that gives up. Frozen. */
 typedef struct headrace_collectives_status_v1 {

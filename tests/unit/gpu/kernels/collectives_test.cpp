@@ -459,6 +459,24 @@ TEST_F(CollectivesTest, an_abort_ends_a_wait_and_reports_for_whom_it_was) {
   }
 }
 
+TEST_F(CollectivesTest, two_launches_of_a_rank_at_once_end_and_the_second_reports_it) {
+  for (const std::uint64_t elements : {3u, 100u}) {  // packets, chunks
+    open_ranks(2);
+    const TestCall call{.count = elements, .timeout_ns = 20'000'000'000};
+    fill(call);
+    const Stream other = Stream::make(device).value();
+    ASSERT_EQ(launch(call, 0), cuda::Outcome::success);  // it waits for rank 1
+    const RankCall made({.operation = HEADRACE_COMM_BARRIER}, 0, 2, 0, 0);
+    headrace_collective_v1 args = args_of(0);
+    args.call = made.get();
+    ASSERT_EQ(family.launch<&headrace_collectives_v1::run>(args, other.handle()), cuda::Outcome::success);
+    ASSERT_TRUE(ranks[0].stream.wait_idle());
+    ASSERT_TRUE(other.wait_idle());
+    EXPECT_EQ(ranks[0].status().reason, HEADRACE_COLLECTIVES_OVERLAPS);
+    EXPECT_EQ(ranks[0].status().epoch, 1U);
+  }
+}
+
 TEST_F(CollectivesTest, a_rank_that_never_comes_ends_the_others_at_their_deadline) {
   for (const std::uint64_t elements : {0u, 9u, 100u}) {
     open_ranks(3);
