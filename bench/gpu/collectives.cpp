@@ -93,8 +93,8 @@ class Gpu {
   [[nodiscard]] const std::shared_ptr<const gpu::Device>& device() const { return device_; }
   [[nodiscard]] const gpu::KernelFamily<headrace_collectives_v1>& family() const { return family_; }
   [[nodiscard]] const headrace_collectives_v1& table() const {
-    return *reinterpret_cast<const headrace_collectives_v1*>(
-        must(kernels_->library().family(HEADRACE_COLLECTIVES_FAMILY, 1, sizeof(headrace_collectives_v1))));
+    return *reinterpret_cast<const headrace_collectives_v1*>(must(kernels_->library().family(
+        HEADRACE_COLLECTIVES_FAMILY, HEADRACE_COLLECTIVES_FAMILY_VERSION, sizeof(headrace_collectives_v1))));
   }
   /// Its kernels can reach the memory of the other one.
   void reach(const Gpu& other) const {

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, begun) == Header::begun_at &&
               offsetof(Header, places) == Header::places_at);
-static_assert(sizeof(SplitLaunch) < 4096, "an argument of any driver");
+static_assert(sizeof(SplitLaunch) < 4096 && sizeof(StepLaunch) < 4096, "an argument of any driver");
 
 /// The kernels that reduce, of one way to travel.
 struct FloatSums {
@@ -33,7 +33,7 @@ struct Sums {
 };
 
 struct Functions {
-  void *exchange_packed, *exchange_chunks, *exchange_split, *exchange_direct;
+  void *exchange_packed, *exchange_chunks, *exchange_split, *exchange_step, *exchange_direct;
   Sums packed, all_reduce_packed, chunks, direct;
   FloatSums dense, all_reduce_dense;
 
@@ -52,6 +52,7 @@ constexpr FamilyKernel family_kernels[] = {
     {"headrace_exchange_packed", offsetof(Functions, exchange_packed)},
     {"headrace_exchange_chunks", offsetof(Functions, exchange_chunks)},
     {"headrace_exchange_split", offsetof(Functions, exchange_split)},
+    {"headrace_exchange_step", offsetof(Functions, exchange_step)},
     {"headrace_exchange_direct", offsetof(Functions, exchange_direct)},
     {"headrace_sum_packed_float32", offsetof(Functions, packed.floats.float32)},
     {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.floats.bfloat16)},
@@ -113,8 +114,30 @@ std::int32_t run(void* kernels, const headrace_collective_v1* args, void* stream
   return set.launch(functions.fitting(*plan), plan->launch.blocks, plan->threads, plan->launch, stream);
 }
 
-constexpr headrace_collectives_v1 table{
-    {sizeof table, HEADRACE_COLLECTIVES_FAMILY_VERSION, 0}, box_bytes, most_blocks, run};
+std::uint64_t copied_bytes(const headrace_collective_v1* args) {
+  if (args->struct_size < sizeof *args) return 0;
+  const std::optional<Plan> plan = plan_of(*args);
+  return plan && can_be_copied(*plan) ? plan->longest : 0;
+}
+
+std::int32_t copy_step(void* kernels, const headrace_collective_v1* args, std::uint32_t step,
+                       headrace_collectives_copies_v1* copies, void* stream) {
+  if (args->struct_size < sizeof *args || copies->struct_size < sizeof *copies) return invalid_value;
+  const std::optional<Plan> plan = plan_of(*args);
+  if (!plan || !can_be_copied(*plan)) return invalid_value;
+  const std::optional<StepLaunch> launch = step_of(*plan, step);
+  if (!launch) return invalid_value;
+  list_copies(*launch, *copies);
+  const KernelSet& set = KernelSet::of(kernels);
+  return set.launch(set.functions_of<Functions>(family).exchange_step, 1, step_threads, *launch, stream);
+}
+
+constexpr headrace_collectives_v1 table{{sizeof table, HEADRACE_COLLECTIVES_FAMILY_VERSION, 0},
+                                        box_bytes,
+                                        most_blocks,
+                                        run,
+                                        copied_bytes,
+                                        copy_step};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include "kernels/collectives/chunks.cuh"
 #include "kernels/collectives/direct.cuh"
 #include "kernels/collectives/packed.cuh"
+#include "kernels/collectives/step.cuh"
 
 namespace headrace::kernels::collectives {
 
@@ -52,6 +53,10 @@ HEADRACE_COLLECTIVE(exchange_chunks, chunk_threads) { run_in_chunks<ExchangeChun
 extern "C" __global__ void __launch_bounds__(chunk_threads, 1)
     headrace_exchange_split(const __grid_constant__ SplitLaunch args) {
   run_in_split_chunks(args);
+}
+extern "C" __global__ void __launch_bounds__(step_threads, 1)
+    headrace_exchange_step(const __grid_constant__ StepLaunch args) {
+  run_step(args);
 }
 HEADRACE_COLLECTIVE(exchange_direct, chunk_threads) { run_direct<ExchangeDirect, ExchangeChunks>(args); }
 HEADRACE_SUM(sum_packed_float32, most_packed_threads, sum_packed, Float32)

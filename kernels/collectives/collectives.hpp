@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/collectives/box.cuh"
+#include "kernels/collectives/copies.cuh"
 #include "kernels/collectives/splits.cuh"
 #include "kernels/common/family.hpp"
 
@@ -36,5 +37,11 @@ struct Plan {
 /// Divides it among blocks: as many as there may be, the same number on all ranks. Fewer may do for packets.
 /// Sets the threads too.
 void divide(Plan& plan, std::uint32_t blocks);
+/// Whether it can go by copies.
+[[nodiscard]] bool can_be_copied(const Plan& plan);
+/// Step `step` of it by copies. None: there is no such step.
+[[nodiscard]] std::optional<StepLaunch> step_of(const Plan& plan, std::uint32_t step);
+/// The copies behind a step.
+void list_copies(const StepLaunch& step, headrace_collectives_copies_v1& copies);
 
 }  // namespace headrace::kernels::collectives

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/collectives/reference.hpp"
 
+#include "kernels/collectives/copies.cuh"
 #include "kernels/collectives/element.cuh"
 #include "kernels/collectives/splits.cuh"
 #include "kernels/common/story.hpp"
@@ -70,12 +71,15 @@ class Turn {
     if (any) return Progress::stays;
     const unsigned late = rank_that_has_not_begun();
     if (header().failed == 0 && late != args_.shape.ranks && !gives_up(late)) return Progress::stays;
-    header().arrived += arrivals;
+    if (ends_operation()) header().arrived += arrivals;
     return Progress::ended;
   }
 
  protected:
   virtual void begin_stories(std::vector<Story>& stories) = 0;
+  // Where an operation is several launches: whether this is its first one, and its last one.
+  [[nodiscard]] virtual bool begins_operation() const { return true; }
+  [[nodiscard]] virtual bool ends_operation() const { return true; }
 
   [[nodiscard]] std::uint64_t box(unsigned rank) const { return args_.boxes[rank]; }
   [[nodiscard]] std::uint64_t own_box() const { return box(args_.rank); }
@@ -128,11 +132,19 @@ class Turn {
     began_ = Clock::now();
     epoch_ = header().arrived / arrivals + 1;
     if (header().failed != 0) return;
+    if (begins_operation() && !begin_operation()) return;
+    begin_stories(stories_);
+  }
+  /// False: another launch of this rank runs.
+  [[nodiscard]] bool begin_operation() {
     const std::uint64_t before = std::exchange(header().begun[args_.rank], epoch_);
-    if (before >= epoch_) return report(HEADRACE_COLLECTIVES_OVERLAPS, args_.rank, before);
+    if (before >= epoch_) {
+      report(HEADRACE_COLLECTIVES_OVERLAPS, args_.rank, before);
+      return false;
+    }
     for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
       if (is_peer(rank)) release(begun(rank, args_.rank), epoch_);
-    begin_stories(stories_);
+    return true;
   }
   /// If all have, the number of ranks.
   [[nodiscard]] unsigned rank_that_has_not_begun() const {
@@ -362,6 +374,45 @@ class SplitTurn : private SplitLaunch, public ChunksTurn<false> {
   }
 };
 
+/// One step between copies.
+class StepTurn : public Turn {
+ public:
+  StepTurn(const StepLaunch& step, const Memory& memory) : Turn(step.launch, memory), step_(step) {}
+
+ private:
+  [[nodiscard]] bool begins_operation() const override { return step_.step == 0; }
+  [[nodiscard]] bool ends_operation() const override { return step_.is_last(); }
+  void begin_stories(std::vector<Story>& stories) override { stories.push_back(work()); }
+
+  Story work() {
+    const Chunk sent = step_.sent(), kept = step_.kept();
+    for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
+      if (is_peer(rank)) tell(rank, sent, kept);
+    for (unsigned rank = 0; rank < args_.shape.ranks; ++rank)
+      while (is_peer(rank) && !is_there(rank, sent, kept)) {
+        if (gives_up(rank)) co_return;
+        co_yield Waits{};
+      }
+  }
+  void tell(unsigned rank, const Chunk& sent, const Chunk& kept) const {
+    if (sent.bytes_of(args_.sends[rank]) != 0) {
+      *reference::at<std::uint64_t>(own_box() + args_.shape.sent(half_of(sent), rank, 0)) = key(sent);
+      release(box(rank) + args_.shape.came(half_of(sent), args_.rank, 0), key(sent));
+    }
+    if (kept.bytes_of(args_.receives[rank]) != 0)
+      release(box(rank) + args_.shape.taken(half_of(kept), args_.rank, 0), key(kept));
+  }
+  [[nodiscard]] bool is_there(unsigned rank, const Chunk& sent, const Chunk& kept) const {
+    const std::uint64_t came = own_box() + args_.shape.came(half_of(sent), rank, 0),
+                        taken = own_box() + args_.shape.taken(half_of(kept), rank, 0);
+    return (sent.bytes_of(args_.receives[rank]) == 0 || acquire(came) == key(sent)) &&
+           (kept.bytes_of(args_.sends[rank]) == 0 || acquire(taken) == key(kept));
+  }
+  [[nodiscard]] std::uint64_t key(const Chunk& chunk) const { return chunk_key(epoch_, chunk.number); }
+
+  const StepLaunch& step_;
+};
+
 /// Parts that go directly if all ranks can, else in chunks: a story for each block.
 template <bool Reduces>
 class DirectTurn : public ChunksTurn<Reduces> {
@@ -488,6 +539,7 @@ constexpr reference::Kernel references[] = {
     {"headrace_all_reduce_dense_bfloat16", sizeof(Launch), launch<PackedTurn>},
     {"headrace_exchange_chunks", sizeof(Launch), launch<ChunksTurn<false>>},
     {"headrace_exchange_split", sizeof(SplitLaunch), launch<SplitTurn, SplitLaunch>},
+    {"headrace_exchange_step", sizeof(StepLaunch), launch<StepTurn, StepLaunch>},
     {"headrace_exchange_direct", sizeof(Launch), launch<DirectTurn<false>>},
     {"headrace_sum_direct_float32", sizeof(Launch), launch<DirectTurn<true>>},
     {"headrace_sum_direct_bfloat16", sizeof(Launch), launch<DirectTurn<true>>},

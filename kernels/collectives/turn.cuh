@@ -111,6 +111,16 @@ class Turn {
     return begin([](unsigned) {});
   }
 
+  /// Whether no launch before this one has ended early.
+  [[nodiscard]] __device__ bool may_go_on() const { return failed_ == 0; }
+  /// By all threads: waits until all ranks have begun. False: the launch ends early.
+  [[nodiscard]] __device__ bool meet() {
+    bool is_good = true;
+    if (meets_rank())
+      while (is_good && acquire(begun(args_.rank, lane())) < epoch_) is_good = !gives_up(lane());
+    return is_good;
+  }
+
   /// Between two looks at a word that rank `peer` is to write. True: the launch ends early.
   [[nodiscard]] __device__ bool gives_up(unsigned peer) {
     if (++looks_ % looks_between != 0) return false;
@@ -124,8 +134,7 @@ class Turn {
   /// that half. A thread that has given up is not `good`.
   __device__ void end(bool is_good) {
     if (overlaps()) report_overlap();
-    if (meets_rank())
-      while (is_good && acquire(begun(args_.rank, lane())) < epoch_) is_good = !gives_up(lane());
+    if (is_good) static_cast<void>(meet());
     __syncthreads();  // all threads have read the number of ended operations
     if (threadIdx.x != 0) return;
     const uint64_t others = gridDim.x - 1;

@@ -2,6 +2,7 @@
 #include "p2p/communicator.hpp"
 
 #include "base/comm_calls.hpp"
+#include "p2p/copies.hpp"
 
 #include <headrace/comm_call.hpp>
 
@@ -36,7 +37,8 @@ Result<void> compare(int rank, const wire::GpuCard& card, const wire::GpuCard& f
       {"blocks", card.blocks, first.blocks},
       {"packet_bytes", card.packet_bytes, first.packet_bytes},
       {"chunk_bytes", card.chunk_bytes, first.chunk_bytes},
-      {"slots", card.slots, first.slots}};
+      {"slots", card.slots, first.slots},
+      {"copy_bytes", card.copy_bytes, first.copy_bytes}};
   for (const auto& [name, mine, theirs] : hints)
     if (mine != theirs)
       return make_error(Code::invalid_argument,
@@ -103,8 +105,8 @@ Result<void> Communicator::connect(const Meeting& meeting) {
 }
 
 std::string Communicator::gpu_card() const {
-  const wire::GpuCard card{settings_.blocks, settings_.packet_bytes, settings_.chunk_bytes, settings_.slots,
-                           device_->info().uuid};
+  const wire::GpuCard card{settings_.blocks, settings_.packet_bytes, settings_.chunk_bytes,
+                           settings_.slots,  settings_.copy_bytes,   device_->info().uuid};
   return card.encode();
 }
 
@@ -250,7 +252,30 @@ cuda::Outcome Communicator::launch(const Call& call, const Place& place, std::ui
   args.status = words_.status_address(status);
   args.memories = tensors_.memories().data();
   args.memory_count = tensors_.memories().size();
+  if (is_copied(args)) return launch_copied(args, place);
   return family_.launch<&headrace_collectives_v1::run>(args, place.stream);
+}
+
+bool Communicator::is_copied(const headrace_collective_v1& args) const {
+  if (settings_.copy_bytes == 0 || size_ == 1) return false;
+  if (args.memory_count != 0) return false;  // kernels write to registered memory of other ranks
+  if (!has_elements_of(*args.call, settings_.copy_bytes)) return false;  // most calls: they need no plan
+  return family_.table().copied_bytes(&args) >= settings_.copy_bytes;
+}
+
+cuda::Outcome Communicator::launch_copied(const headrace_collective_v1& args, const Place& place) const {
+  headrace_collectives_copies_v1 copies{};
+  copies.struct_size = sizeof copies;
+  for (std::uint32_t step = 0; copies.is_last == 0; ++step) {
+    const auto launched = static_cast<cuda::Outcome>(
+        family_.table().copy_step(family_.kernels().set(), &args, step, &copies, place.stream));
+    if (launched != cuda::Outcome::success) return launched;
+    const cuda::Outcome queued = queue_copies(device_->driver(), copies, place.stream, place.captured);
+    // The first step is under way, so the call can no longer be refused. It is the error of a kernel.
+    if (queued == cuda::Outcome::invalid_value) return cuda::Outcome::illegal_address;
+    if (queued != cuda::Outcome::success) return queued;
+  }
+  return cuda::Outcome::success;
 }
 
 bool Communicator::watch(std::uint64_t work, const Place& place, int status) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a communicator of p2p: each call is one launch of a kernel of the family `collectives`, which
-// moves the elements through the boxes of all ranks.
+// moves the elements through the boxes of all ranks; or it is copies of the driver, with small kernels
+// between them.
 #pragma once
 
 #include "base/comm_border.hpp"
@@ -98,6 +99,9 @@ class Communicator {
   [[nodiscard]] Result<Place> place_of(const Call& call);
   [[nodiscard]] cuda::Outcome launch(const Call& call, const Place& place, std::uint32_t blocks,
                                      int status) const;
+  /// Whether a call goes by copies: the same on all ranks.
+  [[nodiscard]] bool is_copied(const headrace_collective_v1& args) const;
+  [[nodiscard]] cuda::Outcome launch_copied(const headrace_collective_v1& args, const Place& place) const;
   /// Puts an event behind a launch; whether its work has ended already.
   [[nodiscard]] bool watch(std::uint64_t work, const Place& place, int status);
   [[nodiscard]] Error refusal(const Call& call, cuda::Outcome outcome) const;

@@ -61,7 +61,8 @@ Result<Settings> Settings::read(const headrace_comm_setup_v1& setup) {
       {"blocks", &Settings::blocks},
       {"packet_bytes", &Settings::packet_bytes},
       {"chunk_bytes", &Settings::chunk_bytes},
-      {"slots", &Settings::slots}};
+      {"slots", &Settings::slots},
+      {"copy_bytes", &Settings::copy_bytes}};
   Settings settings;
   for (const auto& [name, member] : numbers) {
     HEADRACE_TRY(number, number_of(*resolved, name, std::string_view(name).ends_with("_bytes")));

@@ -25,13 +25,16 @@ inline constexpr std::array hint_rows{
     OptionRow{"slots", "0", "count",
               "Chunks that a rank's box holds of each rank, two for each block; 0: 64. The same on all "
               "ranks."},
+    OptionRow{"copy_bytes", "0", "bytes",
+              "Parts from this length on that are only moved go by copy engines, which leave the "
+              "multiprocessors to other kernels; 0: none. The same on all ranks."},
     OptionRow{"is_high_priority_stream", "off", "boolean",
               "The stream of asynchronous operations has a high priority."},
 };
 
-/// 0 stands for the default.
 struct Settings {
-  std::uint32_t blocks = 0, packet_bytes = 0, chunk_bytes = 0, slots = 0;
+  std::uint32_t blocks = 0, packet_bytes = 0, chunk_bytes = 0, slots = 0;  ///< 0: the default
+  std::uint32_t copy_bytes = 0;                                            ///< 0: no part is so long
   bool high_priority = false;
 
   /// From hints, HEADRACE_P2P_<NAME> and the table [p2p] of the configuration file.

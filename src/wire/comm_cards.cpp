@@ -264,7 +264,8 @@ Result<CardPiece> CardPiece::decode(std::string_view bytes) {
 
 std::string GpuCard::encode() const {
   ByteWriter writer;
-  for (const std::uint32_t value : {blocks, packet_bytes, chunk_bytes, slots}) writer.number(value);
+  for (const std::uint32_t value : {blocks, packet_bytes, chunk_bytes, slots, copy_bytes})
+    writer.number(value);
   writer.text(gpu, 0xffff);
   return std::move(writer).take();
 }
@@ -272,7 +273,8 @@ std::string GpuCard::encode() const {
 Result<GpuCard> GpuCard::decode(std::string_view bytes) {
   BoundedReader reader(bytes, "the card of a GPU");
   GpuCard card;
-  for (std::uint32_t* value : {&card.blocks, &card.packet_bytes, &card.chunk_bytes, &card.slots}) {
+  for (std::uint32_t* value :
+       {&card.blocks, &card.packet_bytes, &card.chunk_bytes, &card.slots, &card.copy_bytes}) {
     HEADRACE_TRY(number, reader.number<std::uint32_t>("a hint"));
     *value = number;
   }

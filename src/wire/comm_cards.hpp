@@ -129,6 +129,7 @@ struct CardPiece {
 /// What a rank brings to a new communicator of `p2p`: its GPU, and the hints that all ranks must share.
 struct GpuCard {
   std::uint32_t blocks = 0, packet_bytes = 0, chunk_bytes = 0, slots = 0;  ///< 0: the default
+  std::uint32_t copy_bytes = 0;                                            ///< 0: none
   std::string gpu;                                                         ///< its UUID
 
   [[nodiscard]] std::string encode() const;

@@ -28,6 +28,22 @@ def collectives_long(sitting: Sitting) -> bool:
     return sanitized(sitting, [*sanitizer_command("racecheck"), program, "quick"], {}) and right
 
 
+def copy_engines(sitting: Sitting) -> bool:
+    """What is only moved over `p2p`, by kernels and by copy engines, eagerly and in graphs: 1 MiB to 256 MiB.
+    From where on copies take no longer, the hint copy_bytes pays."""
+    command = [carried_program(sitting, "bin/headrace"), "bench", "coll", "--json", "--device", "cuda"]
+    command += ["--backend", "p2p", "--ranks", str(max(2, sitting.gpus)), "--seconds", "1"]
+    command += ["--ops", "all_gather_single,broadcast,all_to_all_single", "--bytes", "1M,16M,64M,256M"]
+    right = True
+    for graph in ([], ["--graph"]):
+        for name, bytes_ in (("kernels", "0"), ("copies", "1")):
+            for slots in ("64", "256"):
+                hints = ["--hint", f"copy_bytes={bytes_}", "--hint", f"slots={slots}"]
+                suffix = f"/{name}/slots{slots}"
+                right = sitting.run([*command, *hints, *graph], rows=True, case_suffix=suffix) and right
+    return right
+
+
 def moe(sitting: Sitting) -> bool:
     """The kernels of MoE, of ranks that share a GPU: random shapes beside the CPU reference, replays whose
     routing changes, compute-sanitizer, and times in turn with bare kernels. Each part has its own end."""

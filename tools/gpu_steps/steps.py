@@ -13,7 +13,7 @@ from gpu_steps import tree
 from gpu_steps.bare import attach, ceilings, dram, tcp_host
 from gpu_steps.compiling import extension
 from gpu_steps.endings import NOT_IN_BUILD, Failed, NothingRun, NotInBuild
-from gpu_steps.kernels import collectives, collectives_long, moe, moe_command, moe_racecheck
+from gpu_steps.kernels import collectives, collectives_long, copy_engines, moe, moe_command, moe_racecheck
 from gpu_steps.machine import assumptions, machine, paths, probe
 from gpu_steps.native import native
 from gpu_steps.nixl import nixl, nixl_others
@@ -74,6 +74,7 @@ STEPS: dict[str, Step] = {
     "ceilings": Step(ceilings, 400, 185),
     "tcp_host": Step(tcp_host, 420, 215, gpus=0),
     "exchange": Step(exchange, 240, 26),
+    "copy_engines": Step(copy_engines, 300, 120),
     "collectives_long": Step(collectives_long, 420, 200),
     "comm": Step(comm, 400, 190),
     "device_windows": Step(device_windows, 120, 60),

@@ -159,7 +159,7 @@ void comm_cards_seeds() {
   card("table_of_two", 7 + 2 * 9, wire::MeetingTable{9, {{1, 0, false, "a"}, {2, 0, false, "b"}}}.encode());
   card("store", 8, wire::StoreEntry{"world/0", "entry"}.encode());
   card("piece", 8 + 14 * 9, wire::CardPiece{1, 2, 0, 3, "part"}.encode());
-  card("gpu", 8 + 1 * 9, wire::GpuCard{32, 1 << 18, 1 << 17, 64, "GPU-7a1c"}.encode());
+  card("gpu", 8 + 1 * 9, wire::GpuCard{32, 1 << 18, 1 << 17, 64, 1 << 26, "GPU-7a1c"}.encode());
   card("box", 8 + 2 * 9, wire::BoxCard{44, "metadata"}.encode());
   card("tensor", 8 + 4 * 9, wire::TensorCard{4096, "metadata"}.encode());
   card("tensor_places", 8 + 5 * 9, wire::TensorPlaces{{0, 4096, 8192}}.encode());

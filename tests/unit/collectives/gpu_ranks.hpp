@@ -16,7 +16,9 @@
 #include <barrier>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -229,6 +231,33 @@ inline void capture(Comm& comm, const RankGpu& gpu) {
   static_cast<void>(driver.graph_destroy(graph));
 }
 
+/// A captured all_gather of some rounds, replayed with new elements.
+inline void gather_in_replays(Comm& comm, const RankGpu& gpu) {
+  constexpr std::size_t count = 20'000;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  OnGpu<int> one(gpu, filled(count, -1)), all(gpu, filled(count * ranks, -1)), first(gpu, filled(count, 7)),
+      second(gpu, filled(count, 8));
+  const cuda::DriverTable& driver = gpu.device()->driver();
+  const gpu::ContextGuard current(*gpu.device());
+  gpu.wait();
+  ASSERT_EQ(driver.stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed), cuda::Outcome::success);
+  ok(comm.all_gather_single(all.elements(), one.elements(), gpu.on_stream()));
+  cuda::Graph graph = nullptr;
+  ASSERT_EQ(driver.stream_end_capture(gpu.stream(), &graph), cuda::Outcome::success);
+  cuda::GraphExec replays = nullptr;
+  ASSERT_EQ(driver.graph_instantiate(&replays, graph, 0), cuda::Outcome::success);
+  gpu.meet();
+  for (const auto& [given, value] : {std::pair{&first, 7}, std::pair{&second, 8}}) {
+    gpu.copy(reinterpret_cast<cuda::Address>(one.elements().data),
+             reinterpret_cast<cuda::Address>(given->elements().data), count * sizeof(int));
+    EXPECT_EQ(driver.graph_launch(replays, gpu.stream()), cuda::Outcome::success);
+    EXPECT_THAT(all.values(), testing::Each(value));
+  }
+  gpu.meet();
+  static_cast<void>(driver.graph_exec_destroy(replays));
+  static_cast<void>(driver.graph_destroy(graph));
+}
+
 /// A replay beside a call of the same rank, on streams of which none waits for the other. The last rank does
 /// not come, so the first of the two waits when the second begins.
 inline void run_beside_itself(Comm& comm, const RankGpu& gpu, bool replay_first) {
@@ -341,14 +370,15 @@ inline void wait_in_vain(Comm& comm, const RankGpu& gpu) {
 
 /// Ranks as threads on the GPUs of this machine, which they share if there are more ranks than GPUs.
 template <class Body>
-void with_real_gpus(const char* backend, int size, int gpus, const Body& body) {
+void with_real_gpus(const char* backend, int size, int gpus, const Body& body,
+                    const std::map<std::string, std::string>& hints = {}) {
   const std::string name = unique_comm_name();
   std::barrier<> ranks(size);
   on_threads(size, [&](int rank) {
     CommOptions options = rank_options(rank, size, name);
     options.backend = backend;
     options.device = "cuda:" + std::to_string(rank % gpus);
-    options.hints.clear();
+    options.hints = hints;
     const RankGpu gpu(must(cuda::load_driver()), rank % gpus, ranks);
     Comm comm = must(Comm::open(options));
     gpu.meet();

@@ -36,7 +36,26 @@ class CommOnP2pRealGpus : public testing::Test {
   }
 };
 
+/// Rounds of 16 KiB, so that calls take several.
+const std::map<std::string, std::string> short_copies{
+    {"copy_bytes", "1"}, {"chunk_bytes", "1024"}, {"slots", "16"}};
+
+void move_by_copies(int size, int gpus) {
+  const auto all = [](Comm& comm, const RankGpu& gpu) {
+    for (int i = 0; i < 3; ++i) move_all_ways(comm, gpu);
+    gather_in_replays(comm, gpu);
+    reduce_all_ways(comm, gpu);
+    gpu.meet();
+    abort_one_rank(comm, gpu);
+  };
+  with_real_gpus("p2p", size, gpus, all, short_copies);
+}
+
 using CommOnP2pRealGpus_gpu1 = CommOnP2pRealGpus;
+
+TEST_F(CommOnP2pRealGpus_gpu1, ranks_that_share_a_gpu_move_by_copies) {
+  for (const int size : {2, 3, 4}) move_by_copies(size, 1);
+}
 
 TEST_F(CommOnP2pRealGpus_gpu1, one_rank_does_all) { run(1, 1); }
 
@@ -51,6 +70,11 @@ TEST_F(CommOnP2pRealGpus_gpu1, a_replay_beside_a_call_that_it_does_not_wait_for_
 }
 
 using CommOnP2pRealGpus_gpu2 = CommOnP2pRealGpus;
+
+TEST_F(CommOnP2pRealGpus_gpu2, ranks_on_two_gpus_move_by_copies) {
+  if (gpu_count() < 2) GTEST_SKIP() << "this machine has fewer than two GPUs";
+  for (const int size : {2, 4}) move_by_copies(size, 2);
+}
 
 TEST_F(CommOnP2pRealGpus_gpu2, ranks_on_two_gpus_do_all) {
   if (gpu_count() < 2) GTEST_SKIP() << "this machine has fewer than two GPUs";

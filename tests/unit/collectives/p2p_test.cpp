@@ -48,6 +48,14 @@ using testing::HasSubstr;
 const std::map<std::string, std::string> small_boxes{
     {"packet_bytes", "64"}, {"chunk_bytes", "32"}, {"slots", "8"}};
 
+using Hints = std::map<std::string, std::string>;
+/// All parts that are only moved go by copies, in rounds of 256 bytes.
+const Hints small_copies = [] {
+  Hints hints = small_boxes;
+  hints["copy_bytes"] = "1";
+  return hints;
+}();
+
 CommOptions p2p_options(int rank, int size, const std::string& name, int gpus = plugin_gpus) {
   CommOptions options = rank_options(rank, size, name);
   options.backend = fake_p2p();
@@ -57,12 +65,15 @@ CommOptions p2p_options(int rank, int size, const std::string& name, int gpus = 
 }
 
 /// Ranks on GPUs, which they share if there are more ranks than GPUs.
-void with_gpu_ranks(int size, int gpus, const std::function<void(Comm&, const RankGpu&)>& body) {
+void with_gpu_ranks(int size, int gpus, const std::function<void(Comm&, const RankGpu&)>& body,
+                    const Hints& hints = small_boxes) {
   const std::string name = unique_comm_name();
   std::barrier<> ranks(size);
   on_threads(size, [&](int rank) {
     const RankGpu gpu(*plugin_gpu().driver, rank % gpus, ranks);
-    Comm comm = must(Comm::open(p2p_options(rank, size, name, gpus)));
+    CommOptions options = p2p_options(rank, size, name, gpus);
+    options.hints = hints;
+    Comm comm = must(Comm::open(options));
     body(comm, gpu);
   });
 }
@@ -87,16 +98,19 @@ TEST(CommOnP2p, opens_and_tells_device_and_version) {
 struct GpuRanks {
   const char* name;
   int size, gpus;
+  bool by_copies = false;
 };
 class CommOnP2pGpus : public testing::TestWithParam<GpuRanks> {};
 INSTANTIATE_TEST_SUITE_P(Ways, CommOnP2pGpus,
                          testing::Values(GpuRanks{"one", 1, 1}, GpuRanks{"two", 2, 3},
                                          GpuRanks{"three", 3, 3}, GpuRanks{"three_of_one_gpu", 3, 1},
-                                         GpuRanks{"four_of_two_gpus", 4, 2}),
+                                         GpuRanks{"four_of_two_gpus", 4, 2},
+                                         GpuRanks{"two_by_copies", 2, 2, true},
+                                         GpuRanks{"four_of_two_gpus_by_copies", 4, 2, true}),
                          [](const auto& one) { return one.param.name; });
 
 TEST_P(CommOnP2pGpus, does_all) {
-  with_gpu_ranks(GetParam().size, GetParam().gpus, [](Comm& comm, const RankGpu& gpu) {
+  const auto all = [](Comm& comm, const RankGpu& gpu) {
     reduce_all_ways(comm, gpu);
     move_all_ways(comm, gpu);
     split_on_gpu(comm, gpu);
@@ -107,7 +121,8 @@ TEST_P(CommOnP2pGpus, does_all) {
       abort_one_rank(comm, gpu);
     else
       must(comm.finalize());
-  });
+  };
+  with_gpu_ranks(GetParam().size, GetParam().gpus, all, GetParam().by_copies ? small_copies : small_boxes);
 }
 
 // --- every operation, type and size
@@ -172,8 +187,8 @@ class CheckedCalls {
       inputs.push_back(random_elements(random_, call.dtype, call.input_bytes(static_cast<unsigned>(size_))));
     calls_.emplace_back(call, std::move(inputs));
   }
-  void run(bool is_registered = false) const {
-    with_gpu_ranks(size_, [&, this](Comm& comm, const RankGpu& gpu) {
+  void run(bool is_registered = false, const Hints& hints = small_boxes) const {
+    const auto calls = [&, this](Comm& comm, const RankGpu& gpu) {
       const CallMemory memory{gpu.take(room), gpu.take(room)};
       const Elements tensors[] = {bytes_at(memory.input), bytes_at(memory.output)};
       if (is_registered)
@@ -183,7 +198,8 @@ class CheckedCalls {
         for (const Elements& tensor : tensors) must(comm.tensor_deregister(tensor));
       for (const auto& [call, inputs] : calls_) run(comm, gpu, call, inputs, memory);
       must(comm.finalize());
-    });
+    };
+    with_gpu_ranks(size_, plugin_gpus, calls, hints);
   }
 
  private:
@@ -279,6 +295,102 @@ class Captured {
   cuda::Graph graph_ = nullptr;
   cuda::GraphExec replays_ = nullptr;
 };
+
+// --- parts that go by copies
+
+TEST(CommOnP2p, copies_give_each_rank_its_elements) {
+  for (const int size : {2, 3}) {
+    CheckedCalls calls(size);
+    for (const std::int32_t operation : every_operation)
+      for (const std::int32_t dtype : {HEADRACE_INT8, HEADRACE_BFLOAT16, HEADRACE_COMPLEX128})
+        for (const unsigned count : {0U, 1U, 17U, 256U, 700U})
+          calls.add({.operation = operation, .count = count, .dtype = dtype, .root = count % 2});
+    calls.run(false, small_copies);
+  }
+}
+
+TEST(CommOnP2p, calls_by_copies_by_chunks_and_by_packets_follow_one_another_on_any_stream) {
+  Hints hints = small_boxes;
+  hints["copy_bytes"] = "600";
+  const auto calls = [](Comm& comm, const RankGpu& gpu) {
+    const auto ranks = static_cast<std::size_t>(comm.size());
+    std::vector<OnGpu<int>> parts, rows;
+    std::vector<Work> works;
+    constexpr std::size_t counts[] = {10, 700, 100, 150, 149, 2000};
+    for (std::size_t i = 0; i < 60; ++i) {
+      const std::size_t count = counts[i % std::size(counts)];
+      parts.emplace_back(gpu, filled(count, comm.rank() + static_cast<int>(i)));
+      rows.emplace_back(gpu, filled(count * ranks, -1));
+    }
+    gpu.wait();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      OpOptions options = gpu.on_stream(i % 3 == 0);
+      if (i % 5 == 1) options.stream = gpu.other_stream().handle();
+      if (i % 5 == 2) options.stream = nullptr;
+      works.push_back(must(comm.all_gather_single(rows[i].elements(), parts[i].elements(), options)));
+    }
+    for (const Work& work : works) must(work.wait());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      Numbers expected;
+      for (std::size_t rank = 0; rank < ranks; ++rank)
+        expected.insert(expected.end(), counts[i % std::size(counts)], static_cast<int>(rank + i));
+      EXPECT_EQ(rows[i].values(), expected) << i;
+    }
+    must(comm.finalize());
+  };
+  with_gpu_ranks(3, plugin_gpus, calls, hints);
+}
+
+TEST(CommOnP2p, replays_by_copies_take_new_elements) {
+  const auto calls = [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(900, -1)), next(gpu, filled(900, -1));
+    const Captured captured(
+        gpu, [&](const OpOptions& options) { return comm.broadcast(numbers.elements(), 1, options); });
+    for (const int value : {4, 9, 2}) {
+      const OnGpu<int> given(gpu, filled(900, comm.rank() == 1 ? value : -1));
+      const auto address = [](const OnGpu<int>& one) {
+        return reinterpret_cast<cuda::Address>(one.elements().data);
+      };
+      gpu.copy(address(numbers), address(given), 900 * sizeof(int));
+      captured.replay();
+      finish(comm.broadcast(next.elements(), 0, gpu.on_stream()));  // one beside no replay
+      EXPECT_THAT(numbers.values(), testing::Each(value));
+    }
+    must(comm.finalize());
+  };
+  with_gpu_ranks(3, plugin_gpus, calls, small_copies);
+}
+
+TEST(CommOnP2p, copies_of_a_late_rank_and_of_one_that_aborts_end_as_kernels_do) {
+  const auto late = [](Comm& comm, const RankGpu& gpu) {
+    OnGpu<int> numbers(gpu, filled(900, 1));
+    finish(comm.broadcast(numbers.elements(), 0, gpu.on_stream()));
+    if (comm.rank() == 0) {
+      OpOptions options = gpu.on_stream();
+      options.timeout = milliseconds(50);
+      const Work work = must(comm.broadcast(numbers.elements(), 1, options));
+      EXPECT_EQ(work.wait().code(), Code::timed_out);
+      EXPECT_THAT(work.error().message, HasSubstr("rank 1 has not come: it has begun 1 operations"));
+      EXPECT_THAT(numbers.values(), testing::Each(0))
+          << "the copies that were queued have run, from an empty box";
+    }
+    gpu.meet();
+  };
+  with_gpu_ranks(2, plugin_gpus, late, small_copies);
+  const auto aborts = [](Comm& comm, const RankGpu& gpu) {
+    if (comm.rank() == 2) {
+      gpu.meet();
+      comm.abort("enough");
+      return;
+    }
+    OnGpu<int> numbers(gpu, filled(900, 1));
+    const Work work = must(comm.broadcast(numbers.elements(), 0, gpu.on_stream(true)));
+    gpu.meet();
+    EXPECT_EQ(work.wait().code(), Code::canceled);
+    EXPECT_THAT(work.error().message, HasSubstr("enough"));
+  };
+  with_gpu_ranks(3, plugin_gpus, aborts, small_copies);
+}
 
 // --- registered tensors
 
@@ -618,6 +730,9 @@ TEST(CommOnP2p, refuses_hints_that_cannot_be_or_that_differ) {
     EXPECT_THAT(texts[0], HasSubstr("invalid_argument")) << name << " " << value;
     EXPECT_THAT(texts[0], HasSubstr(expected)) << name << " " << value;
   }
+  for (const std::string& text : refusals(
+           2, [](CommOptions& options) { options.hints["copy_bytes"] = std::to_string(100 * options.rank); }))
+    EXPECT_THAT(text, HasSubstr("rank 0 has hint copy_bytes 0, rank 1 has 100"));
   for (const std::string& text :
        refusals(2, [](CommOptions& options) { options.hints["blocks"] = std::to_string(options.rank + 1); }))
     EXPECT_THAT(text, HasSubstr("rank 0 has hint blocks 1, rank 1 has 2: give all ranks the same hints"));

@@ -96,13 +96,14 @@ TEST(CardPiece, of_an_impossible_number_is_refused) {
 }
 
 TEST(GpuCard, is_read_as_it_was_written) {
-  const GpuCard card{1, 2, 3, 4, "GPU-7a1c"};
+  const GpuCard card{1, 2, 3, 4, 5, "GPU-7a1c"};
   const auto read = GpuCard::decode(card.encode());
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->blocks, 1U);
   EXPECT_EQ(read->packet_bytes, 2U);
   EXPECT_EQ(read->chunk_bytes, 3U);
   EXPECT_EQ(read->slots, 4U);
+  EXPECT_EQ(read->copy_bytes, 5U);
   EXPECT_EQ(read->gpu, "GPU-7a1c");
   expect_refused_if_cut<GpuCard>(card.encode(), card.encode().size());
 }

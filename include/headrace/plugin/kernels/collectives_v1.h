@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define HEADRACE_COLLECTIVES_FAMILY "collectives"
-#define HEADRACE_COLLECTIVES_FAMILY_VERSION 1u
+#define HEADRACE_COLLECTIVES_FAMILY_VERSION 2u
 #define HEADRACE_COLLECTIVES_MOST_RANKS 16
 
 /* The shape of a box, the same on all ranks. 0 stands for the default. A box has less than 4 GiB. Frozen. */
@@ -88,6 +88,16 @@ typedef struct headrace_collective_v1 {
   uint64_t memory_count;
 } headrace_collective_v1;
 
+/* The copies behind one step of an operation that goes by copies. They do not overlap one another. */
+typedef struct headrace_collectives_copies_v1 {
+  size_t struct_size;
+  uint32_t count;
+  uint32_t is_last; /* no step follows; there are no copies */
+  uint64_t sources[2 * HEADRACE_COLLECTIVES_MOST_RANKS];
+  uint64_t targets[2 * HEADRACE_COLLECTIVES_MOST_RANKS];
+  uint64_t bytes[2 * HEADRACE_COLLECTIVES_MOST_RANKS];
+} headrace_collectives_copies_v1;
+
 typedef struct headrace_collectives_v1 {
   headrace_kernel_family_v1 family;
   /* Bytes of a box; 0: the shape is not possible. */
@@ -95,6 +105,19 @@ typedef struct headrace_collectives_v1 {
   /* The most blocks of a launch where `sharing` ranks share the GPU; 0: they are too many. */
   uint32_t (*most_blocks)(void* kernels, const headrace_collectives_box_v1* box, uint32_t sharing);
   int32_t (*run)(void* kernels, const headrace_collective_v1* args, void* stream);
+
+  /* ---- since version 2 */
+
+  /* Bytes of the longest part of any rank, the same on all ranks, of an operation that can go by copies: its
+   * parts are moved and not reduced, and all ranks know their lengths. 0: it cannot. */
+  uint64_t (*copied_bytes)(const headrace_collective_v1* args);
+  /* The same operation by copies that the caller queues, all ranks or none: launches step `step`, from 0, one
+   * block of two warps, and says which copies follow it. After them, on the same stream, comes the next step.
+   * Between the first and the last step no other launch of this rank begins. If a step ends early, so do the
+   * later ones; the copies are queued all the same, and the outputs are undefined.
+   *   errors  as run; invalid value also for a step that there is not */
+  int32_t (*copy_step)(void* kernels, const headrace_collective_v1* args, uint32_t step,
+                       headrace_collectives_copies_v1* copies, void* stream);
 } headrace_collectives_v1;
 
 #ifdef __cplusplus

@@ -88,6 +88,34 @@ class CollectivesTest : public KernelsTest {
     return family.launch<&headrace_collectives_v1::run>(args, it.stream.handle());
   }
 
+  /// Launches a step of a call by copies.
+  std::pair<cuda::Outcome, headrace_collectives_copies_v1> step(unsigned rank, const TestCall& call,
+                                                                std::uint32_t number) const {
+    const Rank& it = ranks[rank];
+    const RankCall made(call, rank, count(), it.input.address() + shift, it.output.address() + shift);
+    headrace_collective_v1 args = args_of(rank);
+    args.call = made.get();
+    headrace_collectives_copies_v1 copies{};
+    copies.struct_size = sizeof copies;
+    const auto outcome = static_cast<cuda::Outcome>(
+        table_->copy_step(kernels->set(), &args, number, &copies, it.stream.handle()));
+    return {outcome, copies};
+  }
+  /// All steps, with their copies.
+  void copy(unsigned rank, const TestCall& call) const {
+    const ContextGuard guard(*device);
+    headrace_collectives_copies_v1 copies{};
+    for (std::uint32_t number = 0; copies.is_last == 0; ++number) {
+      const auto [outcome, behind] = step(rank, call, number);
+      ASSERT_EQ(outcome, cuda::Outcome::success);
+      copies = behind;
+      for (std::uint32_t i = 0; i < copies.count; ++i)
+        ASSERT_EQ(driver.memcpy_async(copies.targets[i], copies.sources[i], copies.bytes[i],
+                                      ranks[rank].stream.handle()),
+                  cuda::Outcome::success);
+    }
+  }
+
   /// Gives each rank new elements, and its output other bytes.
   std::vector<Bytes> fill(const TestCall& call) {
     std::vector<Bytes> inputs;
@@ -138,7 +166,10 @@ class CollectivesTest : public KernelsTest {
                                                 HEADRACE_COLLECTIVES_FAMILY_VERSION)
           .value();
   const headrace_collectives_v1* table_ = reinterpret_cast<const headrace_collectives_v1*>(
-      kernels->library().family(HEADRACE_COLLECTIVES_FAMILY, 1, sizeof(headrace_collectives_v1)).value());
+      kernels->library()
+          .family(HEADRACE_COLLECTIVES_FAMILY, HEADRACE_COLLECTIVES_FAMILY_VERSION,
+                  sizeof(headrace_collectives_v1))
+          .value());
 };
 
 TEST_F(CollectivesTest, every_operation_gives_each_rank_its_elements) {
@@ -399,6 +430,43 @@ TEST_F(CollectivesTest, parts_may_differ_in_lists_and_splits) {
       }
     }
   }
+}
+
+TEST_F(CollectivesTest, parts_go_by_copies_in_rounds_of_all_slots) {
+  for (const unsigned ranks_now : {2u, 3u, 4u}) {
+    open_ranks(ranks_now);
+    for (const std::int32_t operation : every_operation) {
+      const TestCall kind{.operation = operation};
+      if (kind.reduces() || operation == HEADRACE_COMM_BARRIER) continue;
+      // Rounds of 64 floats: less than one, one, and many that use both halves again and again.
+      for (const std::uint64_t elements : {1u, 63u, 64u, 65u, 501u}) {
+        const TestCall call{.operation = operation, .count = elements, .root = ranks_now - 1};
+        const auto inputs = fill(call);
+        for (unsigned rank = 0; rank < count(); ++rank) copy((rank + 1) % count(), call);
+        for (const Rank& rank : ranks) ASSERT_TRUE(rank.stream.wait_idle());
+        for (unsigned rank = 0; rank < count(); ++rank) expect_got(call, inputs, rank);
+        run({.operation = operation, .count = elements, .root = ranks_now - 1});  // the slots are free again
+      }
+    }
+  }
+}
+
+TEST_F(CollectivesTest, only_parts_that_are_moved_and_whose_length_all_know_can_go_by_copies) {
+  open_ranks(2);
+  const auto bytes_of = [this](const TestCall& call) {
+    const RankCall made(call, 0, 2, ranks[0].input.address(), ranks[0].output.address());
+    headrace_collective_v1 args = args_of(0);
+    args.call = made.get();
+    return table_->copied_bytes(&args);
+  };
+  EXPECT_EQ(bytes_of({.operation = HEADRACE_COMM_ALL_GATHER_SINGLE, .count = 100}), 400U);
+  EXPECT_EQ(bytes_of({.operation = HEADRACE_COMM_ALL_TO_ALL_SINGLE, .count = 100}), 400U);
+  EXPECT_EQ(bytes_of({.operation = HEADRACE_COMM_ALL_REDUCE, .count = 100}), 0U);
+  EXPECT_EQ(bytes_of({.operation = HEADRACE_COMM_BARRIER}), 0U);
+  EXPECT_EQ(bytes_of({.operation = HEADRACE_COMM_BROADCAST, .count = 0}), 0U);
+  const TestCall reduced{.count = 100}, moved{.operation = HEADRACE_COMM_BROADCAST, .count = 100};
+  EXPECT_EQ(step(0, reduced, 0).first, cuda::Outcome::invalid_value);
+  EXPECT_EQ(step(0, moved, 4).first, cuda::Outcome::invalid_value) << "two rounds have four steps";
 }
 
 TEST_F(CollectivesTest, captured_operations_take_new_elements_at_each_replay) {
