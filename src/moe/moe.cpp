@@ -13,6 +13,7 @@
 #include "moe/rank.hpp"
 #include "moe/way.hpp"
 #include "moe/words.hpp"
+#include "telemetry/nvtx.hpp"
 
 #include <headrace/agent.hpp>
 
@@ -429,6 +430,7 @@ template <class OnHost, class OnDevice>
 Result<void> MoE::State::run(std::string_view operation, MoERouting& routing, const OnHost& on_host,
                              const OnDevice& on_device) {
   if (auto here = not_forked(); !here) return refused(operation, std::move(here).error());
+  const nvtx::CallRange range("moe", operation);
   const std::scoped_lock lock(mutex);
   Result<void> done = usable();
   if (done && routing.state_->owner != identity)
@@ -461,6 +463,7 @@ Result<MoE> MoE::open(Agent& agent, const MoEConfig& config) {
 
 Result<MoE> moe::open_moe(Agent& agent, const MoEConfig& config, gpu::LoadedKernels& gpus) {
   HEADRACE_TRY_VOID(config.check());
+  nvtx::load();
   std::unique_ptr<DeviceMember> device;
   if (config.device >= 0) {  // before the head: a rank that sees that finds both
     HEADRACE_TRY(member, DeviceMember::open(agent, config, gpus));

@@ -90,8 +90,14 @@ void attach(Initialize initialize) {
   if (initialize(get_table) == 1) tool().attached.store(true, std::memory_order_release);
 }
 
+namespace {
+
+bool is_attached() { return tool().attached.load(std::memory_order_acquire); }
+
+}  // namespace
+
 std::uint64_t start_range(const std::string& name) {
-  if (!tool().attached.load(std::memory_order_acquire)) return 0;
+  if (!is_attached()) return 0;
   const auto start = reinterpret_cast<StartRange>(tool().core.at(range_start));
   return start == nullptr ? 0 : start(("headrace: " + name).c_str());
 }
@@ -101,5 +107,8 @@ void end_range(std::uint64_t range) {
   const auto end = reinterpret_cast<EndRange>(tool().core.at(range_end));
   if (end != nullptr) end(range);
 }
+
+CallRange::CallRange(std::string_view of, std::string_view call)
+    : range_(is_attached() ? start_range(std::string(of) + " " + std::string(call)) : 0) {}
 
 }  // namespace headrace::nvtx

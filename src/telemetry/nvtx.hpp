@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace headrace::nvtx {
 
@@ -22,5 +23,17 @@ void attach(Initialize initialize);
 /// "headrace: " and the name. Ranges may overlap, and end on another thread. 0: there is no tool.
 [[nodiscard]] std::uint64_t start_range(const std::string& name);
 void end_range(std::uint64_t range);
+
+/// The range of a call, "headrace: moe dispatch": it ends with this object.
+class CallRange {
+ public:
+  CallRange(std::string_view of, std::string_view call);
+  ~CallRange() { end_range(range_); }
+  CallRange(const CallRange&) = delete;
+  CallRange& operator=(const CallRange&) = delete;
+
+ private:
+  const std::uint64_t range_;
+};
 
 }  // namespace headrace::nvtx
