@@ -21,7 +21,7 @@ class Step {
   [[nodiscard]] __device__ bool sends(unsigned rank, const Chunk& sent, const Chunk& kept) {
     if (sent.bytes_of(args_.sends[rank]) != 0) {
       release(turn_.box(rank) + args_.shape.came(half_of(sent), args_.rank, 0), key(sent));
-      store(turn_.own_box() + args_.shape.sent(half_of(sent), rank, 0), key(sent));
+      store_relaxed(turn_.own_box() + args_.shape.sent(half_of(sent), rank, 0), key(sent));
     }
     return kept.bytes_of(args_.sends[rank]) == 0 ||
            wait(args_.shape.taken(half_of(kept), rank, 0), key(kept), rank);

@@ -50,7 +50,8 @@ class Rank {
   Result<void> combine_memory(Routing& routing, std::span<MoEWindowRows> of_ranks);
 
   /// Goes on with these ranks, from the same place in the order of operations (regroup.cpp).
-  ///   windows  as in the constructor, those of ranks that leave too; null: of a rank that never was here. The
+  ///   windows  as in the constructor, those of ranks that leave too; null: of a rank that never was here.
+  ///   The
   ///            network has those of other nodes
   Result<void> regroup(const std::vector<std::byte*>& windows, Mask members, Deadline deadline);
 
