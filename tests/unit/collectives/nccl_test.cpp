@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators over NCCL: all operations, streams and failures, on a fake library and a fake GPU.
+#include "fake_nccl_backends.hpp"
+#include "handles.hpp"
 #include "ranks.hpp"
 
-#include "support/fake_hip.hpp"
-#include "support/fake_nccl.hpp"
 #include "vendor/nccl/config.hpp"
 
 #include <headrace/comm_backend.hpp>
@@ -27,45 +27,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// The GPU of the test that runs.
-cuda::FakeCuda* current_gpu = nullptr;
-
-/// A backend over one of the fake libraries, registered once.
-struct FakeBackend {
-  /// `registers`: whether the library has ncclCommRegister. `on_hip`: its streams are those of HIP, as
-  /// RCCL's.
-  FakeBackend(const std::string& name, const std::string& which, bool registers = true, bool on_hip = false)
-      : library(which),
-        backend(name, {[on_hip] {
-                         return on_hip ? hip::bind_runtime(hip_lookup())
-                                       : cuda::bind_driver(cuda::FakeCuda::lookup());
-                       },
-                       [this, registers] {
-                         auto loaded = library.load();
-                         if (loaded && !registers)
-                           loaded->table.comm_register = nullptr, loaded->table.comm_deregister = nullptr;
-                         return loaded;
-                       }}) {
-    library.run_on(
-        [](cuda::Stream stream, std::function<bool()> work) { current_gpu->queue(stream, std::move(work)); });
-    const headrace_comm_backend_v1 table = must(backend.table());
-    must(register_comm_backend(&table));
-  }
-  const FakeNccl library;
-  nccl::Backend backend;
-};
-
-const FakeNccl& library_of(const std::string& backend) {
-  static auto& newest = *new FakeBackend("nccl_newest", "");
-  static auto& old = *new FakeBackend("nccl_old", "_old");
-  static auto& bare = *new FakeBackend("nccl_bare", "", false);
-  static auto& on_hip = *new FakeBackend("rccl_newest", "", true, true);
-  const std::map<std::string, const FakeBackend*> others{
-      {"nccl_old", &old}, {"nccl_bare", &bare}, {"rccl_newest", &on_hip}};
-  const auto other = others.find(backend);
-  return (other == others.end() ? newest : *other->second).library;
-}
 
 class CommOnNccl : public testing::Test {
  protected:
@@ -430,21 +391,6 @@ TEST_F(CommOnNccl, does_not_suspend_under_a_message) {
 }
 
 // --- ranks that the caller brings together
-
-/// The handles of ranks, for all of them.
-class Handles {
- public:
-  explicit Handles(std::size_t size) : handles_(size), meeting_(static_cast<std::ptrdiff_t>(size)) {}
-  std::vector<std::string> exchange(const Comm& comm, std::size_t place) {
-    handles_[place] = must(comm.init_handle());
-    meeting_.arrive_and_wait();
-    return handles_;
-  }
-
- private:
-  std::vector<std::string> handles_;
-  std::barrier<> meeting_;
-};
 
 TEST_P(CommOnEachNccl, makes_a_communicator_of_ranks_that_the_caller_brings_together) {
   Handles handles(3);
