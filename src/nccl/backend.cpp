@@ -105,6 +105,22 @@ std::int32_t reconfigure(void* comm, const char*, const headrace_bytes_v1* handl
   });
 }
 
+std::int32_t window_open(void* comm, headrace_comm_window_v1* window, std::int64_t timeout_ns,
+                         headrace_text_v1* why) {
+  return guarded(
+      why, [&] { return communicator(comm).window_open(*window, comm_border::deadline_of(timeout_ns)); });
+}
+
+std::int32_t window_close(void* comm, std::uint64_t window, std::int64_t timeout_ns, headrace_text_v1* why) {
+  return guarded(
+      why, [&] { return communicator(comm).window_close(window, comm_border::deadline_of(timeout_ns)); });
+}
+
+std::int32_t window_issue(void* comm, const headrace_comm_window_call_v1* call, std::uint64_t work,
+                          headrace_text_v1* why) {
+  return Entries::begun(why, [&] { return communicator(comm).window_issue(*call, work); });
+}
+
 void group_start(void* comm) {
   guarded(nullptr, [&]() -> Result<void> {
     communicator(comm).group_start();
@@ -181,6 +197,9 @@ Result<headrace_comm_backend_v1> Backend::table() {
   table.reconfigure = reconfigure;
   table.suspend = suspend;
   table.resume = resume;
+  table.window_open = window_open;
+  table.window_close = window_close;
+  table.window_issue = window_issue;
   return table;
 }
 

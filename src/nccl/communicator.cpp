@@ -109,7 +109,12 @@ Communicator::Communicator(const Parts& parts, const Setup& setup, std::shared_p
       device_(std::move(device)),
       stream_(std::move(stream)),
       scratch_(std::move(scratch)),
-      works_(device_, gpu::StreamWorks::Order::of_streams) {}
+      works_(device_, gpu::StreamWorks::Order::of_streams),
+      windows_({parts_.library, host_, rank_, size_, device_,
+                [this](std::string_view what, const Deadline& deadline, const auto& begin) {
+                  return call_for_windows(what, deadline, begin);
+                },
+                [this] { host_.ended(late_part()); }}) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::make(const Parts& parts, const Setup& setup,
                                                          gpu::Priority priority) {
@@ -284,7 +289,8 @@ Result<void> Communicator::group_end() {
 }
 
 Result<void> Communicator::wait_on(std::uint64_t work, cuda::Stream stream) {
-  return works_.wait_on(work, stream);
+  HEADRACE_TRY_VOID(works_.wait_on(work, stream));
+  return windows_.wait_on(work, stream);
 }
 
 // --- memory that calls use again and again
@@ -349,9 +355,31 @@ Result<void> Communicator::resume(const Deadline& deadline) {
   return {};
 }
 
+// --- windows
+
+Result<void> Communicator::call_for_windows(std::string_view what, const Deadline& deadline,
+                                            const std::function<Outcome(Comm)>& begin) {
+  const std::scoped_lock calls(calls_);
+  if (comm_ == nullptr || stopping_) return make_error(Code::canceled, "the communicator has ended");
+  return together(what, deadline, [&] { return begin(comm_); });
+}
+
+Result<void> Communicator::window_open(headrace_comm_window_v1& window, const Deadline& deadline) {
+  return windows_.open(window, deadline);
+}
+
+Result<void> Communicator::window_close(std::uint64_t window, const Deadline& deadline) {
+  return windows_.close(window, deadline);
+}
+
+Result<bool> Communicator::window_issue(const headrace_comm_window_call_v1& call, std::uint64_t work) {
+  return windows_.issue(call, work);
+}
+
 // --- ends
 
 bool Communicator::progress() {
+  const bool moved = windows_.progress();
   const auto ended = works_.take_ended();
   for (const auto& [work, source, result] : ended) {
     if (result && stopping_)
@@ -360,7 +388,7 @@ bool Communicator::progress() {
       host_.end(work, result, source);
   }
   look_for_error();
-  return !ended.empty();
+  return moved || !ended.empty();
 }
 
 void Communicator::look_for_error() {
@@ -381,6 +409,7 @@ void Communicator::look_for_error() {
 void Communicator::abort() {
   const std::scoped_lock ending(ending_);
   stopping_ = true;  // a call for which the library goes on returns
+  windows_.abort();
   std::unique_lock calls(calls_, std::defer_lock);
   if (!blocking_) calls.lock();  // else a call that only this ends may have it
   if (!revoked_) stop_library();

@@ -9,12 +9,14 @@
 #include "gpu/stream_works.hpp"
 #include "nccl/operation.hpp"
 #include "nccl/rank_handle.hpp"
+#include "nccl/windows.hpp"
 #include "vendor/nccl/config.hpp"
 
 #include <headrace/plugin/comm_v1.h>
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,6 +59,10 @@ class Communicator {
   /// Gives back the library's memory of the GPU, and takes it again.
   Result<void> suspend(const Deadline& deadline);
   Result<void> resume(const Deadline& deadline);
+  Result<void> window_open(headrace_comm_window_v1& window, const Deadline& deadline);
+  Result<void> window_close(std::uint64_t window, const Deadline& deadline);
+  /// As issue.
+  Result<bool> window_issue(const headrace_comm_window_call_v1& call, std::uint64_t work);
   bool progress();
   void abort();
   /// Null: this rank is in no group.
@@ -138,6 +144,9 @@ class Communicator {
   /// communicator. With calls_ held.
   template <class Begin>
   [[nodiscard]] Result<void> together(std::string_view what, const Deadline& deadline, const Begin& begin);
+  /// The same for windows.
+  [[nodiscard]] Result<void> call_for_windows(std::string_view what, const Deadline& deadline,
+                                              const std::function<Outcome(Comm)>& begin);
   void end_late_part();
   void stop_library();
   [[nodiscard]] Result<void> stand_aside();
@@ -169,6 +178,7 @@ class Communicator {
   std::optional<UniqueId> growth_;  // the library has one at a time
   Deadline next_look_ = Deadline::at_ns(0);
   gpu::StreamWorks works_;
+  Windows windows_;
 };
 
 }  // namespace headrace::nccl

@@ -37,6 +37,12 @@ namespace headrace::nccl {
 using Enqueue = void (*)(Stream stream, std::function<bool()> work);
 
 struct World;
+struct Windows;
+
+/// One rank's handle of a window.
+struct WindowObject {
+  std::shared_ptr<Windows> windows;
+};
 
 /// One rank.
 struct Rank {
@@ -51,6 +57,7 @@ struct Rank {
   bool suspended = false;
   bool blocking = false;
   std::vector<double> factors;  // of the operations that it has made
+  std::vector<std::unique_ptr<WindowObject>> windows;
 };
 
 struct CommObject {
@@ -95,6 +102,15 @@ struct Meeting {
   bool done = false;
 };
 
+/// Memory of all ranks, by rank.
+struct Windows {
+  struct Part {
+    std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::map<int, Part> parts;
+};
+
 struct World {
   int size = 0;
   int arrived = 0;
@@ -104,6 +120,8 @@ struct World {
   std::map<std::string, int> gatherings;  // ranks that have come
   std::string growth;                     // the id by which it grows; empty: none
   int grown = 0;                          // ranks that have used it
+  std::map<std::string, std::shared_ptr<Windows>> windows;
+  std::map<std::pair<int, int>, int> signals;  // by sender and receiver, less those that were awaited
 };
 
 struct State {
@@ -115,6 +133,7 @@ struct State {
   std::map<std::string, int> calls;
   Outcome async_error = Outcome::success;
   bool holds_calls = false;
+  bool has_symmetric_memory = true;
   std::string last_error;
   Config last_config;
   CollConfig last_call_config;
@@ -360,6 +379,41 @@ inline std::function<bool()> recv_work(const std::shared_ptr<Rank>& rank, std::b
   };
 }
 
+/// A put is done when its bytes and its signal are at the other rank.
+inline std::function<bool()> put_work(const std::shared_ptr<Rank>& rank, const std::byte* from, std::byte* to,
+                                      std::size_t bytes, int peer) {
+  return [=] {
+    const std::scoped_lock lock(state().mutex);
+    if (rank->aborted) return true;
+    copy_bytes(from, to, bytes);
+    ++rank->world->signals[{rank->rank, peer}];
+    return true;
+  };
+}
+
+inline std::function<bool()> wait_signal_work(const std::shared_ptr<Rank>& rank,
+                                              std::vector<AwaitedSignals> awaited) {
+  return [rank, awaited = std::move(awaited)]() mutable {
+    const std::scoped_lock lock(state().mutex);
+    if (rank->aborted) return true;
+    std::erase_if(awaited, [&](const AwaitedSignals& one) {
+      int& come = rank->world->signals[{one.peer, rank->rank}];
+      if (come < one.count) return false;
+      come -= one.count;
+      return true;
+    });
+    return awaited.empty();
+  };
+}
+
+/// Whether bytes lie in a window of the rank.
+inline bool is_registered(const Rank& rank, const std::byte* from, std::size_t bytes) {
+  return std::any_of(rank.windows.begin(), rank.windows.end(), [&](const auto& one) {
+    const Windows::Part& part = one->windows->parts.at(rank.rank);
+    return from >= part.memory && from + bytes <= part.memory + part.bytes;
+  });
+}
+
 // --- calls
 
 /// Counts a call; the outcome that the test has scripted for it.
@@ -570,6 +624,11 @@ HEADRACE_FAKE_NCCL_API void fake_nccl_set_async_error(Outcome outcome) {
 HEADRACE_FAKE_NCCL_API void fake_nccl_hold_calls(bool hold) {
   const std::scoped_lock lock(fake::state().mutex);
   fake::state().holds_calls = hold;
+}
+/// Whether windows are registered; else the library says that they are, and gives none.
+HEADRACE_FAKE_NCCL_API void fake_nccl_have_symmetric_memory(bool have) {
+  const std::scoped_lock lock(fake::state().mutex);
+  fake::state().has_symmetric_memory = have;
 }
 HEADRACE_FAKE_NCCL_API int fake_nccl_calls(const char* symbol) {
   const std::scoped_lock lock(fake::state().mutex);
@@ -824,7 +883,74 @@ HEADRACE_FAKE_NCCL_API Outcome ncclScatter(const void* from, void* to, std::size
 }
 #endif
 
+#if HEADRACE_FAKE_NCCL_VERSION >= 22703
+HEADRACE_FAKE_NCCL_API Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes,
+                                                      fake::Window* window, int flags) {
+  const Outcome scripted = fake::begin("ncclCommWindowRegister");
+  if (scripted != Outcome::success) return scripted;
+  if (comm == nullptr || memory == nullptr || bytes == 0 || flags != fake::window_symmetric ||
+      reinterpret_cast<std::uintptr_t>(memory) % fake::window_alignment != 0)
+    return Outcome::invalid_argument;
+  const auto rank = comm->rank;
+  *window = nullptr;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    if (!fake::state().has_symmetric_memory) return Outcome::success;
+    const std::string name = "window " + std::to_string(rank->next_management);
+    auto& windows = rank->world->windows[name];
+    if (!windows) windows = std::make_shared<fake::Windows>();
+    windows->parts[rank->rank] = {static_cast<std::byte*>(memory), bytes};
+    rank->windows.push_back(std::make_unique<fake::WindowObject>(windows));
+    *window = rank->windows.back().get();
+    fake::gather(rank, "window ");
+  }
+  return fake::join(rank);
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclCommWindowDeregister(Comm comm, fake::Window window) {
+  const Outcome scripted = fake::begin("ncclCommWindowDeregister");
+  if (scripted != Outcome::success) return scripted;
+  const std::scoped_lock lock(fake::state().mutex);
+  std::erase_if(comm->rank->windows, [window](const auto& one) { return one.get() == window; });
+  return Outcome::success;
+}
+#endif
+
 #if HEADRACE_FAKE_NCCL_VERSION >= 22902
+HEADRACE_FAKE_NCCL_API Outcome ncclPutSignal(const void* from, std::size_t count, DataType type, int peer,
+                                             fake::Window window, std::size_t offset, int signal, int context,
+                                             unsigned flags, Comm comm, Stream stream) {
+  const auto* const bytes_from = static_cast<const std::byte*>(from);
+  const std::size_t bytes = count * fake::width_of(type);
+  std::byte* to = nullptr;
+  {
+    const std::scoped_lock lock(fake::state().mutex);
+    if (window == nullptr || signal != 0 || context != 0 || flags != 0) return Outcome::invalid_argument;
+    const auto part = window->windows->parts.find(peer);
+    if (part == window->windows->parts.end() || offset + bytes > part->second.bytes ||
+        !fake::is_registered(*comm->rank, bytes_from, bytes))
+      return Outcome::invalid_argument;
+    to = part->second.memory + offset;
+  }
+  return fake::queue("ncclPutSignal", comm, stream,
+                     [&] { return fake::put_work(comm->rank, bytes_from, to, bytes, peer); });
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclWaitSignal(int count, fake::AwaitedSignals* awaited, Comm comm,
+                                              Stream stream) {
+  for (int i = 0; i < count; ++i)
+    if (awaited[i].count <= 0 || awaited[i].signal != 0 || awaited[i].context != 0)
+      return Outcome::invalid_argument;
+  return fake::queue("ncclWaitSignal", comm, stream, [&] {
+    return fake::wait_signal_work(comm->rank, {awaited, awaited + count});
+  });
+}
+HEADRACE_FAKE_NCCL_API Outcome ncclGetPeerDevicePointer(fake::Window window, std::size_t offset, int peer,
+                                                        void** address) {
+  const Outcome scripted = fake::begin("ncclGetPeerDevicePointer");
+  if (scripted != Outcome::success) return scripted;
+  const std::scoped_lock lock(fake::state().mutex);
+  *address = window->windows->parts.at(peer).memory + offset;
+  return Outcome::success;
+}
 HEADRACE_FAKE_NCCL_API Outcome ncclCommGetUniqueId(Comm comm, UniqueId* id) {
   const Outcome scripted = fake::begin("ncclCommGetUniqueId");
   if (scripted != Outcome::success) return scripted;

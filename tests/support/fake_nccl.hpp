@@ -34,6 +34,7 @@ class FakeNccl {
     symbol<void(nccl::Outcome)>("fake_nccl_set_async_error")(outcome);
   }
   void hold_calls(bool hold) const { symbol<void(bool)>("fake_nccl_hold_calls")(hold); }
+  void have_symmetric_memory(bool have) const { symbol<void(bool)>("fake_nccl_have_symmetric_memory")(have); }
   [[nodiscard]] int calls(const char* function) const {
     return symbol<int(const char*)>("fake_nccl_calls")(function);
   }

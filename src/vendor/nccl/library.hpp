@@ -60,6 +60,16 @@
            Comm* made, Config* config)                                                                       \
   FUNCTION(Outcome, comm_suspend, "ncclCommSuspend", 22907, Comm comm, int flags)                            \
   FUNCTION(Outcome, comm_resume, "ncclCommResume", 22907, Comm comm)                                         \
+  FUNCTION(Outcome, window_register, "ncclCommWindowRegister", 22703, Comm comm, void* memory,               \
+           std::size_t bytes, Window* window, int flags)                                                     \
+  FUNCTION(Outcome, window_deregister, "ncclCommWindowDeregister", 22703, Comm comm, Window window)          \
+  FUNCTION(Outcome, put_signal, "ncclPutSignal", 22902, const void* from, std::size_t count, DataType type,  \
+           int peer, Window window, std::size_t offset, int signal, int context, unsigned flags, Comm comm,  \
+           Stream stream)                                                                                    \
+  FUNCTION(Outcome, wait_signal, "ncclWaitSignal", 22902, int count, AwaitedSignals* awaited, Comm comm,     \
+           Stream stream)                                                                                    \
+  FUNCTION(Outcome, get_peer_pointer, "ncclGetPeerDevicePointer", 22902, Window window, std::size_t offset,  \
+           int peer, void** address)                                                                         \
   FUNCTION(Outcome, all_to_all, "ncclAlltoAll", 22803, const void* from, void* to, std::size_t count,        \
            DataType type, Comm comm, Stream stream)                                                          \
   FUNCTION(Outcome, gather, "ncclGather", 22803, const void* from, void* to, std::size_t count,              \

@@ -13,6 +13,7 @@
 namespace headrace::nccl {
 
 using Comm = struct CommObject*;
+using Window = struct WindowObject*;
 using Stream = cuda::Stream;
 
 /// Brings the ranks of a communicator together. Passed by value.
@@ -56,6 +57,18 @@ inline constexpr int no_color = -1;       ///< of comm_split: in no group
 inline constexpr int suspend_memory = 1;  ///< give back memory of the GPU
 inline constexpr int shrink_default = 0;
 inline constexpr int shrink_abort = 1;  ///< end what is under way first
+
+inline constexpr int window_symmetric = 1;  ///< of window_register: for puts
+/// Windows and the memory that they begin in have so many bytes between them, or a multiple.
+inline constexpr std::size_t window_alignment = 4096;
+
+/// How many signals of a rank wait_signal waits for.
+struct AwaitedSignals {
+  int count;
+  int peer;
+  int signal;
+  int context;
+};
 
 /// Bits of `cta_policy`.
 inline constexpr int policy_default = 0;

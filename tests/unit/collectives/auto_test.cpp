@@ -499,6 +499,22 @@ TEST_F(CommOnAuto, is_awake_if_no_backend_can_sleep) {
 
 TEST_F(CommOnAuto, windows_are_those_of_p2p) { with_ranks(2, use_windows); }
 
+TEST_F(CommOnAuto, windows_are_those_of_nccl_where_p2p_does_not_open) {
+  const std::string name = unique_comm_name();
+  std::barrier<> ranks(2);
+  on_threads(2, [&](int rank) {
+    if (rank == 1) refused_here["p2p"] = "left out";
+    const RankGpu gpu(*plugin_gpu().driver, rank % gpus_, ranks);
+    Comm comm = must(Comm::open(options(rank, 2, name)));
+    Window window = must(comm.new_window());
+    must(window.allocate(1003, DType::int32));
+    put_around(comm, gpu, window);
+    must(window.tensor_deregister());
+    must(comm.finalize());
+    refused_here.clear();
+  });
+}
+
 TEST_F(CommOnAuto, a_late_call_names_backend_and_rank) { with_ranks(3, wait_in_vain); }
 
 TEST_F(CommOnAuto, an_abort_ends_a_call_of_nccl_on_the_other_ranks) {

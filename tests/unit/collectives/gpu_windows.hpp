@@ -180,6 +180,23 @@ inline void use_windows(Comm& comm, const RankGpu& gpu) {
   must(window.tensor_deregister());
 }
 
+/// What windows do that have neither atomic_add nor values that are set.
+inline void put_signal_and_map(Comm& comm, const RankGpu& gpu) {
+  Window window = must(comm.new_window());
+  must(window.allocate(1003, DType::int32));
+  put_around(comm, gpu, window);
+  map_others(comm, gpu, window);
+  refuse_wrong_operations(comm, gpu, window);
+  must(window.flush());
+  must(window.tensor_deregister());
+  must(window.allocate(3, DType::float32));  // the words of signals begin anew
+  EXPECT_EQ(window.wait_signal(0, std::chrono::milliseconds(1)).code(), Code::timed_out);
+  must(window.tensor_deregister());
+  OnGpu<int> numbers(gpu, filled(100, 1));
+  ok(comm.all_reduce(numbers.elements(), ReduceOp::sum, gpu.on_stream()));
+  EXPECT_THAT(numbers.values(), testing::Each(comm.size()));
+}
+
 /// The last rank aborts the communicator while the others wait for its signal.
 inline void abort_while_others_wait(Comm& comm, const RankGpu& gpu) {
   Window window = must(comm.new_window());

@@ -8,6 +8,7 @@
 
 #include "base/errors.hpp"
 #include "nccl/operation.hpp"
+#include "nccl/windows.hpp"
 #include "oneccl/operation.hpp"
 
 #include <headrace/comm_window.hpp>
@@ -244,7 +245,17 @@ std::string lines_by_check(const std::string& backend, const Check& check) {
 std::string lines_of_nccl() {
   nccl::Library library;
   library.version = 23203;
-  return lines_by_check("nccl", [&](const auto& call) { return nccl::check_call(library, call); });
+  // Windows ask for functions that are there.
+  library.table.window_register = [](auto...) { return nccl::Outcome::success; };
+  library.table.window_deregister = [](auto...) { return nccl::Outcome::success; };
+  library.table.put_signal = [](auto...) { return nccl::Outcome::success; };
+  library.table.wait_signal = [](auto...) { return nccl::Outcome::success; };
+  return lines_by_check("nccl", [&](const auto& call) -> Result<void> {
+    const auto op = static_cast<Op>(call.operation);
+    if (op == Op::put || op == Op::get || op == Op::signal || op == Op::atomic_add)
+      return nccl::check_window_operation(library, op);
+    return nccl::check_call(library, call).ok() ? Result<void>() : make_error(Code::not_supported, "no");
+  });
 }
 
 std::string lines_of_oneccl() {

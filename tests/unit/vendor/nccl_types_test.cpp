@@ -30,6 +30,15 @@ HEADRACE_SAME_VALUE(undefined_int, NCCL_CONFIG_UNDEF_INT);
 HEADRACE_SAME_VALUE(sizeof(UniqueId), sizeof(ncclUniqueId));
 #if NCCL_VERSION_CODE >= 22703
 HEADRACE_SAME_VALUE(shrink_abort, NCCL_SHRINK_ABORT);
+HEADRACE_SAME_VALUE(window_symmetric, NCCL_WIN_COLL_SYMMETRIC);
+#endif
+#if NCCL_VERSION_CODE >= 22902
+HEADRACE_SAME_VALUE(window_alignment, NCCL_WIN_REQUIRED_ALIGNMENT);
+HEADRACE_SAME_VALUE(sizeof(AwaitedSignals), sizeof(ncclWaitSignalDesc_t));
+static_assert(offsetof(AwaitedSignals, count) == offsetof(ncclWaitSignalDesc_t, opCnt) &&
+              offsetof(AwaitedSignals, peer) == offsetof(ncclWaitSignalDesc_t, peer) &&
+              offsetof(AwaitedSignals, signal) == offsetof(ncclWaitSignalDesc_t, sigIdx) &&
+              offsetof(AwaitedSignals, context) == offsetof(ncclWaitSignalDesc_t, ctx));
 #endif
 
 #define HEADRACE_SAME_PLACE(our_field, their_field)                                   \
@@ -116,6 +125,8 @@ HEADRACE_SAME_CALL(comm_deregister, ncclCommDeregister);
 #endif
 #if NCCL_VERSION_CODE >= 22809
 HEADRACE_SAME_CALL(comm_shrink, ncclCommShrink);
+HEADRACE_SAME_CALL(window_register, ncclCommWindowRegister);
+HEADRACE_SAME_CALL(window_deregister, ncclCommWindowDeregister);
 HEADRACE_SAME_CALL(comm_revoke, ncclCommRevoke);
 HEADRACE_SAME_CALL(all_to_all, ncclAlltoAll);
 HEADRACE_SAME_CALL(gather, ncclGather);
@@ -124,6 +135,8 @@ HEADRACE_SAME_CALL(scatter, ncclScatter);
 #if NCCL_VERSION_CODE >= 22902
 HEADRACE_SAME_CALL(comm_get_unique_id, ncclCommGetUniqueId);
 HEADRACE_SAME_CALL(comm_grow, ncclCommGrow);
+HEADRACE_SAME_CALL(put_signal, ncclPutSignal);
+HEADRACE_SAME_CALL(wait_signal, ncclWaitSignal);
 #endif
 #if NCCL_VERSION_CODE >= 22907
 HEADRACE_SAME_VALUE(suspend_memory, NCCL_SUSPEND_MEM);
