@@ -6,6 +6,7 @@
 #include <headrace/version.hpp>
 
 #include <utility>
+#include <vector>
 
 namespace headrace::choice {
 namespace {
@@ -91,6 +92,27 @@ std::int32_t resume(void* comm, std::int64_t timeout_ns, headrace_text_v1* why) 
   return guarded(why, [&] { return communicator(comm).resume(comm_border::deadline_of(timeout_ns)); });
 }
 
+std::int32_t init_handle(void* comm, const headrace_sink_v1* handle, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    HEADRACE_TRY(mine, communicator(comm).handle());
+    const std::string bytes = mine.encode();
+    handle->append(handle->context, bytes.data(), bytes.size());
+    return {};
+  });
+}
+
+std::int32_t reconfigure(void* comm, const char* uuid, const headrace_bytes_v1* handles,
+                         const headrace_comm_setup_v1* setup, void** made, headrace_text_v1* why) {
+  return guarded(why, [&]() -> Result<void> {
+    std::vector<RankHandle> ranks;
+    for (int i = 0; i < setup->size; ++i) {
+      HEADRACE_TRY(rank, RankHandle::decode({static_cast<const char*>(handles[i].data), handles[i].length}));
+      ranks.push_back(std::move(rank));
+    }
+    return Entries::give(communicator(comm).reconfigure(uuid, ranks, *setup), made);
+  });
+}
+
 std::int32_t window_open(void* comm, headrace_comm_window_v1* window, std::int64_t timeout_ns,
                          headrace_text_v1* why) {
   return guarded(why, [&]() -> Result<void> {
@@ -141,6 +163,8 @@ headrace_comm_backend_v1 Backend::table() {
   table.tensor_deregister = tensor_deregister;
   table.suspend = suspend;
   table.resume = resume;
+  table.init_handle = init_handle;
+  table.reconfigure = reconfigure;
   table.window_open = window_open;
   table.window_close = window_close;
   table.window_issue = window_issue;

@@ -42,6 +42,21 @@ Result<void> check_setup(const headrace_comm_setup_v1& setup, const std::vector<
   return check_known(hints_of(setup), std::move(names), "the communicator");
 }
 
+/// A table of choices: whence it is, and its text.
+struct TableText {
+  std::string from, text;
+};
+
+std::string card_text(const std::string& gpu, const std::string& uuid,
+                      const std::optional<TableText>& table) {
+  Json card{{"gpu", gpu}, {"uuid", uuid}};
+  if (table) {
+    card["from"] = table->from;
+    card["table"] = table->text;
+  }
+  return card.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 Part::Make by_open() {
   return [](const headrace_comm_backend_v1& table, const headrace_comm_setup_v1& setup, void** comm,
             headrace_text_v1* why) { return table.open(table.context, &setup, comm, why); };
@@ -113,17 +128,35 @@ Result<void> Communicator::connect(const Setup& setup, const CommTuning* inherit
   return {};
 }
 
-Result<std::string> Communicator::card(const Setup& setup, const CommTuning* inherited) const {
-  Json card{{"gpu", parts_.device->info().name}, {"uuid", parts_.device->info().uuid}};
-  if (rank_ == 0 && inherited != nullptr) {
-    card["from"] = inherited->from;
-    card["table"] = tuning_text(*inherited);
-  } else if (rank_ == 0) {
-    HEADRACE_TRY(tuning, parts_.read_tuning(hint_of(setup, table_hint)));
-    card["from"] = tuning.from;
-    card["table"] = tuning_text(tuning);
+Result<std::unique_ptr<Communicator>> Communicator::connected_without_store(const Parts& parts,
+                                                                            const Setup& setup,
+                                                                            std::vector<std::string> cards,
+                                                                            const Make& make_part) {
+  HEADRACE_TRY_VOID(check_setup(setup, parts.candidates));
+  HEADRACE_TRY(made, make(parts, setup));
+  made->cards_ = std::move(cards);
+  HEADRACE_TRY(topology, made->learn(made->cards_));
+  for (std::size_t i = 0; i < parts.candidates.size(); ++i) {
+    const Part::Make begin = make_part(i);
+    if (!begin) continue;
+    auto part = std::make_unique<Part>(parts.candidates[i], made->host_table_, i, made->works_);
+    HEADRACE_TRY_VOID(part->open_without_store(setup, begin));
+    made->open_.push_back(std::move(part));
   }
-  return card.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (made->open_.empty())
+    return make_error(Code::not_supported,
+                      "none of the backends of auto reconfigures and is open on all of these ranks");
+  made->tell_what_is_open({});
+  made->choices_ = Choices(made->tuning_, topology, made->open_names());
+  return made;
+}
+
+Result<std::string> Communicator::card(const Setup& setup, const CommTuning* inherited) const {
+  const std::string gpu = parts_.device->info().name, uuid = parts_.device->info().uuid;
+  if (rank_ != 0) return card_text(gpu, uuid, std::nullopt);
+  if (inherited != nullptr) return card_text(gpu, uuid, TableText{inherited->from, tuning_text(*inherited)});
+  HEADRACE_TRY(tuning, parts_.read_tuning(hint_of(setup, table_hint)));
+  return card_text(gpu, uuid, TableText{tuning.from, tuning_text(tuning)});
 }
 
 /// All ranks get the same cards, and so they learn the same.
@@ -376,24 +409,78 @@ Result<std::unique_ptr<Communicator>> Communicator::split(std::span<const int> r
     return std::unique_ptr<Communicator>();
   }
   HEADRACE_TRY_VOID(check_table(*setup));
-  // A candidate that is not open here may be there: p2p on one host of several.
-  return connected(parts_, *setup, &tuning_, [&](std::size_t candidate) -> Part::Make {
+  // A candidate that is not open here may be there: p2p on one host of several. That takes a store.
+  const Make make = [&](std::size_t candidate) -> Part::Make {
     Part* const part = part_of(candidate);
-    if (part == nullptr || part->table().split == nullptr) return by_open();
+    if (part == nullptr || part->table().split == nullptr) return cards_.empty() ? by_open() : nullptr;
     return [part, ranks](const auto& table, const Setup& of_part, void** comm, headrace_text_v1* why) {
       return table.split(part->handle(), ranks.data(), ranks.size(), &of_part, comm, why);
     };
-  });
+  };
+  if (!cards_.empty()) return connected_without_store(parts_, *setup, cards_of(ranks), make);
+  return connected(parts_, *setup, &tuning_, make);
+}
+
+std::vector<std::string> Communicator::cards_of(std::span<const int> ranks) const {
+  std::vector<std::string> cards;
+  for (const int rank : ranks) cards.push_back(cards_[static_cast<std::size_t>(rank)]);
+  return cards;
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const int> excluded,
                                                            const Setup& setup) {
   HEADRACE_TRY_VOID(check_table(setup));
-  return connected(parts_, setup, &tuning_, [&](std::size_t candidate) -> Part::Make {
+  const Make make = [&](std::size_t candidate) -> Part::Make {
     Part* const part = part_of(candidate);
-    if (part == nullptr || part->table().shrink == nullptr) return by_open();
+    if (part == nullptr || part->table().shrink == nullptr) return cards_.empty() ? by_open() : nullptr;
     return [part, excluded](const auto& table, const Setup& of_part, void** comm, headrace_text_v1* why) {
       return table.shrink(part->handle(), excluded.data(), excluded.size(), &of_part, comm, why);
+    };
+  };
+  if (cards_.empty()) return connected(parts_, setup, &tuning_, make);
+  std::vector<int> left;
+  for (int rank = 0; rank < size_; ++rank)
+    if (std::ranges::find(excluded, rank) == excluded.end()) left.push_back(rank);
+  return connected_without_store(parts_, setup, cards_of(left), make);
+}
+
+// --- ranks that the caller brings together
+
+Result<RankHandle> Communicator::handle() {
+  RankHandle mine{
+      parts_.device->info().name, parts_.device->info().uuid, tuning_.from, tuning_text(tuning_), {}};
+  for (const auto& part : open_) {
+    if (!part->reconfigures()) continue;
+    HEADRACE_TRY(handle, part->init_handle());
+    mine.backends[part->name()] = std::move(handle);
+  }
+  if (!mine.backends.empty()) return mine;
+  return make_error(Code::not_supported, "none of its open backends ({}) has reconfigure",
+                    fmt::join(open_names(), ", "));
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::reconfigure(const std::string& uuid,
+                                                                std::span<const RankHandle> ranks,
+                                                                const Setup& setup) {
+  HEADRACE_TRY_VOID(check_table(setup));
+  // The table is that of rank 0, and all know it, whichever of them is rank 0 of a split.
+  std::vector<std::string> cards;
+  for (const RankHandle& rank : ranks)
+    cards.push_back(card_text(rank.gpu, rank.uuid, TableText{ranks.front().from, ranks.front().table}));
+  std::vector<headrace_bytes_v1> handles;
+  return connected_without_store(parts_, setup, std::move(cards), [&](std::size_t candidate) -> Part::Make {
+    Part* const part = part_of(candidate);
+    const std::string& name = parts_.candidates[candidate].name;
+    const bool all =
+        std::ranges::all_of(ranks, [&](const auto& rank) { return rank.backends.contains(name); });
+    if (part == nullptr || !part->reconfigures() || !all) return nullptr;
+    return [&, part](const auto& table, const Setup& made, void** comm, headrace_text_v1* why) {
+      handles.clear();
+      for (const RankHandle& rank : ranks) {
+        const std::string& handle = rank.backends.at(name);
+        handles.push_back({handle.data(), handle.size()});
+      }
+      return table.reconfigure(part->handle(), uuid.c_str(), handles.data(), &made, comm, why);
     };
   });
 }

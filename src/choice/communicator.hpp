@@ -5,6 +5,7 @@
 
 #include "base/comm_border.hpp"
 #include "choice/part.hpp"
+#include "choice/rank_handle.hpp"
 #include "choice/tuning.hpp"
 #include "gpu/stream.hpp"
 #include "gpu/stream_works.hpp"
@@ -70,6 +71,13 @@ class Communicator {
   /// Null setup: this rank is in no group.
   Result<std::unique_ptr<Communicator>> split(std::span<const int> ranks, const Setup* setup);
   Result<std::unique_ptr<Communicator>> shrink(std::span<const int> excluded, const Setup& setup);
+  /// This rank, for one reconfigure.
+  ///   errors  not_supported (none of its backends reconfigures), those of the backends
+  Result<RankHandle> handle();
+  /// Makes a communicator of the candidates that reconfigure and are open on all of these ranks.
+  ///   errors  not_supported (there is none), those of the backends
+  Result<std::unique_ptr<Communicator>> reconfigure(const std::string& uuid,
+                                                    std::span<const RankHandle> ranks, const Setup& setup);
 
  private:
   /// Where a call runs.
@@ -108,6 +116,13 @@ class Communicator {
                                                          const CommTuning* inherited, const Make& make);
   [[nodiscard]] Result<void> connect(const Setup& setup, const CommTuning* inherited, const Make& make,
                                      Agreement& agreement);
+  /// The same for ranks without a store, whose cards are known. `make` has an entry for some candidates,
+  /// which all must open.
+  static Result<std::unique_ptr<Communicator>> connected_without_store(const Parts& parts, const Setup& setup,
+                                                                       std::vector<std::string> cards,
+                                                                       const Make& make);
+  /// The cards of ranks of this one that have no store.
+  [[nodiscard]] std::vector<std::string> cards_of(std::span<const int> ranks) const;
   /// What this rank brings: its GPU, and rank 0's table.
   [[nodiscard]] Result<std::string> card(const Setup& setup, const CommTuning* inherited) const;
   [[nodiscard]] Result<Topology> learn(const std::vector<std::string>& cards);
@@ -136,6 +151,7 @@ class Communicator {
   Choices choices_;
   Works works_;
   std::vector<std::unique_ptr<Part>> open_;  // in the order of the candidates
+  std::vector<std::string> cards_;           // of all ranks, each with the table, if they have no store
 
   std::mutex order_;  // held while a call is given to a part
   std::optional<Last> last_;

@@ -57,7 +57,7 @@ Error Part::error_of(std::int32_t code, std::string_view message) const {
 
 Result<void> Part::open(Setup setup, Agreement& agreement, const Make& make) {
   agreement_ = &agreement;
-  Result<void> made = make_handle(setup, make);
+  Result<void> made = make_handle(setup, agreement.deadline(), make);
   if (!met_) static_cast<void>(meet(made));
   if (refusal_) {  // all ranks have it, so none goes on
     agreement_ = nullptr;
@@ -75,7 +75,14 @@ Result<void> Part::open(Setup setup, Agreement& agreement, const Make& make) {
   return {};
 }
 
-Result<void> Part::make_handle(Setup& setup, const Make& make) {
+Result<void> Part::open_without_store(Setup setup, const Make& make) {
+  const Deadline deadline = comm_border::deadline_of(setup.meeting_timeout_ns);
+  if (auto made = make_handle(setup, deadline, make); !made) return std::move(made).error().within(name());
+  count();
+  return {};
+}
+
+Result<void> Part::make_handle(Setup& setup, const Deadline& deadline, const Make& make) {
   auto table = candidate_.table();
   if (!table) return std::move(table).error();
   table_ = *table;
@@ -86,7 +93,7 @@ Result<void> Part::make_handle(Setup& setup, const Make& make) {
   setup.host = &host_;
   setup.hints = hints.data();
   setup.hint_count = hints.size();
-  setup.meeting_timeout_ns = nanoseconds_left(agreement_->deadline());
+  setup.meeting_timeout_ns = nanoseconds_left(deadline);
   Why why;
   const std::int32_t code = make(table_, setup, &comm_, why.out());
   if (code == HEADRACE_OK && comm_ != nullptr) return {};
@@ -164,6 +171,18 @@ Result<void> Part::stand_aside() {
   const std::int32_t code = table_.split(comm_, nullptr, 0, nullptr, &none, why.out());
   if (code != HEADRACE_OK) return error_of(code, why.view());
   return {};
+}
+
+Result<std::string> Part::init_handle() {
+  std::string handle;
+  const headrace_sink_v1 sink{sizeof sink, &handle, [](void* context, const void* bytes, std::size_t length) {
+                                static_cast<std::string*>(context)->append(static_cast<const char*>(bytes),
+                                                                           length);
+                              }};
+  Why why;
+  const std::int32_t code = table_.init_handle(comm_, &sink, why.out());
+  if (code != HEADRACE_OK) return error_of(code, why.view());
+  return handle;
 }
 
 Result<std::uint64_t> Part::tensor_register(const headrace_comm_elements_v1& tensor,

@@ -24,7 +24,7 @@ class Part {
  public:
   using Setup = headrace_comm_setup_v1;
   using Call = headrace_comm_call_v1;
-  /// Makes the candidate's handle, as `open`, `split` or `shrink` of its table does.
+  /// Makes the candidate's handle, as `open`, `split`, `shrink` or `reconfigure` of its table does.
   using Make = std::function<std::int32_t(const headrace_comm_backend_v1& table, const Setup& setup,
                                           void** comm, headrace_text_v1* why)>;
 
@@ -37,6 +37,8 @@ class Part {
   /// All ranks call it, and it succeeds on all of them or on none.
   ///   errors  of the first rank that cannot open it
   [[nodiscard]] Result<void> open(Setup setup, Agreement& agreement, const Make& make);
+  /// The same for ranks that have no store by which they could agree: it succeeds or fails on this rank.
+  [[nodiscard]] Result<void> open_without_store(Setup setup, const Make& make);
 
   [[nodiscard]] const std::string& name() const { return candidate_.name; }
   [[nodiscard]] const headrace_comm_backend_v1& table() const { return table_; }
@@ -54,6 +56,10 @@ class Part {
   void abort(std::string_view reason);
   /// Takes part in a split for ranks of other groups.
   Result<void> stand_aside();
+  /// Whether the candidate makes communicators of ranks that the caller brings together.
+  [[nodiscard]] bool reconfigures() const { return table_.reconfigure != nullptr; }
+  /// This rank, for one reconfigure.
+  Result<std::string> init_handle();
   /// Whether the candidate wants to know of memory that calls use again and again.
   [[nodiscard]] bool registers() const { return table_.tensor_register != nullptr; }
   /// The candidate's number of the registration.
@@ -75,7 +81,7 @@ class Part {
   /// Gives a work to the candidate, by `issue(why)`.
   template <class Issue>
   [[nodiscard]] Result<bool> begin(std::uint64_t work, const Issue& issue);
-  [[nodiscard]] Result<void> make_handle(Setup& setup, const Make& make);
+  [[nodiscard]] Result<void> make_handle(Setup& setup, const Deadline& deadline, const Make& make);
   /// Before ranks wait for each other inside the candidate, all know that none has failed before that.
   [[nodiscard]] Result<void> meet(const Result<void>& mine);
   /// From now on the end of the candidate's communicator is that of `auto`.

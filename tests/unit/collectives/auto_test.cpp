@@ -3,6 +3,7 @@
 // had a call shows in the calls that the fake NCCL counts.
 #include "gpu_ranks.hpp"
 #include "gpu_windows.hpp"
+#include "handles.hpp"
 
 #include "choice/backend.hpp"
 #include "p2p/backend.hpp"
@@ -511,6 +512,73 @@ TEST_F(CommOnAuto, windows_are_those_of_nccl_where_p2p_does_not_open) {
     put_around(comm, gpu, window);
     must(window.tensor_deregister());
     must(comm.finalize());
+    refused_here.clear();
+  });
+}
+
+// --- ranks that the caller brings together
+
+TEST_F(CommOnAuto, makes_a_communicator_of_ranks_that_the_caller_brings_together) {
+  use_table({{.operation = CommOperation::barrier, .backend = "p2p"}, {.backend = "nccl"}});
+  Handles handles(3);
+  std::barrier<> ranks(3);
+  on_threads(3, [&](int rank) {
+    const RankGpu gpu(*plugin_gpu().driver, rank % gpus_, ranks);
+    CommOptions alone = options(0, 1, unique_comm_name());
+    alone.device = "cuda:" + std::to_string(rank % gpus_);
+    const Comm one = must(Comm::open(alone));
+    Comm all = must(one.reconfigure("first", handles.exchange(one, static_cast<std::size_t>(2 - rank))));
+    EXPECT_EQ(all.rank(), 2 - rank);
+    EXPECT_EQ(all.size(), 3);
+    EXPECT_EQ(all.backend(), "auto_fake");
+    reduce(all, gpu, small, gpu.on_stream());
+    ok(all.barrier(gpu.on_stream()));  // what the table gives to p2p goes to nccl
+    // Its groups need no meeting place, either.
+    const std::vector<int> group = all.rank() == 1 ? std::vector<int>() : std::vector<int>{2, 0};
+    auto part = must(all.split(group, "part"));
+    EXPECT_EQ(part.has_value(), all.rank() != 1);
+    if (part) reduce(*part, gpu, small, gpu.on_stream());
+    gpu.meet();
+    const std::array excluded{1};
+    if (all.rank() != 1) {
+      Comm left = must(all.shrink(excluded));
+      EXPECT_EQ(left.size(), 2);
+      reduce(left, gpu, small, gpu.on_stream());
+    }
+    gpu.meet();
+  });
+}
+
+TEST_F(CommOnAuto, grows_by_a_rank_that_joins) {
+  const std::string name = unique_comm_name();
+  Handles handles(3);
+  std::barrier<> ranks(3);
+  on_threads(3, [&](int rank) {
+    const RankGpu gpu(*plugin_gpu().driver, rank % gpus_, ranks);
+    CommOptions mine = rank == 2 ? options(0, 1, unique_comm_name()) : options(rank, 2, name);
+    mine.device = "cuda:" + std::to_string(rank % gpus_);
+    Comm comm = must(Comm::open(mine));
+    Comm all = must(comm.reconfigure("first", handles.exchange(comm, static_cast<std::size_t>(rank))));
+    EXPECT_EQ(all.size(), 3);
+    reduce(all, gpu, large, gpu.on_stream());
+    gpu.meet();
+    reduce(comm, gpu, small, gpu.on_stream());  // the old one stays
+    gpu.meet();
+  });
+}
+
+TEST_F(CommOnAuto, says_that_no_open_backend_reconfigures) {
+  with_ranks(1, [](Comm& comm, const RankGpu&) {
+    const auto refused = comm.reconfigure("first", std::vector<std::string>{"no handle"});
+    EXPECT_EQ(refused.code(), Code::invalid_argument);
+    must(comm.finalize());
+  });
+  on_threads(1, [&](int rank) {
+    refused_here["nccl"] = "left out";
+    const Comm comm = must(Comm::open(options(rank, 1, unique_comm_name())));
+    const auto refused = comm.init_handle();
+    EXPECT_EQ(refused.code(), Code::not_supported);
+    EXPECT_THAT(refused.error().message, HasSubstr("none of its open backends (p2p) has reconfigure"));
     refused_here.clear();
   });
 }
