@@ -149,9 +149,8 @@ TEST_P(NodeRegrouping, that_misses_a_rank_says_which_and_may_be_tried_again) {
 
 TEST_P(NodeRegrouping, with_a_far_rank_that_has_ended_names_it) {
   ranks_.end(last_);
-  const auto met =
-      ranks_[0].regroup(std::vector<std::byte*>(static_cast<std::size_t>(config_.ranks)),
-                        bit_of(0) | bit_of(static_cast<std::uint32_t>(last_)), Deadline::after(1min));
+  const auto met = ranks_[0].regroup(ranks_.windows(), bit_of(0) | bit_of(static_cast<std::uint32_t>(last_)),
+                                     Deadline::after(1min));
   EXPECT_EQ(met.code(), Code::peer_lost) << met.error().message;
   EXPECT_NE(met.error().message.find(fmt::format("rank {}", last_)), std::string::npos)
       << met.error().message;

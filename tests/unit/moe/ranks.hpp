@@ -131,6 +131,13 @@ class Ranks {
     return (*this)[rank].regroup(windows, members, Deadline::after(timeout));
   }
 
+  /// Of each rank.
+  [[nodiscard]] std::vector<std::byte*> windows() const {
+    std::vector<std::byte*> windows;
+    for (const Memory& memory : memory_) windows.push_back(memory.get());
+    return windows;
+  }
+
   /// Runs body(rank) of each on a thread of its own.
   void run(const std::function<void(int)>& body) {
     std::vector<std::jthread> threads;
@@ -139,11 +146,6 @@ class Ranks {
 
  private:
   using Memory = std::unique_ptr<std::byte, decltype(&std::free)>;
-  [[nodiscard]] std::vector<std::byte*> windows() const {
-    std::vector<std::byte*> windows;
-    for (const Memory& memory : memory_) windows.push_back(memory.get());
-    return windows;
-  }
   std::unique_ptr<Rank> new_rank(int rank) {
     Network* const network = networks_.empty() ? nullptr : networks_[static_cast<std::size_t>(rank)].get();
     return std::make_unique<Rank>(
