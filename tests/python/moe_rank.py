@@ -64,7 +64,7 @@ def step(moe, routing, got):
     return sums, raised
 
 
-def run_rank(rank, ranks, folder, fate, to_parent, **changes):
+def run_rank(rank, ranks, folder, fate, parent, **changes):
     """Steps until a rank ends. Rank 1 ends by its fate after 3 steps: a signal to itself, or 0."""
     names = [f"moe{number}" for number in range(ranks)]
     limit = 3 if fate == signal.SIGSTOP else 60
@@ -78,13 +78,13 @@ def run_rank(rank, ranks, folder, fate, to_parent, **changes):
         told = []
         for number in range(5):
             if number == 3 and rank == 1 and fate:
-                to_parent.put((rank, "ends", None))
+                parent.send("ends")
                 os.kill(os.getpid(), fate)
             sums, raised = step(moe, routing, got)
             told.append(
                 (bool((sums == expected_sums(rank)).all()), [f"{type(e).__name__}: {e}" for e in raised])
             )
-        to_parent.put((rank, told, moe.active))
+        parent.send((told, moe.active))
 
 
 def open_and_stop(rank, ranks, folder, ready, **changes):

@@ -2,7 +2,6 @@
 # backends: shm
 """Dispatch and combine of experts: ranks as threads and as processes, tensors, errors."""
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -20,6 +19,7 @@ from conftest import unique
 from gpus import count_gpus
 from moe_rank import EXPERTS, HIDDEN, TOKENS, config_of, expected_sums, run_experts, tokens_of
 from moe_threads import Ranks
+from rank_process import RankProcess
 
 
 @pytest.fixture
@@ -470,21 +470,13 @@ def test_ctrl_c_ends_a_wait(open_ranks):
 
 
 def start(fate, folder):
-    context = multiprocessing.get_context("spawn")
-    to_parent = context.SimpleQueue()  # it has sent when put returns, also if the process is killed then
-    processes = [
-        context.Process(target=moe_rank.run_rank, args=(rank, 3, folder, fate, to_parent))
-        for rank in range(3)
-    ]
-    for process in processes:
-        process.start()
-    return processes, to_parent
+    return [RankProcess(moe_rank.run_rank, rank, 3, folder, fate) for rank in range(3)]
 
 
 def test_processes_go_on_without_a_rank_that_is_killed(tmp_path):
-    processes, to_parent = start(signal.SIGKILL, tmp_path)
-    told = {rank: rest for rank, *rest in [to_parent.get() for _ in range(3)]}
-    assert told[1] == ["ends", None]
+    ranks = start(signal.SIGKILL, tmp_path)
+    told = [rank.hear() for rank in ranks]
+    assert told[1] == "ends"
     for rank in (0, 2):
         steps, active = told[rank]
         assert active == 0b101
@@ -496,13 +488,12 @@ def test_processes_go_on_without_a_rank_that_is_killed(tmp_path):
         assert any(
             f"rank 1 {how}: {seen}" in raised[0] for how in ("is gone", "was left out by another rank")
         )
-    for process in processes:
-        process.join(60)
+    assert [rank.end() for rank in ranks] == [0, -signal.SIGKILL, 0]
 
 
 def test_a_rank_that_stood_still_is_left_out_and_hears_it(tmp_path):
-    processes, to_parent = start(signal.SIGSTOP, tmp_path)
-    told = {rank: rest for rank, *rest in [to_parent.get() for _ in range(3)]}
+    ranks = start(signal.SIGSTOP, tmp_path)
+    told = [rank.hear() for rank in ranks]
     for rank in (0, 2):
         steps, active = told[rank]
         assert active == 0b101
@@ -511,15 +502,14 @@ def test_a_rank_that_stood_still_is_left_out_and_hears_it(tmp_path):
         assert "in dispatch 4" in raised
     texts = told[0][0][3][1] + told[2][0][3][1]
     assert any(text.startswith("TimedOut") for text in texts)
-    os.kill(processes[1].pid, signal.SIGCONT)
-    _, steps, _ = to_parent.get()
+    os.kill(ranks[1].process.pid, signal.SIGCONT)
+    steps, _ = ranks[1].hear()
     raised = [text for _, texts in steps[3:] for text in texts]
     assert any("left rank 1 out" in text or "is gone" in text for text in raised)
     # Once it has heard it, it hears it in each operation.
     canceled = [text.startswith("Canceled") for text in raised]
     assert canceled == sorted(canceled)
-    for process in processes:
-        process.join(60)
+    assert [rank.end() for rank in ranks] == [0, 0, 0]
 
 
 def test_an_argument_that_closes_the_moe_ends_the_call_with_a_sentence(open_ranks):

@@ -16,6 +16,7 @@ import moe_rank
 from conftest import unique
 from moe_rank import TOKENS, config_of, expected_sums
 from moe_threads import Ranks
+from rank_process import RankProcess
 
 TCP = ("127.0.0.1",)
 
@@ -106,23 +107,11 @@ def test_a_wrong_network_card_and_a_wrong_number_of_ranks_are_refused():
             config_of(0, 2, ranks_per_node=3)
 
 
-def start(fate, folder, ranks, per_node):
-    context = multiprocessing.get_context("spawn")
-    to_parent = context.SimpleQueue()
-    changes = {"ranks_per_node": per_node, "nics": TCP}
-    processes = [
-        context.Process(target=moe_rank.run_rank, args=(rank, ranks, folder, fate, to_parent), kwargs=changes)
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    return processes, to_parent
-
-
 @pytest.mark.parametrize("fate", [0, signal.SIGKILL])
 def test_processes_of_two_nodes_step_and_go_on_without_one_that_is_killed(tmp_path, fate):
-    processes, to_parent = start(fate, tmp_path, 3, 1)
-    told = {rank: rest for rank, *rest in [to_parent.get() for _ in range(3)]}
+    changes = {"ranks_per_node": 1, "nics": TCP}
+    ranks = [RankProcess(moe_rank.run_rank, rank, 3, tmp_path, fate, **changes) for rank in range(3)]
+    told = [rank.hear() for rank in ranks]
     for rank in (0, 2):
         steps, active = told[rank]
         # A rank that is killed behind its third step may leave with sums of it that have not left.
@@ -136,12 +125,10 @@ def test_processes_of_two_nodes_step_and_go_on_without_one_that_is_killed(tmp_pa
         assert len(raised) == 1
         assert raised[0].startswith("PeerLost: ")
         assert "rank 1" in raised[0]
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == (-fate if processes.index(process) == 1 else 0)
+    assert [rank.end() for rank in ranks] == [0, -fate, 0]
 
 
-def run_until_regrouped(rank, names, folder, mask, is_new, to_parent, from_parent):
+def run_until_regrouped(rank, names, folder, mask, is_new, parent):
     """Two steps with all, unless it is new; then, when told, it goes on with the ranks of a mask."""
     changes = {"ranks_per_node": 1, "nics": TCP}
     with (
@@ -153,45 +140,32 @@ def run_until_regrouped(rank, names, folder, mask, is_new, to_parent, from_paren
         if not is_new:
             moe.join(names, timeout=60)
             routing, got = moe.new_routing(), moe.new_rows()
-            right += [(moe_rank.step(moe, routing, got)[0] == expected_sums(rank)).all() for _ in range(2)]
-        to_parent.put((rank, right))
-        from_parent.get()
+            right += [bool((moe_rank.step(moe, routing, got)[0] == expected_sums(rank)).all()) for _ in "ab"]
+        parent.send(right)
+        parent.recv()
         moe.regroup(names, mask, timeout=60)
         lost = [e for r in range(len(names)) if not mask >> r & 1 for e in experts_of(moe.config, r)]
         sums, raised = moe_rank.step(moe, moe.new_routing(), moe.new_rows())
-        to_parent.put((rank, [bool((sums == expected_sums(rank, lost)).all()), moe.active, len(raised)]))
-        from_parent.get()
+        parent.send([bool((sums == expected_sums(rank, lost)).all()), moe.active, len(raised)])
+        parent.recv()
 
 
 @pytest.mark.parametrize("mask", [0b110, 0b111], ids=["without_it", "with_a_new_process_in_its_place"])
 def test_processes_go_on_after_the_first_node_is_killed(tmp_path, mask):
-    context = multiprocessing.get_context("spawn")
-    to_parent = context.SimpleQueue()
     names = [f"moe{rank}" for rank in range(3)]
-
-    def start_rank(rank, is_new):
-        told = context.SimpleQueue()
-        args = (rank, names, tmp_path, mask, is_new, to_parent, told)
-        process = context.Process(target=run_until_regrouped, args=args)
-        process.start()
-        return process, told
-
-    ranks = [start_rank(rank, False) for rank in range(3)]
-    assert dict(to_parent.get() for _ in range(3)) == {rank: [True, True] for rank in range(3)}
-    ranks[0][0].kill()
-    ranks[0][0].join(60)
+    ranks = [RankProcess(run_until_regrouped, rank, names, tmp_path, mask, False) for rank in range(3)]
+    assert [rank.hear() for rank in ranks] == [[True, True]] * 3
+    ranks[0].kill()
     if mask & 1:
-        ranks[0] = start_rank(0, True)
-        assert to_parent.get() == (0, [])
+        ranks[0] = RankProcess(run_until_regrouped, 0, names, tmp_path, mask, True)
+        assert ranks[0].hear() == []
     members = [ranks[rank] for rank in range(3) if mask >> rank & 1]
-    for _, told in members:
-        told.put(None)
-    for _, answer in [to_parent.get() for _ in members]:
-        assert answer == [True, mask, 0]
-    for process, told in members:
-        told.put(None)
-        process.join(60)
-        assert process.exitcode == 0
+    for member in members:
+        member.pipe.send(None)
+    assert [member.hear() for member in members] == [[True, mask, 0]] * len(members)
+    for member in members:
+        member.pipe.send(None)
+    assert [member.end() for member in members] == [0] * len(members)
 
 
 def test_an_abort_ends_a_join_that_waits_for_a_node_that_is_stopped(tmp_path):

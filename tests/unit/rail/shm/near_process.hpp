@@ -46,11 +46,10 @@ class NearProcess {
     if (::write(said_by_child, says.data(), says.size()) != static_cast<ssize_t>(says.size())) ::_exit(1);
   }
   void send(int signal) const { ::kill(pid_, signal); }
-  /// It is not waited for yet.
-  [[nodiscard]] bool has_ended() const {
+  /// Waits for the end of the process, and leaves it to the destructor.
+  void wait_for_end() const {
     siginfo_t info{};
-    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           info.si_pid == pid_;
+    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT), 0);
   }
 
   std::string address, key;
