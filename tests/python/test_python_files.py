@@ -256,6 +256,15 @@ def test_a_file_that_cannot_be_read_fails(run, tree):
     assert len(run()[0].failures) == 1
 
 
+def test_a_process_that_ends_without_a_report_is_named_with_its_last_words(run, tree):
+    leave(tree, "none")
+    text = "import os\ndef test_it():\n    os.write(2, b'farewell\\n')\n    os._exit(3)\n"
+    (tree / "root" / "tests" / "python" / "test_none.py").write_text(text)
+    (failure,) = run()[0].failures
+    assert failure.name == "test_none"
+    assert "exit code 3, without a report" in failure.text
+
+
 def test_a_file_without_a_test_of_these_marks_counts_nothing(run, tree):
     leave(tree, "any", "none")
     text = "import pytest\npytestmark = pytest.mark.slow\ndef test_it(): assert False"

@@ -22,8 +22,9 @@ from pathlib import Path
 
 from testing import seen, store
 from testing.junit import count_junit
-from testing.stage import REPORTS, Runner, Stage
+from testing.stage import REPORTS, Runner, Stage, signal_sentence
 
+LAST_LINES = 80  # of the log of a process that wrote no report
 NO_TESTS = 5  # pytest's exit code where the marks leave none
 
 # The line in a file of tests that names the backends that it uses. Its agents open these unless a test names
@@ -162,7 +163,11 @@ def run_part(
     shutil.rmtree(base, ignore_errors=True)
     counted = Stage(stage.name, "")
     if code != NO_TESTS:
-        count_junit(runner, counted, report, "pytest")
+        if report.exists():
+            count_junit(runner, counted, report, "pytest")
+        else:
+            last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+            counted.check(False, part.key, "\n".join([f"{signal_sentence(code)}, without a report", *last]))
         if code != 0 and not counted.failures:
             counted.check(False, part.key, f"pytest failed though no test did: build/reports/{name}.log")
     if part.backends is not None:

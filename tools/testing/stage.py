@@ -32,11 +32,14 @@ SHARED_CACHE = {
     "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime",
 }
 
-# Terminals and `make` set these. No command gets them, so that they are no inputs of its result.
+# Terminals, logins, containers and `make` set these. No command gets them, so that they are no inputs of its
+# result, and a run goes on after a new login.
 OF_TERMINALS = {
     "_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "TERM",
-    "TMUX", "TMUX_PANE", "WINDOWID", "XDG_SESSION_ID", "MAKEFLAGS", "MAKELEVEL", "MAKE_TERMERR",
-    "MAKE_TERMOUT", "MFLAGS",
+    "TMUX", "TMUX_PANE", "WINDOWID", "MAKEFLAGS", "MAKELEVEL", "MAKE_TERMERR", "MAKE_TERMOUT", "MFLAGS",
+    "CONTAINER_ID", "CONTAINER_NAME", "DBUS_SESSION_BUS_ADDRESS", "GPG_TTY", "HOSTNAME", "INVOCATION_ID",
+    "JOURNAL_STREAM", "SSH_AGENT_PID", "SSH_AUTH_SOCK", "XDG_SESSION_CLASS", "XDG_SESSION_ID",
+    "XDG_SESSION_TYPE",
 }  # fmt: skip
 
 
