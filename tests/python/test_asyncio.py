@@ -42,8 +42,7 @@ def test_a_request_is_awaited_again_and_again(request_of_pair):
 
 def waiting():
     """How many tasks and threads sleep in an await of a request."""
-    completions = [reference() for reference in list(_asyncio._of_loops.values())]
-    return sum(len(of_loop.waiting) for of_loop in completions if of_loop)
+    return sum(len(of_loop.waiting) for of_loop in list(_asyncio._of_loops.values()))
 
 
 def test_many_tasks_may_await_one_request(stopped):
@@ -148,10 +147,10 @@ class Scripted:
 
     def __init__(self):
         self.state, self.calls, self.listeners = "posted", [], []
-
-    done = property(lambda self: self.state in ("done", "failed", "canceled"))
+        self.polls = 0
 
     def poll(self):
+        self.polls += 1
         return self.state
 
     def cancel(self):
@@ -212,6 +211,43 @@ def test_a_task_that_is_canceled_again_and_again_ends_after_its_request(scripted
         request.end("canceled")
         with pytest.raises(asyncio.CancelledError):
             await task
+
+    asyncio.run(main())
+
+
+def test_of_many_requests_that_are_awaited_together_one_is_polled(scripted_queue):
+    async def main():
+        requests = [Scripted() for _ in range(100)]
+        for _ in range(2):
+            tasks = [asyncio.create_task(_asyncio.ended(request)) for request in requests]
+            await asyncio.sleep(0)
+            assert waiting() == 100
+            for request in requests:
+                request.end("done")
+            await asyncio.gather(*tasks)
+            for request in requests:
+                request.state = "posted"
+        assert [request.polls for request in requests] == [2] + [0] * 99
+
+    asyncio.run(main())
+
+
+def test_awaits_that_were_canceled_leave_nothing_behind_once_their_requests_have_ended(stopped):
+    requests = [stopped.make_request() for _ in range(8)]
+
+    async def main():
+        for request in requests:
+            request.post()
+        tasks = [asyncio.ensure_future(request) for request in requests]
+        while waiting() < len(requests):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ended)
+        assert all(request.state == "canceled" for request in requests)
+        while waiting() > 0:
+            await asyncio.sleep(0)
 
     asyncio.run(main())
 
