@@ -39,6 +39,7 @@ struct Context {
   wire::Hmac hmac;
   Farewells farewells;
   std::atomic<unsigned> next_thread{0};
+  std::atomic<unsigned> links{0};  ///< that there are, those that have ended and are still held among them
   std::vector<std::unique_ptr<IoThread>> threads;  // last: they stop before the rest goes
 
   IoThread& first_thread() { return *threads.front(); }

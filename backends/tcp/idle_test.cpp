@@ -3,8 +3,11 @@
 // that look after links.
 #include "backends/tcp/backend.hpp"
 #include "backends/tcp/connection_info.hpp"
+#include "backends/tcp/context.hpp"
+#include "backends/tcp/link.hpp"
 #include "backends/tcp/socket_setup.hpp"
 #include "support/played_socket.hpp"
+#include "support/plugin_host.hpp"
 #include "support/plugin_instance.hpp"
 
 #include <gmock/gmock.h>
@@ -16,6 +19,7 @@
 #include <memory>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 namespace headrace::tcp {
 namespace {
@@ -91,6 +95,28 @@ TEST_F(IdleLink, is_lost_when_a_socket_that_has_rested_does_not_answer_a_post) {
   ASSERT_TRUE(world.until([&] { return link.lost(); })) << world.describe();
   EXPECT_THAT(lost_text(), HasSubstr("socket 1 was silent"));
   EXPECT_EQ(request.wait().status.code, Code::peer_lost);
+}
+
+TEST(IdleLinks, are_pinged_first_by_the_side_that_has_accepted_them_or_that_has_many) {
+  test::PluginHost host{{}};
+  std::vector<headrace_setting_v1> defaults;
+  for (const headrace_option_v1& row : Settings::rows()) defaults.push_back({row.name, row.default_value});
+  Context context(plugin::Host(host.table()), Settings::read({defaults, ""}).value(),
+                  std::make_unique<SystemCalls>(), gpu::GpuSource::installed(), false);
+  const auto made = [&](std::uint64_t token) {
+    return std::make_shared<tcp::Link>(context, "b", 7, token, token, 1);
+  };
+  const auto interval = context.settings.heartbeat_interval;
+  const auto accepted = made(0);
+  EXPECT_EQ(accepted->ping_after(), interval);
+  std::vector<std::shared_ptr<tcp::Link>> connecting{made(1)};
+  EXPECT_GT(connecting.front()->ping_after(), interval);
+  while (connecting.size() < 20) connecting.push_back(made(1 + connecting.size()));
+  // The peer, which has accepted it, waits for an interval at least.
+  EXPECT_LT(connecting.back()->ping_after(), interval);
+  EXPECT_EQ(accepted->ping_after(), interval);
+  connecting.resize(1);
+  EXPECT_GT(connecting.front()->ping_after(), interval);
 }
 
 TEST(IdleSocket, has_a_keepalive_within_the_time_of_the_heartbeat) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t cancel_patience_ns = 600'000'000;
 
 // How long the posts of a lost link wait for their end after its sockets were reset: a peer that still places
-// a write sees the reset within a millisecond of running (Receiver::look_for_close).
+// a write sees the reset within a millisecond of running (Receiver::writes_have_ended).
 constexpr auto end_of_writes = std::chrono::milliseconds(5);
 
 // What a socket may take at least, however little is left: enough to keep it busy over the way there and back
@@ -22,6 +22,9 @@ constexpr auto end_of_writes = std::chrono::milliseconds(5);
 // all.
 constexpr std::uint64_t least_window_bytes = 2 << 20;
 constexpr std::uint64_t least_chunk_bytes = 256 * 1024;
+
+// From so many links on, the pings of several fall on one wake-up of an I/O thread (Heartbeat::due_ns).
+constexpr unsigned many_links = 16;
 
 /// How the posts of a link end that was lost for this reason.
 Code code_for_posts(Code loss) {
@@ -60,11 +63,17 @@ Link::Link(Context& context, std::string peer_name, std::uint64_t peer_incarnati
       token_(token),
       mutex_(context.settings.cores > 2),
       state_(token == 0 ? State::ready : State::connecting),
-      channels_(sockets) {}
+      channels_(sockets) {
+  context_.links.fetch_add(1, std::memory_order_relaxed);
+}
+
+Link::~Link() { context_.links.fetch_sub(1, std::memory_order_relaxed); }
 
 std::chrono::nanoseconds Link::ping_after() const {
   const Settings& settings = context_.settings;
   if (accepted_) return settings.heartbeat_interval;
+  if (context_.links.load(std::memory_order_relaxed) >= many_links)
+    return settings.heartbeat_interval * 15 / 16;
   return std::min(settings.heartbeat_interval * 5 / 4,
                   (settings.heartbeat_interval + settings.heartbeat_timeout) / 2);
 }

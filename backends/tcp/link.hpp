@@ -28,12 +28,16 @@ class Link final : public std::enable_shared_from_this<Link>, public transport::
   /// soon as it has heard of it; what is posted before the first socket is there waits for that.
   Link(Context& context, std::string peer_name, std::uint64_t peer_incarnation, std::uint64_t id,
        std::uint64_t token, unsigned sockets);
+  ~Link() override;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
 
   [[nodiscard]] const std::string& peer_name() const { return peer_name_; }
   [[nodiscard]] std::uint64_t peer_incarnation() const { return peer_incarnation_; }
   [[nodiscard]] std::uint64_t id() const { return id_; }
-  /// After which silence this side pings. The side that has accepted the link is first, so that an idle link
-  /// has one ping and one pong at a time.
+  /// After which silence this side pings. One side is first, so that an idle link has one ping and one pong
+  /// at a time: the side that has accepted the link, unless the other one has many links. The side that pings
+  /// wakes twice, for its time and for the pong, and with many links it does so for several at a time.
   [[nodiscard]] std::chrono::nanoseconds ping_after() const;
   [[nodiscard]] bool connecting() const;
   [[nodiscard]] bool alive() const;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace headrace::tcp {
 namespace {
@@ -112,7 +113,8 @@ bool Receiver::receive(HostCalls& calls, Driver driver) {
 }
 
 Receiver::Taken Receiver::take(std::uint64_t& total) {
-  look_for_close();
+  asked_ = false;
+  end_write_if_closed();
   const std::span<iovec> targets = receipt_.reader.targets(receive_pieces);
   std::size_t offered = 0;
   for (const iovec& target : targets) offered += target.iov_len;
@@ -136,16 +138,24 @@ Receiver::Taken Receiver::take(std::uint64_t& total) {
   return bytes < offered ? Taken::some : Taken::all;
 }
 
-/// This process may have been stopped while what came waited in the socket. A peer that has closed the socket
-/// since then has ended its writes, and may have filled the same memory anew by another path: what is still
-/// to come of them is thrown away. Messages that came whole still count.
-void Receiver::look_for_close() {
+/// Whether writes have ended. This process may have been stopped while what came waited in the socket. A peer
+/// that has closed the socket since then has ended its writes, and may have filled the same memory anew by
+/// another path: what is still to come of them is thrown away. Messages that came whole still count. Only a
+/// write asks, once a receive: the answer takes a system call, which a heartbeat does without.
+bool Receiver::writes_have_ended() {
+  if (closed_ || std::exchange(asked_, true)) return closed_;
   const std::uint64_t now = headrace::now_ns();
-  if (closed_ || now - looked_ns_ < open_for_ns) return;
+  if (now - looked_ns_ < open_for_ns) return false;
   looked_ns_ = now;
   closed_ = tcp::closed_by_peer(state_.fd.get());
-  if (!closed_ || receipt_.reader.payload_left() == 0) return;
-  if (receipt_.reader.header().type == FrameType::write) discard_write(0);
+  return closed_;
+}
+
+/// The next receive may place the rest of a write.
+void Receiver::end_write_if_closed() {
+  const FrameReader& reader = receipt_.reader;
+  if (closed_ || reader.payload_left() == 0 || reader.header().type != FrameType::write) return;
+  if (writes_have_ended()) discard_write(0);
 }
 
 /// The write that is being received goes no further than its byte `at`.
@@ -256,7 +266,7 @@ bool Receiver::goes_to_gpu(Regions::View& view, const RangeList& ranges) const {
 
 Result<void> Receiver::begin_write(const RangeList& ranges) {
   receipt_.refuse(Code::ok, UINT64_MAX);
-  if (closed_) {
+  if (writes_have_ended()) {
     receipt_.refuse(Code::not_found, 0);
     receipt_.reader.discard();
     return {};

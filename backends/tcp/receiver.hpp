@@ -49,7 +49,8 @@ class Receiver final : private FrameReader::Handler {
   Result<void> end(const FrameHeader& header, std::span<const std::byte> payload) override;
   void unwritable(std::uint64_t at) override;
 
-  void look_for_close();
+  bool writes_have_ended();
+  void end_write_if_closed();
   void discard_write(std::uint64_t at);
   enum class Taken { all, some, nothing };  // all: there may be more; some: the socket is empty
   Taken take(std::uint64_t& total);
@@ -72,6 +73,7 @@ class Receiver final : private FrameReader::Handler {
   std::mutex mutex_;
   Receipt receipt_;
   std::uint64_t looked_ns_ = 0;              // when the socket was last seen open
+  bool asked_ = false;                       // whether it is, in this receive
   bool closed_ = false;                      // the peer has closed the socket: its writes have ended
   std::unique_ptr<GpuReceiver> gpu_;         // null: no GPU has had to do with what came
   std::atomic<std::uint64_t> caller_ns_{0};  // when a caller last polled
