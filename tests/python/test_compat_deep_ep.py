@@ -233,7 +233,15 @@ def test_what_the_normal_mode_refuses(open_buffers):
          Invalid, "give no topk_idx"),
         (lambda: buffer.dispatch(tokens.random, **given, num_worst_tokens=3), headrace.Exhausted,
          "20 tokens came, and num_worst_tokens is 3"),
+        (lambda: buffer.dispatch(tokens.random, **given, expert_alignment=0), Invalid, "expected 1 or more"),
+        (lambda: buffer.get_dispatch_layout(tokens.topk_idx, 0), Invalid, "0 experts cannot be divided"),
+        (lambda: buffer.get_dispatch_layout(tokens.topk_idx, 2), Invalid, "expected experts from 0 to 1"),
+        (lambda: buffer.get_dispatch_layout(tokens.topk_idx[0], EXPERTS), Invalid,
+         r"expected \[tokens, top_k\]"),
         (lambda: buffer.combine(tokens.random[:3], handle), Invalid, r"\[20, hidden\]"),
+        (lambda: buffer.combine(tokens.random, handle, bias=tokens.random[:3]), Invalid,
+         r"shapes \[\[3, 512\]\], expected at most 2 of \[20, 512\]"),
+        (lambda: buffer.combine(tokens.random, handle, bias=(tokens.random,) * 3), Invalid, "at most 2"),
         (lambda: buffer.low_latency_query_mask_buffer(per_rank) or buffer.clean_low_latency_buffer(1, 1, 1),
          ValueError, "make it with low_latency_mode=True"),
         (buffer.get_comm_stream, headrace.NotSupported, "there is no stream"),
@@ -243,6 +251,8 @@ def test_what_the_normal_mode_refuses(open_buffers):
     ):  # fmt: skip
         with pytest.raises(error, match=sentence):
             call()
+    sums, _, _ = buffer.combine(tokens.random, handle)  # nothing of those has left
+    assert (sums == tokens.random).all()
     buffer.destroy()
     ((small, _),) = buffers([group], num_nvl_bytes=1000, explicitly_destroy=False)
     with pytest.raises(Invalid, match=r"the buffer has 1000 bytes, and one token of 1024"):
@@ -520,11 +530,18 @@ def test_what_the_low_latency_mode_refuses(open_buffers):
          "topk_idx is not that of the dispatch"),
         (lambda: buffer.low_latency_combine(rows, idx, weights, tuple(handle)), Invalid,
          "not a copy"),
+        (lambda: buffer.low_latency_combine(rows, idx, weights, handle, out=x[:1]), Invalid,
+         r"out has shape \[1, 512\] of torch.bfloat16, expected \[20, 512\] of torch.bfloat16"),
+        (lambda: buffer.low_latency_combine(rows, idx, weights, handle, out=x.float()), Invalid,
+         r"of torch.float32, expected \[20, 512\] of torch.bfloat16"),
+        (lambda: buffer.low_latency_update_mask_buffer(-1, True), Invalid, "rank_to_mask is -1, expected 0"),
         (lambda: buffer.low_latency_combine(rows, idx, weights, handle, combine_wait_recv_cost_stats=x),
          headrace.NotSupported, "waits are not measured"),
     ):  # fmt: skip
         with pytest.raises(error, match=sentence):
             call()
+    sums, _, _ = buffer.low_latency_combine(rows, idx, weights, handle)  # nothing of those has left
+    assert sums.shape == x.shape
     buffer.destroy()
 
 

@@ -218,12 +218,17 @@ class LowLatency:
             raise headrace.InvalidArgument(
                 "topk_idx is not that of the dispatch: give the same, or -1 for entries that do not count"
             )
+        sums = [topk_idx.shape[0], x.shape[2]]
+        if out is not None and (list(out.shape) != sums or out.dtype != x.dtype):
+            raise headrace.InvalidArgument(
+                f"out has shape {list(out.shape)} of {out.dtype}, expected {sums} of {x.dtype}"
+            )
         self._agree()
         used, weights = self._weights_of_rows(call, topk_weights.masked_fill(~left, 0))
         rows = x.reshape(-1, x.shape[2])
         results = torch.empty_like(rows)
         results[used] = (rows[used].float() * weights[:, None]).to(x.dtype)
-        out = x.new_empty(topk_idx.shape[0], x.shape[2]) if out is None else out
+        out = x.new_empty(sums) if out is None else out
         self._run(lambda: window.moe.combine_send(results, routing=call.routing, weighted=False))
 
         def receive() -> None:
@@ -250,9 +255,9 @@ class LowLatency:
     # --- ranks that are left out
 
     def mask(self, rank: int, is_left_out: bool) -> None:
-        bit = 1 << rank
         if not 0 <= rank < self._ranks.size:
             raise headrace.InvalidArgument(f"rank_to_mask is {rank}, expected 0 to {self._ranks.size - 1}")
+        bit = 1 << rank
         if is_left_out:
             self._left_out |= bit
             self._agree()

@@ -17,11 +17,26 @@ from ._config import MOST_RANKS_OF_A_TOKEN
 
 
 def experts_of_a_rank(num_experts: int, ranks: int) -> int:
-    if num_experts % ranks:
+    if num_experts < 1 or num_experts % ranks:
         raise headrace.InvalidArgument(
             f"{num_experts} experts cannot be divided among {ranks} ranks: give a multiple"
         )
     return num_experts // ranks
+
+
+def check_experts(topk_idx: Tensor, num_experts: int, ranks: int) -> None:
+    """Checks that topk_idx is [tokens, top_k] of experts, or -1."""
+    experts_of_a_rank(num_experts, ranks)
+    if topk_idx.dim() != 2 or topk_idx.is_floating_point():
+        raise headrace.InvalidArgument(
+            f"topk_idx has shape {list(topk_idx.shape)} of {topk_idx.dtype}, expected [tokens, top_k] of "
+            f"int64"
+        )
+    if topk_idx.numel() and not -1 <= int(topk_idx.min()) <= int(topk_idx.max()) < num_experts:
+        raise headrace.InvalidArgument(
+            f"topk_idx has {int(topk_idx.min())} to {int(topk_idx.max())}, expected experts from 0 to "
+            f"{num_experts - 1}, or -1"
+        )
 
 
 class Route:
@@ -90,6 +105,7 @@ class Route:
         experts: Tensor, num_experts: int, ranks: int, max_tokens: int, combine_dtype: str = "bfloat16"
     ) -> Route:
         """Of tokens whose experts are known: [tokens, top_k], -1: none."""
+        check_experts(experts, num_experts, ranks)
         numbers = torch.where(experts >= 0, experts.long() // experts_of_a_rank(num_experts, ranks), ranks)
         is_in_rank = torch.zeros(experts.shape[0], ranks + 1, dtype=torch.bool)
         is_in_rank = is_in_rank.scatter_(1, numbers, True)[:, :-1].contiguous()
@@ -190,6 +206,12 @@ class RankRows:
                 f"came"
             )
         check_host("x", results)
+        expected = [route.tokens, results.shape[1]]
+        if len(biases) > 2 or any(list(bias.shape) != expected for bias in biases):
+            raise headrace.InvalidArgument(
+                f"biases have shapes {[list(bias.shape) for bias in biases]}, expected at most 2 of "
+                f"{expected}"
+            )
         dtype = getattr(torch, route.combine_dtype)
         sent = results[: route.rows].to(dtype)
         receive = route.combine(route.last, sent, tuple(bias.to(dtype) for bias in biases))

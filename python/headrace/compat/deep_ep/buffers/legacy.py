@@ -152,9 +152,9 @@ class Buffer:
         allocate_on_comm_stream: bool = False,
     ) -> tuple[Tensor, None, Tensor, Tensor, EventOverlap]:
         """Tokens for each rank, None, tokens for each expert, and which token goes to which rank."""
+        is_in_rank = Route.to_experts(topk_idx, num_experts, self.group_size, 0).ranks_of_tokens
         named = topk_idx[topk_idx >= 0]
         per_expert = torch.bincount(named.long(), minlength=num_experts).to(torch.int32)
-        is_in_rank = Route.to_experts(topk_idx, num_experts, self.group_size, 0).ranks_of_tokens
         return is_in_rank.sum(0, dtype=torch.int32), None, per_expert, is_in_rank, self.capture()
 
     def dispatch(
@@ -192,6 +192,8 @@ class Buffer:
                 "num_tokens_per_rank, is_token_in_rank and num_tokens_per_expert are needed without a "
                 "handle: get_dispatch_layout gives them"
             )
+        if expert_alignment < 1:
+            raise headrace.InvalidArgument(f"expert_alignment is {expert_alignment}, expected 1 or more")
         num_experts = num_tokens_per_expert.numel()
         each = experts_of_a_rank(num_experts, self.group_size)
         experts = rows.new_empty(rows.shape[0], 0, dtype=torch.int64) if topk_idx is None else topk_idx
