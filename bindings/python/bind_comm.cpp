@@ -90,7 +90,7 @@ nb::object open_comm(CommOptions options, const std::shared_ptr<PyStore>& store)
     if (!opened || !store->lasts()) store->forget();
     if (!opened && store->raised().is_valid()) raise_of_store(opened.error(), store->raised());
   }
-  return nb::cast(new PyComm(PyComm::take_uninterrupted(std::move(opened))), nb::rv_policy::take_ownership);
+  return nb::cast(new PyComm(take_uninterrupted(std::move(opened))), nb::rv_policy::take_ownership);
 }
 
 nb::object new_comm(const std::string& backend, nb::handle device, std::optional<int> rank,

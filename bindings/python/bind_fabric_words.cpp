@@ -273,7 +273,7 @@ void bind_fabric_kernels(nb::class_<PyFabric>& fabric) {
            "Errors: Exhausted (4096 words of a group are watched), NotSupported (no GPU driver),\n"
            "InvalidArgument (no function, no such GPU).")
       .def("command_queue", &command_queue, nb::arg("writes"), nb::kw_only(), nb::arg("device") = nb::none(),
-           nb::arg("capacity") = 1024, nb::arg("timeout") = 10.0,
+           nb::arg("capacity") = 1024, nb::arg("timeout").none() = 10.0,
            nb::sig("def command_queue(self, writes: collections.abc.Sequence[FabricQueueWrite], *, device: "
                    "int | None = None, capacity: int = 1024, timeout: float | datetime.timedelta | None = "
                    "10.0) -> "

@@ -112,7 +112,7 @@ class PyMoE {
   /// The same. Raises its error, and the exception of a signal handler.
   template <class Call>
   auto ask(const Call& call) const {
-    return PyComm::take_uninterrupted(ask_plain(call));
+    return take_uninterrupted(ask_plain(call));
   }
   /// A tensor in a window of this MoE, which it keeps.
   [[nodiscard]] Tensor window_tensor(const TensorView& view) const {

@@ -80,11 +80,6 @@ headrace::Comm& PyComm::comm() const {
   return home->comm();
 }
 
-bool interrupted_by_signal() {
-  const CallbackScope scope;
-  return scope && PyErr_CheckSignals() != 0;
-}
-
 void close_all_comms() {
   std::vector<std::shared_ptr<CommHome>> homes;
   for (const auto& [address, home] : open_comms())

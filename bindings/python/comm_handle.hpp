@@ -77,12 +77,6 @@ class PyComm {
     headrace::Comm& comm = this->comm();
     return take_uninterrupted(without_gil([&] { return call(comm); }));
   }
-  /// The same for the result of such a call.
-  template <class T>
-  static auto take_uninterrupted(Result<T>&& result) {
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
-    return take(std::move(result));
-  }
 
   const std::shared_ptr<CommHome> home;
   ExchangeCache exchange;
@@ -91,10 +85,6 @@ class PyComm {
       false;        ///< for a communicator of the ranks that stay: its end is no error. Needs the GIL
   WorkObject done;  ///< the work of operations that are done when their call returns; made once
 };
-
-/// The hook of communicators: runs the signal handlers of Python. Their exception stays set for
-/// take_uninterrupted.
-bool interrupted_by_signal();
 
 /// Closes the open communicators of this process; called when the interpreter ends.
 void close_all_comms();

@@ -51,7 +51,7 @@ class HookFunctions final : public Held {
   using MakeArguments = std::function<nb::tuple()>;
   /// Calls the function of an event, if there is one. An exception of it goes to sys.unraisablehook.
   void call(Event event, const MakeArguments& arguments) const;
-  /// Calls `before`. An exception of it stays set on this thread, for PyComm::take_uninterrupted.
+  /// Calls `before`. An exception of it stays set on this thread, for take_uninterrupted.
   Result<void> ask(const headrace::CommCall& call) const;
 };
 

@@ -98,6 +98,11 @@ void raise_invalid(const std::string& message, std::uint64_t page) {
   raise(Error{Code::invalid_argument, message, page});
 }
 
+bool interrupted_by_signal() {
+  const CallbackScope scope;
+  return scope && PyErr_CheckSignals() != 0;
+}
+
 Timeout to_timeout(const Seconds& seconds) {
   if (!seconds) return forever;
   if (std::isnan(*seconds) || *seconds < 0)

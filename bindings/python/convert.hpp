@@ -29,6 +29,16 @@ T take(Result<T>&& result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
+/// What asks whether a wait of Headrace goes on: runs Python's handlers of signals. The exception of one
+/// stays set, for take_uninterrupted.
+bool interrupted_by_signal();
+/// The same as take, of a call with that hook.
+template <class T>
+auto take_uninterrupted(Result<T>&& result) {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return take(std::move(result));
+}
+
 /// Seconds; nullopt: no limit.
 using Seconds = std::optional<double>;
 Timeout to_timeout(const Seconds& seconds);

@@ -2,9 +2,11 @@
 #include "bindings/python/fabric_words.hpp"
 
 #include "bindings/python/bind_fabric.hpp"
+#include "bindings/python/convert.hpp"
 
 #include <headrace/device/fabric.cuh>
 
+#include <chrono>
 #include <string>
 
 namespace headrace::python {
@@ -45,6 +47,25 @@ void PyFabricWatcher::stop() {
 
 // ------------------------------------------------------------------ queues of commands
 
+namespace {
+
+/// Runs Python's handlers of signals ten times a second. The exception of one stays set, and ends the wait.
+class EndedBySignal {
+ public:
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return false;
+    next_ = now + interval;
+    return interrupted_by_signal();
+  }
+
+ private:
+  static constexpr auto interval = std::chrono::milliseconds(100);
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + interval;
+};
+
+}  // namespace
+
 const FabricCommandQueue& PyFabricCommandQueue::queue() const {
   if (home_.is_here()) return *queue_;
   raise_invalid("the queue belongs to the parent process: open a fabric in this process, after the fork");
@@ -65,9 +86,10 @@ std::uint64_t PyFabricCommandQueue::post(nb::handle write, nb::handle first, nb:
   if (!count.is_none()) units = to_u32(count, "the number of units");
   const device::Commands commands(reinterpret_cast<headrace_fabric_queue_v1*>(here.address()));
   const std::uint64_t posted =
-      without_gil([&] { return commands.post<device::Scope::thread>(number, from, units); });
+      without_gil([&] { return commands.post<device::Scope::thread>(number, from, units, EndedBySignal()); });
   if (posted != 0) return posted;
-  if (here.status())
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (!commands.closed())
     raise(
         Error{Code::timed_out, "the queue was full for its timeout: wait for commands, or check the peers"});
   raise(Error{Code::canceled, "the queue is closed"});
@@ -76,7 +98,9 @@ std::uint64_t PyFabricCommandQueue::post(nb::handle write, nb::handle first, nb:
 void PyFabricCommandQueue::wait(std::uint64_t number) const {
   const FabricCommandQueue& here = of_threads();
   const device::Commands commands(reinterpret_cast<headrace_fabric_queue_v1*>(here.address()));
-  const device::Waited waited = without_gil([&] { return commands.wait<device::Scope::thread>(number); });
+  const device::Waited waited =
+      without_gil([&] { return commands.wait<device::Scope::thread>(number, EndedBySignal()); });
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
   if (waited == device::Waited::late)
     raise(Error{Code::timed_out, "command " + std::to_string(number) +
                                      " has not ended: wait again, or check that the peers are alive"});

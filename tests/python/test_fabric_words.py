@@ -5,6 +5,7 @@
 import ctypes
 import gc
 import pickle
+import signal
 import threading
 import weakref
 
@@ -32,7 +33,7 @@ class Queue:
         self.write = headrace.FabricQueueWrite(
             self.memory, far.descriptor, UNIT, 8, immediate=1, count_by="page"
         )
-        self.queue = here.command_queue([self.write], timeout=SECONDS, **options)
+        self.queue = here.command_queue([self.write], **{"timeout": SECONDS} | options)
 
     def same(self, units):
         return (self.source.reshape(8, UNIT)[units] == self.target.reshape(8, UNIT)[units]).all()
@@ -211,6 +212,37 @@ def test_commands_that_lie_are_told_and_do_nothing(pair):
     await_true(lambda: len(errors) == 2)
     assert "names write 1: its list has 1" in str(errors[0])
     assert "3 units from unit 6 on of write 0, which has 8" in str(errors[1])
+
+
+def take_slots(queue, count):
+    """Of commands whose slots are never filled, as if their kernels were slow."""
+    POSTED = 40  # in headrace_fabric_queue_v1
+    ctypes.c_uint64.from_address(queue.address + POSTED).value = count
+
+
+@pytest.mark.parametrize("call", ["post", "wait"])
+def test_ctrl_c_ends_a_wait_for_a_slot_and_for_a_command(pair, call):
+    one = Queue(*pair, capacity=1, timeout=None)
+    take_slots(one.queue, 1)
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    too_late = threading.Timer(SECONDS, one.queue.close)
+    too_late.start()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        one.queue.post(0) if call == "post" else one.queue.wait(1)
+    too_late.cancel()
+    assert (one.queue.status(), one.queue.ended) == (None, 0)
+
+
+def test_a_queue_without_a_slot_says_whether_it_is_late_or_closed(pair):
+    one = Queue(*pair, capacity=1, timeout=0.001)
+    take_slots(one.queue, 1)
+    with pytest.raises(headrace.TimedOut, match="the queue was full for its timeout"):
+        one.queue.post(0)
+    assert one.queue.status().full
+    one.queue.close()
+    with pytest.raises(headrace.Canceled, match="the queue is closed"):
+        one.queue.post(0)
 
 
 def test_a_closed_fabric_or_queue_ends_what_waits(pair):

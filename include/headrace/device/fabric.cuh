@@ -62,6 +62,11 @@ HEADRACE_DEVICE Waited of_first(Waited mine) {
   return static_cast<Waited>(of_first<scope>(static_cast<uint64_t>(mine)));
 }
 
+/// What interrupts a wait of a kernel: nothing.
+struct Nothing {
+  HEADRACE_DEVICE bool operator()() const { return false; }
+};
+
 }  // namespace detail
 
 /// Waits until a flag of an expectation (FabricExpectation::flag) shows that many full rounds. Then all
@@ -101,28 +106,34 @@ class Commands {
   /// written before. While as many commands as the queue has slots have not ended, it waits. Returns the
   /// number of the command, from 1 on; 0: late, or closed while it waited, and nothing was posted. A queue
   /// with free slots takes a command after its close, too, and carries it no more: `wait` says `closed`.
-  template <Scope scope>
-  HEADRACE_DEVICE uint64_t post(uint32_t write, uint32_t first, uint32_t count) const {
+  ///   interrupted  of threads of the host: once it is true a wait for a slot ends, without a status
+  template <Scope scope, class Interrupted = detail::Nothing>
+  HEADRACE_DEVICE uint64_t post(uint32_t write, uint32_t first, uint32_t count,
+                                Interrupted interrupted = {}) const {
     detail::fence();
     detail::meet<scope>();
     uint64_t number = 0;
-    if (detail::lane<scope>() == 0 && (number = take_slot()) != 0) fill(number, write, first, count);
+    if (detail::lane<scope>() == 0 && (number = take_slot(interrupted)) != 0)
+      fill(number, write, first, count);
     return detail::of_first<scope>(number);
   }
 
   /// Waits until this command and all before it have ended: nothing reads their memory any more, and the
   /// bytes of those that did not fail lie at the peers. `closed`: some may still be read, until the host's
   /// close has returned.
-  template <Scope scope>
-  [[nodiscard]] HEADRACE_DEVICE Waited wait(uint64_t number) const {
+  ///   interrupted  as in post
+  template <Scope scope, class Interrupted = detail::Nothing>
+  [[nodiscard]] HEADRACE_DEVICE Waited wait(uint64_t number, Interrupted interrupted = {}) const {
     Waited waited = Waited::reached;
-    if (detail::lane<scope>() == 0) waited = wait_alone(number);
+    if (detail::lane<scope>() == 0) waited = wait_alone(number, interrupted);
     return detail::of_first<scope>(waited);
   }
   /// Commands that have ended: the first ones.
   [[nodiscard]] HEADRACE_DEVICE uint64_t ended() const { return detail::acquire(&told().ended); }
   /// Of them, those that have failed. The host's `on_error` says why.
   [[nodiscard]] HEADRACE_DEVICE uint64_t failed() const { return detail::acquire(&told().failed); }
+  /// Whether the host has closed the queue.
+  [[nodiscard]] HEADRACE_DEVICE bool closed() const { return detail::acquire(&told().closed) != 0; }
 
  private:
   [[nodiscard]] HEADRACE_DEVICE const headrace_fabric_told_v1& told() const {
@@ -131,7 +142,8 @@ class Commands {
 
   /// The number of a command that has a slot, or 0. A number is taken only with its slot, so that the ring
   /// has no holes.
-  HEADRACE_DEVICE uint64_t take_slot() const {
+  template <class Interrupted>
+  HEADRACE_DEVICE uint64_t take_slot(Interrupted& interrupted) const {
     const uint64_t began = detail::clock_ns();
     uint64_t posted = detail::acquire(&queue_.posted);
     for (unsigned looks = 0;; ++looks) {
@@ -142,7 +154,7 @@ class Commands {
         continue;
       }
       if (looks % detail::looks_between == 0) {
-        if (detail::acquire(&told().closed) != 0) return 0;
+        if (closed() || interrupted()) return 0;
         if (detail::is_late(began, queue_.timeout_ns)) return leave(HEADRACE_FABRIC_FULL, posted + 1);
       }
       detail::pause();
@@ -165,11 +177,13 @@ class Commands {
     // With it the host sees the units, and what the scope has written: it pairs with CommandQueue::next.
     detail::release(&command->write, static_cast<uint64_t>(write) << 32 | turn);
   }
-  HEADRACE_DEVICE Waited wait_alone(uint64_t number) const {
+  template <class Interrupted>
+  HEADRACE_DEVICE Waited wait_alone(uint64_t number, Interrupted& interrupted) const {
     const uint64_t began = detail::clock_ns();
     for (unsigned looks = 0; ended() < number; ++looks) {
       if (looks % detail::looks_between == 0) {
-        if (detail::acquire(&told().closed) != 0) return ended() < number ? Waited::closed : Waited::reached;
+        if (closed()) return ended() < number ? Waited::closed : Waited::reached;
+        if (interrupted()) return Waited::late;
         if (detail::is_late(began, queue_.timeout_ns)) {
           leave(HEADRACE_FABRIC_NOT_ENDED, number);
           return Waited::late;
