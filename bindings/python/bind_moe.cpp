@@ -347,18 +347,18 @@ MoEResults results_of(MoETensors& tensors, const MoEConfig& config, nb::handle r
 }
 
 MoESums sums_of(MoETensors& tensors, const MoEConfig& config, nb::handle out, const Tensors& biases,
-                bool accumulate, std::int64_t tokens) {
+                bool accumulate) {
   MoESums sums;
   const RowsOfTensor to = tensors.rows(out, "out", config.combine_dtype, config.hidden, true);
-  check_count("out", to.count, tokens);
   sums.rows = to.data;
+  sums.row_count = to.count;
   sums.row_stride = to.stride;
   sums.accumulate = accumulate;
   if (biases.size() > std::size(sums.biases))
     raise_invalid(std::to_string(biases.size()) + " biases are given, expected at most 2");
   for (std::size_t i = 0; i < biases.size(); ++i) {
     const RowsOfTensor bias = tensors.dense(biases[i], "biases", config.combine_dtype, config.hidden);
-    check_count("biases", bias.count, tokens);
+    check_count("biases", bias.count, to.count);
     sums.biases[i] = bias.data;
   }
   return sums;
@@ -419,7 +419,7 @@ void combine_receive(PyMoE& self, MoERouting& routing, nb::handle out, const Ten
                      nb::handle stream) {
   void* const on = self.stream_of(stream);
   MoETensors tensors = self.tensors(on);
-  const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate, routing.given());
+  const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate);
   self.ask([&](headrace::MoE& moe) { return moe.combine_receive(to, routing, on); });
 }
 
@@ -428,7 +428,7 @@ void combine(PyMoE& self, nb::handle results, MoERouting& routing, nb::handle ou
   void* const on = self.stream_of(stream);
   MoETensors tensors = self.tensors(on);
   const MoEResults from = results_of(tensors, self.moe()->config(), results, weighted);
-  const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate, routing.given());
+  const MoESums to = sums_of(tensors, self.moe()->config(), out, biases, accumulate);
   self.ask([&](headrace::MoE& moe) { return moe.combine(from, to, routing, on); });
 }
 

@@ -215,6 +215,9 @@ struct MoESums {
   /// Added after the sum, in this order: [tokens, hidden] of combine_dtype, side by side. Null: none.
   const void* biases[2] = {};
   bool accumulate = false;  ///< what `rows` holds is added last
+  /// The rows for which there is memory, which must be as many as were given to the dispatch. Negative: the
+  /// caller knows that they are.
+  std::int64_t row_count = -1;
 };
 
 /// A wait that ended in vain, or a peer that sent what cannot be.

@@ -154,6 +154,7 @@ Result<void> Rank::combine_receive(const MoESums& sums, Routing& routing) {
 }
 
 Result<void> Rank::check_sums(const MoESums& sums, const Routing& routing) const {
+  HEADRACE_TRY_VOID(check_row_count(sums.row_count, routing.given));
   if (sums.rows == nullptr && routing.tokens() != 0)
     return make_error(Code::invalid_argument, "no memory for sums is given, expected {} rows of {} bytes",
                       routing.tokens(), config_.combine_row_bytes());

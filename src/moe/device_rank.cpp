@@ -359,6 +359,7 @@ Result<void> DeviceRank::check_combine(const MoEResults& results, const MoESums&
     HEADRACE_TRY_VOID(check_place("results", results.rows, results.row_stride, row_unit));
   }
   if (halves == Halves::send) return {};
+  HEADRACE_TRY_VOID(check_row_count(sums.row_count, routing.given));
   if (sums.rows == nullptr && routing.given != 0)
     return make_error(Code::invalid_argument, "no memory for sums is given, expected {} rows of {} bytes",
                       routing.given, config_.combine_row_bytes());

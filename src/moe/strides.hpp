@@ -26,4 +26,11 @@ namespace headrace::moe {
                     what, stride, row_bytes);
 }
 
+/// Looked at in the call: another thread may dispatch with the same routing until that has begun.
+[[nodiscard]] inline Result<void> check_row_count(std::int64_t row_count, std::uint64_t given) {
+  if (row_count < 0 || static_cast<std::uint64_t>(row_count) == given) return {};
+  return make_error(Code::invalid_argument, "out has {} rows, expected one for each of {} tokens", row_count,
+                    given);
+}
+
 }  // namespace headrace::moe

@@ -532,6 +532,28 @@ def test_an_argument_that_closes_the_moe_ends_the_call_with_a_sentence(open_rank
         moe.dispatch(Closes(), experts, weights, routing=routing, out=got)
 
 
+def test_a_dispatch_that_comes_between_does_not_let_a_combine_write_past_its_rows(open_ranks):
+    moe = open_ranks(1).moes[0]
+    routing, got = moe.new_routing(), moe.new_rows()
+    few = [part[:2] for part in tokens_of(0)]
+    moe.dispatch(*few, routing=routing, out=got)
+    memory = np.zeros((TOKENS, HIDDEN), np.float32)
+
+    class DispatchesMore:
+        """Memory for two rows, which are asked for while another dispatch takes the routing."""
+
+        def __dlpack__(self, **wanted):
+            moe.dispatch(*tokens_of(0), routing=routing, out=got)
+            return memory[:2].__dlpack__()
+
+        def __dlpack_device__(self):
+            return memory.__dlpack_device__()
+
+    with pytest.raises(headrace.InvalidArgument, match="out has 2 rows, expected one for each of 20 tokens"):
+        moe.combine(np.asarray(got.rows), routing=routing, out=DispatchesMore())
+    assert not memory.any()
+
+
 def test_reading_active_while_a_rank_waits_lets_the_other_ranks_of_the_process_run(open_ranks):
     moes = open_ranks(2, wait_limit=10).moes
 
