@@ -21,7 +21,10 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroup
 
 _groups: weakref.WeakKeyDictionary[ProcessGroup, ProcessGroup] = weakref.WeakKeyDictionary()
 _groups_lock = threading.Lock()
-_rendezvous_lock = threading.Lock()  # one at a time: it waits for other ranks, which may make a group first
+# One rendezvous at a time, for all groups: torch numbers the exchanges of a process by one counter
+# (StoreExchange) and passes descriptors over a socket with the name of the process (IpcChannel), so two at
+# once would miss those of the other ranks. Without Headrace, too, all ranks come to groups in one order.
+_rendezvous_lock = threading.Lock()
 
 
 def add(group: ProcessGroup) -> None:
