@@ -229,7 +229,8 @@ void bind_agent_memory(nb::class_<PyAgent>& agent) {
             const RegionId id = to_region_id(region);
             const Timeout time = to_timeout(timeout);
             const int user = to_ordinal(device);
-            return PyMapping(self.ask([&](headrace::Agent& a) { return a.map(peer, id, time, user); }));
+            return PyMapping(take_uninterrupted(self.call(
+                [&](headrace::Agent& a) { return a.map(peer, id, time, user, interrupted_by_signal); })));
           },
           nb::arg("peer"), nb::arg("region"), nb::arg("timeout") = ten_seconds,
           nb::arg("device") = nb::none(),

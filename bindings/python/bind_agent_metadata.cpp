@@ -190,7 +190,8 @@ void bind_agent_metadata(nb::class_<PyAgent>& agent) {
           [](PyAgent& self, const std::string& peer, const Seconds& timeout, const Names& backends) {
             const Timeout time = to_timeout(timeout);
             const std::vector<std::string> names = to_names(backends);
-            self.ask([&](headrace::Agent& a) { return a.connect(peer, time, names); });
+            take_uninterrupted(self.call(
+                [&](headrace::Agent& a) { return a.connect(peer, time, names, interrupted_by_signal); }));
           },
           nb::arg("peer"), nb::arg("timeout") = ten_seconds, nb::arg("backends") = nb::none(),
           "Connects to a peer before the first request, and waits until the link is ready.\n\n"

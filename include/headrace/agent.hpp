@@ -6,6 +6,7 @@
 #include <headrace/request.hpp>
 #include <headrace/telemetry.hpp>
 
+#include <functional>
 #include <map>
 
 namespace headrace {
@@ -187,12 +188,15 @@ class Agent {
   HEADRACE_API Result<std::shared_ptr<std::byte>> storage(RegionId region) const;
   /// Makes a peer's region addressable here. The CPU can map memory from the peer's `allocate`; a GPU can map
   /// that memory and GPU memory.
-  ///   device   the user of the mapping: a GPU of this process by its ordinal; -1: the CPU
-  ///   errors   not_found (no such region, or deregistered), not_supported (the peer is on another host, the
-  ///            host memory was only registered, or this GPU has no path to it: what each backend said),
-  ///            invalid_argument (no such GPU; GPU memory for the CPU), peer_lost, timed_out
+  ///   device       the user of the mapping: a GPU of this process by its ordinal; -1: the CPU
+  ///   interrupted  asked a few times a second while this waits; true ends it
+  ///   errors       not_found (no such region, or deregistered), not_supported (the peer is on another host,
+  ///                the host memory was only registered, or this GPU has no path to it: what each backend
+  ///                said), invalid_argument (no such GPU; GPU memory for the CPU), peer_lost, timed_out,
+  ///                canceled (interrupted)
   HEADRACE_API Result<Mapping> map(std::string_view peer, RegionId region,
-                                   Timeout timeout = std::chrono::seconds(10), int device = -1);
+                                   Timeout timeout = std::chrono::seconds(10), int device = -1,
+                                   const std::function<bool()>& interrupted = {});
   /// The regions of this agent.
   [[nodiscard]] HEADRACE_API std::vector<Region> regions() const;
   /// Looks for a file, a block device or an object. Returns nullopt if it does not exist, else what the
@@ -245,8 +249,10 @@ class Agent {
   /// One region of a peer by its name. errors: not_found (no such peer or region)
   HEADRACE_API Result<Region> peer_region(std::string_view peer, std::string_view region_name) const;
   /// Connects to a peer before the first request and waits until a link is ready.
+  ///   interrupted  asked a few times a second while this waits; true ends it (canceled)
   HEADRACE_API Result<void> connect(std::string_view peer, Timeout timeout = std::chrono::seconds(10),
-                                    const std::vector<std::string>& backends = {});
+                                    const std::vector<std::string>& backends = {},
+                                    const std::function<bool()>& interrupted = {});
   /// Forgets a peer: cancels requests in flight with it, closes the links, drops its metadata. It waits for
   /// nothing: notifications to the peer that have not left are dropped.
   HEADRACE_API Result<void> forget(std::string_view peer);

@@ -260,8 +260,9 @@ Result<std::shared_ptr<std::byte>> Agent::storage(RegionId region) const {
   return impl_->engine->regions().storage(region);
 }
 
-Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout, int device) {
-  HEADRACE_TRY(state, impl_->engine->mappings().map(peer, region, timeout, device));
+Result<Mapping> Agent::map(std::string_view peer, RegionId region, Timeout timeout, int device,
+                           const std::function<bool()>& interrupted) {
+  HEADRACE_TRY(state, impl_->engine->mappings().map(peer, region, timeout, device, interrupted));
   return Mapping(std::move(state));
 }
 
@@ -290,9 +291,9 @@ Result<std::vector<Region>> Agent::peer_regions(std::string_view peer) const {
 Result<Region> Agent::peer_region(std::string_view peer, std::string_view region_name) const {
   return impl_->engine->peers().region_of(peer, region_name);
 }
-Result<void> Agent::connect(std::string_view peer, Timeout timeout,
-                            const std::vector<std::string>& backends) {
-  return impl_->engine->peers().connect(peer, timeout, backends);
+Result<void> Agent::connect(std::string_view peer, Timeout timeout, const std::vector<std::string>& backends,
+                            const std::function<bool()>& interrupted) {
+  return impl_->engine->peers().connect(peer, timeout, backends, interrupted);
 }
 Result<void> Agent::forget(std::string_view peer) { return impl_->engine->peers().forget(peer); }
 

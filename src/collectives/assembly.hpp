@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/clock.hpp"
-#include "collectives/interrupt.hpp"
+#include "base/interrupt.hpp"
 #include "wire/comm_cards.hpp"
 
 #include <headrace/result.hpp>

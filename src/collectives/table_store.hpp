@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/clock.hpp"
-#include "collectives/interrupt.hpp"
+#include "base/interrupt.hpp"
 
 #include <headrace/comm.hpp>
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "base/errors.hpp"
+#include "base/interrupt.hpp"
 #include "base/waiter.hpp"
-#include "collectives/interrupt.hpp"
 #include "collectives/members.hpp"
 #include "collectives/missing_ranks.hpp"
 #include "collectives/work_state.hpp"

@@ -4,7 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/futex.hpp"
-#include "collectives/interrupt.hpp"
+#include "base/interrupt.hpp"
 
 #include <headrace/comm.hpp>
 

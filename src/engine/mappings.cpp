@@ -2,6 +2,8 @@
 #include "engine/mappings.hpp"
 
 #include "base/errors.hpp"
+#include "base/interrupt.hpp"
+#include "engine/await_peer.hpp"
 
 #include <algorithm>
 #include <string>
@@ -66,6 +68,7 @@ struct Mappings::Wanted {
   RemoteRegion row;
   int device = -1;
   Deadline deadline = Deadline::never();
+  const std::function<bool()>& interrupted;
 };
 
 /// What the backends that were asked for a mapping have said.
@@ -90,10 +93,10 @@ class Mappings::Refusals {
 };
 
 Result<std::shared_ptr<Mapping::State>> Mappings::map(std::string_view name, RegionId region, Timeout timeout,
-                                                      int device) {
+                                                      int device, const std::function<bool()>& interrupted) {
   const Call call(calls_);
   HEADRACE_TRY_VOID(call.admitted());
-  HEADRACE_TRY(wanted, find_wanted(name, region, timeout, device));
+  HEADRACE_TRY(wanted, find_wanted(name, region, timeout, device, interrupted));
   Refusals refusals;
   for (BackendInstance* backend : backends_.all()) {
     if (!backend->can(HEADRACE_MAP) || !backend->takes_remote(wanted.row.kind)) continue;
@@ -115,9 +118,9 @@ Result<std::shared_ptr<Mapping::State>> Mappings::map(std::string_view name, Reg
 }
 
 Result<Mappings::Wanted> Mappings::find_wanted(std::string_view name, RegionId region, Timeout timeout,
-                                               int device) const {
+                                               int device, const std::function<bool()>& interrupted) const {
   HEADRACE_TRY(life, peers_.find(name));
-  Wanted wanted{life, region.value, {}, device, progress_.deadline_in(timeout)};
+  Wanted wanted{life, region.value, {}, device, progress_.deadline_in(timeout), interrupted};
   {
     const std::shared_lock lock(life->mutex);
     const RemoteRegion* const found = life->regions.find(region.value);
@@ -137,11 +140,7 @@ Result<std::shared_ptr<Mapping::State>> Mappings::map_over(BackendInstance& back
                                                            const std::shared_ptr<Link>& link,
                                                            const Wanted& wanted) {
   const auto settled = [&] { return calls_.closed() || link->state() != LinkState::connecting; };
-  if (!progress_.wait(settled, wanted.deadline))
-    return make_error(
-        Code::timed_out,
-        "peer {} did not answer in time: is its process alive, and can it be reached from here?",
-        wanted.life->name);
+  HEADRACE_TRY_VOID(await_peer(progress_, wanted.life->name, settled, wanted.deadline, wanted.interrupted));
   auto mapping = std::make_shared<Mapping::State>(calls_);
   mapping->engine = engine_.lock();
   mapping->backend = &backend;
@@ -159,10 +158,13 @@ Result<std::shared_ptr<Mapping::State>> Mappings::map_over(BackendInstance& back
 
 /// Has the backend map it; again while it says would_block.
 Result<void> Mappings::ask_until(Mapping::State& mapping, const Wanted& wanted) const {
+  Interrupt interrupt(wanted.interrupted);
   for (;;) {
     auto outcome = map_once(mapping, wanted.row);
     if (outcome.code() != Code::would_block) return outcome;
     if (calls_.closed()) return calls_.closed_meanwhile();
+    if (interrupt.asked())
+      return Interrupt::error().within(fmt::format("wait for peer {}", wanted.life->name));
     if (wanted.deadline.expired(progress_.clock()))
       return make_error(Code::timed_out,
                         "peer {} did not hand over region {} for mapping in time: try again with more",

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,7 +44,7 @@ class Mappings final : public LinkWatcher {
 
   /// `device`: the GPU that uses it; -1: the CPU.
   Result<std::shared_ptr<Mapping::State>> map(std::string_view peer, RegionId region, Timeout timeout,
-                                              int device = -1);
+                                              int device = -1, const std::function<bool()>& interrupted = {});
   /// Its owner has revoked these regions (rising).
   void revoked(const PeerLife& life, std::span<const IdRange> ranges);
   /// The peer cannot tell us any more that it revokes what is mapped over this link.
@@ -54,7 +55,8 @@ class Mappings final : public LinkWatcher {
  private:
   class Refusals;
   struct Wanted;
-  Result<Wanted> find_wanted(std::string_view name, RegionId region, Timeout timeout, int device) const;
+  Result<Wanted> find_wanted(std::string_view name, RegionId region, Timeout timeout, int device,
+                             const std::function<bool()>& interrupted) const;
   Result<std::shared_ptr<Mapping::State>> map_over(BackendInstance& backend,
                                                    const std::shared_ptr<Link>& link, const Wanted& wanted);
   Result<void> ask_until(Mapping::State& mapping, const Wanted& wanted) const;

@@ -3,6 +3,7 @@
 
 #include "base/names.hpp"
 #include "base/utf8.hpp"
+#include "engine/await_peer.hpp"
 #include "engine/request_core.hpp"
 
 #include <algorithm>
@@ -358,7 +359,8 @@ Result<Region> Peers::region_of(std::string_view name, std::string_view region_n
 
 // ------------------------------------------------------------------ connecting
 
-Result<void> Peers::connect(std::string_view name, Timeout timeout, const std::vector<std::string>& wanted) {
+Result<void> Peers::connect(std::string_view name, Timeout timeout, const std::vector<std::string>& wanted,
+                            const std::function<bool()>& interrupted) {
   const Call call(calls_);
   HEADRACE_TRY_VOID(call.admitted());
   HEADRACE_TRY(life, find(name));
@@ -378,7 +380,7 @@ Result<void> Peers::connect(std::string_view name, Timeout timeout, const std::v
       none.add(link.code(), link.error().message);
     }
   }
-  HEADRACE_TRY_VOID(wait_for_a_link(name, links, timeout));
+  HEADRACE_TRY_VOID(wait_for_links(name, links, progress_.deadline_in(timeout), interrupted));
   for (const auto& link : links) {
     if (link->state() == LinkState::ready) return {};
     none.add(link->lost_status().code, fmt::format("{}: {}", link->backend().name(), link->lost_text()));
@@ -387,17 +389,14 @@ Result<void> Peers::connect(std::string_view name, Timeout timeout, const std::v
 }
 
 /// Until none of these is connecting.
-Result<void> Peers::wait_for_a_link(std::string_view peer, const std::vector<std::shared_ptr<Link>>& links,
-                                    Timeout timeout) const {
+Result<void> Peers::wait_for_links(std::string_view peer, const std::vector<std::shared_ptr<Link>>& links,
+                                   Deadline deadline, const std::function<bool()>& interrupted) const {
   const auto settled = [&] {
     return calls_.closed() || std::ranges::all_of(links, [](const auto& link) {
              return link->state() != LinkState::connecting;
            });
   };
-  if (!progress_.wait(settled, progress_.deadline_in(timeout)))
-    return make_error(
-        Code::timed_out,
-        "peer {} did not answer in time: is its process alive, and can it be reached from here?", peer);
+  HEADRACE_TRY_VOID(await_peer(progress_, peer, settled, deadline, interrupted));
   if (calls_.closed()) return calls_.closed_meanwhile();
   return {};
 }

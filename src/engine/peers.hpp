@@ -58,7 +58,8 @@ class Peers {
   /// The present life of this name.
   [[nodiscard]] Result<std::shared_ptr<PeerLife>> find(std::string_view name) const;
   /// Waits until a link over one of these backends is ready; empty: over any.
-  Result<void> connect(std::string_view peer, Timeout timeout, const std::vector<std::string>& backends);
+  Result<void> connect(std::string_view peer, Timeout timeout, const std::vector<std::string>& backends,
+                       const std::function<bool()>& interrupted = {});
   Result<void> forget(std::string_view peer);
 
   /// A peer has connected. Returns the token of the link; 0: it is refused. Calls no backend.
@@ -86,8 +87,8 @@ class Peers {
   void recount_sent(PeerLife& life);
   void decided(const NameContests::Outcome& outcome);
   std::uint64_t refuse(const char* counter, const std::string& why);
-  Result<void> wait_for_a_link(std::string_view peer, const std::vector<std::shared_ptr<Link>>& links,
-                               Timeout timeout) const;
+  Result<void> wait_for_links(std::string_view peer, const std::vector<std::shared_ptr<Link>>& links,
+                              Deadline deadline, const std::function<bool()>& interrupted) const;
 
   const Self& self_;
   CallGate& calls_;

@@ -101,8 +101,10 @@ DeviceMember::~DeviceMember() {
   if (region_) static_cast<void>(agent_.deregister(region_->id, std::chrono::seconds(1)));
 }
 
-Result<void> DeviceMember::map(int peer, const std::string& agent, RegionId region, Deadline deadline) {
-  auto mapping = agent_.map(agent, region, std::chrono::nanoseconds(deadline.remaining_ns()), config_.device);
+Result<void> DeviceMember::map(int peer, const std::string& agent, RegionId region, Deadline deadline,
+                               const std::function<bool()>& interrupted) {
+  auto mapping = agent_.map(agent, region, std::chrono::nanoseconds(deadline.remaining_ns()), config_.device,
+                            interrupted);
   if (!mapping) {
     Error error = std::move(mapping).error();
     if (error.code == Code::not_supported)

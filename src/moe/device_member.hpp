@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -54,7 +55,8 @@ class DeviceMember {
 
   /// Maps the window of another rank for this GPU.
   ///   errors  not_supported (no path to it), those of Agent::map
-  Result<void> map(int peer, const std::string& agent, RegionId region, Deadline deadline);
+  Result<void> map(int peer, const std::string& agent, RegionId region, Deadline deadline,
+                   const std::function<bool()>& interrupted);
   /// Takes memory for launches, and waits until all ranks have done so: none launches while another one maps
   /// or allocates, which the driver may make wait for launches.
   ///   heads   of the windows of all ranks, this one's too; they stay mapped

@@ -218,6 +218,7 @@ Result<void> MoE::State::try_join(std::span<const std::string> agents, std::chro
 
 Result<void> MoE::State::join_on_device(std::span<const std::string> agents,
                                         const std::vector<std::byte*>& heads, Deadline deadline) {
+  const auto interrupts = [this] { return interrupted(); };
   for (int peer = 0; peer < config.ranks; ++peer) {
     if (peer == config.rank) continue;
     const std::string& name = agents[static_cast<std::size_t>(peer)];
@@ -226,7 +227,7 @@ Result<void> MoE::State::join_on_device(std::span<const std::string> agents,
     };
     auto window = find_region(name, moe::DeviceMember::region_name(config), deadline);
     if (!window) return within(std::move(window).error());
-    if (auto mapped = device->map(peer, name, window->id, deadline); !mapped)
+    if (auto mapped = device->map(peer, name, window->id, deadline, interrupts); !mapped)
       return within(std::move(mapped).error());
   }
   return device->join(heads, deadline);
@@ -380,7 +381,8 @@ Result<void> MoE::State::compare_lists() {
 
 Result<Mapping> MoE::State::map_window(int peer, const std::string& name, Deadline deadline) const {
   HEADRACE_TRY(window, find_region(name, config.name, deadline));
-  HEADRACE_TRY(mapping, agent.map(name, window.id, std::chrono::nanoseconds(deadline.remaining_ns())));
+  HEADRACE_TRY(mapping, agent.map(name, window.id, std::chrono::nanoseconds(deadline.remaining_ns()), -1,
+                                  [this] { return interrupted(); }));
   HEADRACE_TRY_VOID(check_window(peer, mapping));
   return mapping;
 }

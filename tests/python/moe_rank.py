@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of a MoE as processes, which find one another in a folder: run_rank, for multiprocessing."""
 
+import multiprocessing
 import os
 import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
@@ -87,8 +91,24 @@ def run_rank(rank, ranks, folder, fate, parent, **changes):
         parent.send((told, moe.active))
 
 
-def open_and_stop(rank, ranks, folder, ready, **changes):
-    """Stops itself when the others can find it."""
+@contextmanager
+def stopped_rank(rank, ranks, folder, **changes):
+    """A process whose MoE the others can find, and which stands still before it joins."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_open_and_stop, args=(rank, ranks, folder, ready), kwargs=changes)
+    process.start()
+    try:
+        assert ready.wait(60)
+        while Path(f"/proc/{process.pid}/stat").read_text().rsplit(") ", 1)[1][0] != "T":
+            time.sleep(0.01)
+        yield
+    finally:
+        process.kill()
+        process.join(60)
+
+
+def _open_and_stop(rank, ranks, folder, ready, **changes):
     with (
         headrace.Agent(f"moe{rank}", backends=["shm"], store=f"file://{folder}") as agent,
         headrace.MoE(agent, config_of(rank, ranks, **changes)),

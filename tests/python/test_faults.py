@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headrace
-from conftest import introduce, unique, until
+from conftest import PeerProcess, introduce, unique, until
 from sleeping import sleeps_in_epoll
 
 PAGE, COUNT = 331, 12  # odd lengths, so nothing is aligned
@@ -231,6 +231,25 @@ def test_a_signal_ends_a_wait_and_the_request_stays_in_flight(script, ring_when_
     with pytest.raises(Rung):
         case.request.wait()
     assert case.request.poll() == "posted"
+
+
+@pytest.mark.parametrize("call", ["connect", "map"])
+def test_a_signal_ends_a_wait_for_a_peer_that_is_stopped(ring_when_asleep, call):
+    peer = PeerProcess(unique("stopped"), "shm")
+    try:
+        with headrace.Agent(unique("here"), ["shm"], options={"shm.handshake_timeout": "60s"}) as agent:
+            agent.fetch_metadata(peer.address)
+            region = agent.peer_region(peer.name, "allocated")
+            peer.stop()
+            ring_when_asleep()
+            with pytest.raises(Rung):
+                agent.connect(peer.name, None) if call == "connect" else agent.map(peer.name, region, None)
+            peer.resume()
+            agent.connect(peer.name, 30)
+            assert agent.map(peer.name, region).alive
+    finally:
+        peer.resume()
+        peer.close()
 
 
 def test_a_signal_ends_a_one_shot_after_its_request_has_ended(script, ring_when_asleep):

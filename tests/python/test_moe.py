@@ -469,6 +469,30 @@ def test_ctrl_c_ends_a_wait(open_ranks):
         one.dispatch(*tokens_of(0), routing=one.new_routing(), out=one.new_rows())
 
 
+@pytest.mark.parametrize("end", ["join", "regroup"])
+def test_ctrl_c_ends_a_wait_for_a_rank_that_is_stopped(tmp_path, end):
+    store, options = f"file://{tmp_path}", {"shm.handshake_timeout": "3600s"}
+    with (
+        moe_rank.stopped_rank(1, 2, tmp_path),
+        headrace.Agent("moe0", backends=["shm"], store=store, options=options) as agent,
+        headrace.MoE(agent, config_of(0, 2)) as moe,
+    ):
+        names = ["moe0", "moe1"]
+        wait = (
+            moe.join if end == "join" else lambda *names, timeout: moe.regroup(*names, 0b11, timeout=timeout)
+        )
+        timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            wait(names, timeout=60)
+        timer.join()
+        moe.abort()
+        with pytest.raises(
+            headrace.Canceled, match=r"rank 1 .*: wait for peer .*: its caller interrupted it"
+        ):
+            wait(names, timeout=60)
+
+
 def start(fate, folder):
     return [RankProcess(moe_rank.run_rank, rank, 3, folder, fate) for rank in range(3)]
 

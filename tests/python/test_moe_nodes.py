@@ -2,11 +2,8 @@
 # backends: shm
 """Dispatch and combine between nodes: ranks of one host that a fabric joins over tcp alone."""
 
-import multiprocessing
 import signal
-import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,22 +166,12 @@ def test_processes_go_on_after_the_first_node_is_killed(tmp_path, mask):
 
 
 def test_an_abort_ends_a_join_that_waits_for_a_node_that_is_stopped(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
     changes = {"ranks_per_node": 1, "nics": TCP}
-    stopped = context.Process(target=moe_rank.open_and_stop, args=(1, 2, tmp_path, ready), kwargs=changes)
-    stopped.start()
-    try:
-        assert ready.wait(60)
-        while Path(f"/proc/{stopped.pid}/stat").read_text().rsplit(") ", 1)[1][0] != "T":
-            time.sleep(0.01)
-        with (
-            headrace.Agent("moe0", backends=["shm"], store=f"file://{tmp_path}") as agent,
-            headrace.MoE(agent, config_of(0, 2, **changes)) as moe,
-        ):
-            moe.abort()
-            with pytest.raises(headrace.Canceled, match=r"rank 1 .*: it was interrupted by its caller"):
-                moe.join(["moe0", "moe1"], timeout=3600)
-    finally:
-        stopped.kill()
-        stopped.join(60)
+    with (
+        moe_rank.stopped_rank(1, 2, tmp_path, **changes),
+        headrace.Agent("moe0", backends=["shm"], store=f"file://{tmp_path}") as agent,
+        headrace.MoE(agent, config_of(0, 2, **changes)) as moe,
+    ):
+        moe.abort()
+        with pytest.raises(headrace.Canceled, match=r"rank 1 .*: it was interrupted by its caller"):
+            moe.join(["moe0", "moe1"], timeout=3600)

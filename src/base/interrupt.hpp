@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace headrace::collectives {
+namespace headrace {
 
 /// One wait of one thread. The hook must outlive it; without one it is never asked.
 class Interrupt {
@@ -42,4 +42,4 @@ class Interrupt {
   std::uint64_t next_ns_ = 0;
 };
 
-}  // namespace headrace::collectives
+}  // namespace headrace
