@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared fixtures: two agents over each backend, a peer in a second process, a time limit for each test."""
 
+import contextlib
 import faulthandler
 import itertools
 import json
 import logging
 import os
+import random
 import shutil
 import signal
 import socket
@@ -224,12 +226,16 @@ def nixl_log(caplog, monkeypatch):
 
 
 def free_ports(count):
-    """Ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports
+    """Ports that are free, and below those that the system gives to connections and to listeners that name
+    none: no other test gets one by chance before it is used."""
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates, ports = range(10_000, max(given, 20_000)), set()
+    while len(ports) < count:
+        port = random.SystemRandom().choice(candidates)
+        with contextlib.suppress(OSError):
+            socket.create_server(("", port)).close()
+            ports.add(port)
+    return list(ports)
 
 
 @pytest.fixture(scope="session")

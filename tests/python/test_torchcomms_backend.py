@@ -5,7 +5,6 @@
 import importlib.metadata
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+from conftest import free_ports
 
 MODULE = Path(headrace.__file__).parent / "torchcomms_backend.py"
 VARIABLE = "TORCHCOMMS_BACKEND_LIB_PATH_HEADRACE"
@@ -57,19 +57,13 @@ def test_torchcomms_finds_the_module():
     assert found == ["headrace.torchcomms_backend"]
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_of_torchcomms(case, tmp_path):
     if importlib.util.find_spec("torchcomms") is None:
         pytest.skip("torchcomms is not installed")
     if not LIBRARY.is_file() and VARIABLE not in os.environ:
         pytest.skip("Headrace was built without its backend for torchcomms")
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     processes = [
         subprocess.Popen(
             [sys.executable, RANK, case, tmp_path / "store"],
