@@ -24,6 +24,7 @@ import headrace
 import parts
 import peer_process
 from parts import pytest_collection_modifyitems  # noqa: F401  (a hook)
+from rank_process import RankProcess
 
 HERE = Path(__file__).resolve().parent
 TEST_SECONDS, SLOW_TEST_SECONDS = 120, 1800
@@ -51,6 +52,12 @@ def no_test_hangs(request):
     faulthandler.dump_traceback_later(seconds, exit=True, file=request.config.real_stderr)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def no_rank_outlives_its_test():
+    yield
+    RankProcess.kill_all()
 
 
 @pytest.fixture(autouse=True)

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of a MoE as processes, which find one another in a folder: run_rank, for multiprocessing."""
 
-import multiprocessing
 import os
 import signal
-import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 
 import headrace
+from rank_process import RankProcess
 
 HIDDEN, EXPERTS, TOKENS = 32, 6, 20
 
@@ -94,25 +92,20 @@ def run_rank(rank, ranks, folder, fate, parent, **changes):
 @contextmanager
 def stopped_rank(rank, ranks, folder, **changes):
     """A process whose MoE the others can find, and which stands still before it joins."""
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    process = context.Process(target=_open_and_stop, args=(rank, ranks, folder, ready), kwargs=changes)
-    process.start()
+    stopped = RankProcess(_open_and_stop, rank, ranks, folder, **changes)
     try:
-        assert ready.wait(60)
-        while Path(f"/proc/{process.pid}/stat").read_text().rsplit(") ", 1)[1][0] != "T":
-            time.sleep(0.01)
+        assert stopped.hear() == "stops"
+        os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED)
         yield
     finally:
-        process.kill()
-        process.join(60)
+        stopped.kill()
 
 
-def _open_and_stop(rank, ranks, folder, ready, **changes):
+def _open_and_stop(rank, ranks, folder, parent, **changes):
     with (
         headrace.Agent(f"moe{rank}", backends=["shm"], store=f"file://{folder}") as agent,
         headrace.MoE(agent, config_of(rank, ranks, **changes)),
     ):
         agent.publish()
-        ready.set()
+        parent.send("stops")
         os.kill(os.getpid(), signal.SIGSTOP)

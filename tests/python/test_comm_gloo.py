@@ -19,6 +19,7 @@ import headrace
 import ranks
 from conftest import unique
 from headrace import ReduceOp, errors
+from rank_process import RankProcess
 
 SIZES = [2, 3]
 COUNTS = [0, 1, 7, 1000]
@@ -613,7 +614,13 @@ def test_two_ranks_need_a_place_where_they_meet():
         headrace.new_comm("gloo", rank=0, size=2, meeting="")
 
 
-def die(rank, size, meeting, waits, to_parent):
+class ForkedRank(RankProcess):
+    """A server that has imported torch forks it: each import takes seconds."""
+
+    context = multiprocessing.get_context("forkserver")
+
+
+def die(rank, size, meeting, waits, parent):
     comm = headrace.new_comm("gloo", rank=rank, size=size, meeting=meeting, timeout=60)
     comm.barrier()
     if rank == size - 1:
@@ -624,9 +631,7 @@ def die(rank, size, meeting, waits, to_parent):
         else:  # for nobody that has died
             comm.recv(blank(1), headrace.any_source)
     except headrace.Error as error:
-        to_parent.put((rank, type(error).__name__, str(error)))
-    to_parent.close()
-    to_parent.join_thread()
+        parent.send((type(error).__name__, str(error)))
     os._exit(0)
 
 
@@ -634,21 +639,13 @@ def die(rank, size, meeting, waits, to_parent):
     ("size", "waits"), [(2, True), (3, True), (3, False)], ids=["two", "three", "three-any-source"]
 )
 def test_a_killed_rank_ends_the_communicator_of_the_others(size, waits, tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])  # each import takes seconds
-    to_parent = context.Queue()
-    arguments = (size, f"file://{tmp_path}", waits, to_parent)
-    processes = [context.Process(target=die, args=(rank, *arguments)) for rank in range(size)]
-    for process in processes:
-        process.start()
-    told = {rank: (kind, text) for rank, kind, text in (to_parent.get(timeout=90) for _ in range(size - 1))}
-    for process in processes:
-        process.join(60)
-    assert set(told) == set(range(size - 1))
-    assert {kind for kind, _ in told.values()} <= {"PeerLost", "Canceled"}
+    ForkedRank.context.set_forkserver_preload(["torch", "torch.distributed"])
+    ranks = [ForkedRank(die, rank, size, f"file://{tmp_path}", waits) for rank in range(size)]
+    told = [rank.hear() for rank in ranks[:-1]]
+    assert [rank.end() for rank in ranks] == [0] * (size - 1) + [-signal.SIGKILL]
+    assert {kind for kind, _ in told} <= {"PeerLost", "Canceled"}
     if not waits:
-        assert f"rank {size - 1} is gone" in told[size - 2][1]
-        assert all(f"rank {size - 1} is gone" in text for _, text in told.values())
+        assert all(f"rank {size - 1} is gone" in text for _, text in told)
 
 
 def test_communicators_leave_no_threads_behind():

@@ -2,7 +2,6 @@
 # backends: shm, tcp
 """Ranks as processes: they meet at a port and in a folder, and one of them is killed."""
 
-import multiprocessing
 import os
 import signal
 
@@ -12,11 +11,12 @@ import pytest
 import headrace
 from conftest import free_ports
 from headrace import ReduceOp
+from rank_process import RankProcess
 
 SIZE = 2
 
 
-def run_rank(rank, meeting, backends, to_parent):
+def run_rank(rank, meeting, backends, parent):
     options = {"meeting": meeting, "timeout": 60, "hints": {"backends": backends}}
     with headrace.new_comm(rank=rank, size=SIZE, **options) as comm:
         mine = np.arange(100_001, dtype=np.float32) + rank
@@ -27,10 +27,10 @@ def run_rank(rank, meeting, backends, to_parent):
         comm.send(np.full(5, float(rank)), 1 - rank)
         receive.wait(60)
         assert (room == 1 - rank).all()
-        to_parent.put(rank)
+        parent.send("all right")
 
 
-def die_in_a_barrier(rank, meeting, to_parent):
+def die_in_a_barrier(rank, meeting, parent):
     comm = headrace.new_comm(rank=rank, size=3, meeting=meeting, timeout=60)
     comm.barrier()
     if rank == 2:
@@ -38,36 +38,23 @@ def die_in_a_barrier(rank, meeting, to_parent):
     try:
         comm.barrier()
     except headrace.PeerLost as error:
-        to_parent.put((rank, str(error)))
+        parent.send(str(error))
 
 
 def meeting_of(scheme, folder):
     return f"file://{folder}" if scheme == "file" else f"tcp://127.0.0.1:{free_ports(1)[0]}"
 
 
-def start(target, count, *arguments):
-    context = multiprocessing.get_context("spawn")
-    to_parent = context.Queue()
-    processes = [context.Process(target=target, args=(rank, *arguments, to_parent)) for rank in range(count)]
-    for process in processes:
-        process.start()
-    return processes, to_parent
-
-
 @pytest.mark.parametrize(("scheme", "backends"), [("tcp", "shm,tcp"), ("file", "tcp")])
 def test_two_processes_meet_and_exchange_elements(scheme, backends, tmp_path):
-    processes, to_parent = start(run_rank, SIZE, meeting_of(scheme, tmp_path), backends)
-    assert {to_parent.get(timeout=60) for _ in processes} == {0, 1}
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
+    meeting = meeting_of(scheme, tmp_path)
+    ranks = [RankProcess(run_rank, rank, meeting, backends) for rank in range(SIZE)]
+    assert [rank.hear() for rank in ranks] == ["all right"] * SIZE
+    assert [rank.end() for rank in ranks] == [0] * SIZE
 
 
 def test_the_rank_of_a_killed_process_is_named(tmp_path):
-    processes, to_parent = start(die_in_a_barrier, 3, meeting_of("file", tmp_path))
-    told = dict(to_parent.get(timeout=60) for _ in range(2))
-    assert set(told) == {0, 1}
-    for text in told.values():
-        assert "rank 2 is gone: its process has ended, or it has left" in text
-    for process in processes:
-        process.join(60)
+    ranks = [RankProcess(die_in_a_barrier, rank, meeting_of("file", tmp_path)) for rank in range(3)]
+    for rank in ranks[:2]:
+        assert "rank 2 is gone: its process has ended, or it has left" in rank.hear()
+    assert [rank.end() for rank in ranks] == [0, 0, -signal.SIGKILL]

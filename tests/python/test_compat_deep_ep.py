@@ -4,7 +4,6 @@
 ranks as threads, masks, and what it refuses."""
 
 import importlib.util
-import multiprocessing
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from headrace.compat.deep_ep.utils.math import (
     per_token_cast_to_fp8,
 )
 from moe_threads import ThreadGroup, run_threads
+from rank_process import RankProcess
 
 Invalid = headrace.InvalidArgument
 RANKS, TOKENS, HIDDEN, EXPERTS, TOP_K = 3, 20, 512, 12, 4
@@ -292,7 +292,7 @@ def test_a_group_of_torch_serves():
         dist.destroy_process_group()
 
 
-def in_a_process(rank, folder, said):
+def in_a_process(rank, folder, parent):
     """A step of both modes, of two ranks that meet in a group of torch."""
     dist = torch.distributed
     dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
@@ -312,7 +312,7 @@ def in_a_process(rank, folder, said):
     )
     hook()
     sums, *_ = buffer.low_latency_combine(rows, tokens.topk_idx, tokens.topk_weights, handle)
-    said.put((normal, calc_diff(sums, tokens.random.float() * tokens.topk_weights.sum(1, keepdim=True))))
+    parent.send((normal, calc_diff(sums, tokens.random.float() * tokens.topk_weights.sum(1, keepdim=True))))
     dist.barrier()
     buffer.destroy()
     dist.destroy_process_group()
@@ -320,16 +320,10 @@ def in_a_process(rank, folder, said):
 
 @pytest.mark.slow
 def test_ranks_are_processes_of_a_group_of_torch(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    said = context.SimpleQueue()
-    processes = [context.Process(target=in_a_process, args=(rank, tmp_path, said)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for normal, low_latency in [said.get() for _ in processes]:
+    ranks = [RankProcess(in_a_process, rank, tmp_path) for rank in range(2)]
+    for normal, low_latency in [rank.hear() for rank in ranks]:
         assert normal < 5e-6 and low_latency < 1e-5
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
+    assert [rank.end() for rank in ranks] == [0, 0]
 
 
 # --- low-latency mode
