@@ -240,21 +240,26 @@ class Interrupt(Exception):
 
 @pytest.fixture
 def interrupt_soon():
-    """Sends this process a signal, whose handler raises, while the test's thread waits in a call."""
+    """Interrupts the call in which the test's thread waits. Signals come again and again; the handler raises
+    when one finds the thread at the instruction of the one before, so that the call has begun."""
+    raised, seen = threading.Event(), []
 
-    def handle(*_):
-        raise Interrupt
+    def handle(_, frame):
+        at = id(frame), frame.f_lasti
+        if at in seen[-1:] and not raised.is_set():
+            raised.set()
+            raise Interrupt
+        seen.append(at)
+
+    def signal_on():
+        while not raised.wait(0.05):
+            os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handle)
-    timers = []
-
-    def soon(seconds=0.05):
-        timers.append(threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)))
-        timers[-1].start()
-
-    yield soon
-    for timer in timers:
-        timer.join()
+    thread = threading.Thread(target=signal_on)
+    yield thread.start
+    raised.set()
+    thread.join()
     signal.signal(signal.SIGUSR1, before)
 
 

@@ -249,7 +249,7 @@ def test_a_peer_that_is_stopped_is_a_timeout_and_goes_on(peer):
     os.kill(peer.process.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED)  # a signal takes a moment
     # The write returns when its memory is quiet: the peer has to say so, before its link is given up.
-    goes_on = threading.Timer(0.3, os.kill, [peer.process.pid, signal.SIGCONT])
+    goes_on = threading.Timer(1, os.kill, [peer.process.pid, signal.SIGCONT])
     goes_on.start()
     assert peer.transport.write(mine.to_view(), peer.remote, timeout=0.05) == CommResult.TIMEOUT
     goes_on.join()

@@ -10,7 +10,9 @@ import numpy
 import pytest
 
 import headrace
+from conftest import until
 from gpus import count_gpus
+from sleeping import sleeps_in_epoll
 
 PAGE = 4096
 
@@ -72,7 +74,13 @@ def test_a_wait_times_out_with_the_count_and_ends_with_the_agent(pair):
     counter = there.counter(9)
     with pytest.raises(headrace.TimedOut, match="immediate 9 in scope 0 is at 0 of 3"):
         counter.wait(3, timeout=0.01)
-    closing = threading.Timer(0.05, there.close)
+    waiting = threading.main_thread().native_id
+
+    def close():
+        until(lambda: sleeps_in_epoll(waiting))
+        there.close()
+
+    closing = threading.Thread(target=close)
     closing.start()
     with pytest.raises(headrace.Canceled, match="agent was closed"):
         counter.wait(1, timeout=30)

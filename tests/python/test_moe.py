@@ -459,10 +459,12 @@ def test_a_rank_that_was_left_out_comes_back(open_ranks):
 
 def test_ctrl_c_ends_a_wait(open_ranks):
     one, other = open_ranks(2).moes
-    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    rows, experts, weights = tokens_of(0)
+    routing, got = one.new_routing(), one.new_rows()
+    timer = threading.Timer(1, signal.raise_signal, [signal.SIGINT])  # in the call, also on a busy machine
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        one.dispatch(*tokens_of(0), routing=one.new_routing(), out=one.new_rows())
+        one.dispatch(rows, experts, weights, routing=routing, out=got)
     timer.join()
     assert other.active == 0b10
     with pytest.raises(headrace.Canceled, match="rank 0 was interrupted by its caller in dispatch 1"):
