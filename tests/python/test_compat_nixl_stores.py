@@ -3,7 +3,6 @@
 """Metadata over etcd and torch's TCPStore, with NIXL's environment variables."""
 
 import socket
-import time
 
 import numpy as np
 import pytest
@@ -205,10 +204,8 @@ def test_a_close_ends_the_call_of_a_store_that_does_not_answer(silent, store, ca
     if call == "withdraw":
         agent.invalidate_local_metadata()
     held = [server.accept()[0] for _ in range(connections)]
-    begin = time.monotonic()
     agent.agent._agent.close()
-    until(lambda: "was closed while" in nixl_log.text)
-    assert time.monotonic() - begin < 1
+    until(lambda: "was closed while" in nixl_log.text)  # before the time limits of the calls, 60 s
     for connection in held:
         connection.close()
 

@@ -14,6 +14,7 @@ import headrace
 from conftest import unique
 
 MODEST, RESERVED = 120, 32
+HANDSHAKE = 100  # seconds: a client that waits for it is not told
 # A hub that has filled its limit while it held one for a moment, to refuse somebody, has that one left later.
 FEW_LEFT = r"(no|\d) file descriptors? left"
 
@@ -25,8 +26,8 @@ import headrace
 
 lines = []
 headrace.set_log_sink(lambda level, room, text: lines.append(text))
-name, backend, more = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with headrace.Agent(name, [backend], listen="127.0.0.1:0") as agent:
+name, backend, more, options = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
+with headrace.Agent(name, [backend], listen="127.0.0.1:0", options=options) as agent:
     memory = agent.allocate(1 << 16, name="memory")
     memory.numpy()[:] = 7
     limit = len(os.listdir("/proc/self/fd")) + more
@@ -47,11 +48,15 @@ with headrace.Agent(name, [backend], listen="127.0.0.1:0") as agent:
 """
 
 
+def patient(backend):
+    return {f"{backend}.handshake_timeout": f"{HANDSHAKE}s"}
+
+
 class Hub:
     def __init__(self, backend, more):
         self.name = unique("hub")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HUB, self.name, backend, str(more)],
+            [sys.executable, "-c", HUB, self.name, backend, str(more), json.dumps(patient(backend))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -78,7 +83,7 @@ class Hub:
 class Client:
     def __init__(self, hub, backend):
         self.hub = hub
-        self.agent = headrace.Agent(unique("client"), [backend])
+        self.agent = headrace.Agent(unique("client"), [backend], options=patient(backend))
         self.agent.import_metadata(hub.metadata)
         self.memory = self.agent.allocate(1 << 16)
 
@@ -121,7 +126,7 @@ def test_a_hub_refuses_links_while_its_program_can_still_open_files(backend, cli
                 clients(hub).agent.connect(hub.name, 30)
         files, lines = hub.hold_files(RESERVED - 1)
         assert files == RESERVED - 1
-        assert 1 <= sum("refused" in line for line in lines) <= 5
+        assert 1 <= sum("refused" in line for line in lines) < 20  # at most one a second
         for client in linked:
             client.read()
 
@@ -142,7 +147,7 @@ def test_a_hub_without_descriptors_says_so_to_each_client_at_once(backend, clien
                 client.agent.notify(hub.name, b"anybody there?")
             with pytest.raises(headrace.Exhausted, match=f"{hub.name}.*{FEW_LEFT}.*ulimit -n"):
                 client.agent.fetch_metadata(hub.address)
-        assert time.monotonic() - began < 5  # no timeout of a handshake has passed
+        assert time.monotonic() - began < HANDSHAKE  # no timeout of a handshake has passed
         first.read()
         _, lines = hub.hold_files(0)
         assert 1 <= sum("refused" in line for line in lines) <= 16
@@ -167,7 +172,7 @@ def test_many_clients_at_once_are_told(backend, clients):
         for thread in threads:
             thread.join()
         assert len(refused) == len(threads)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < HANDSHAKE
 
 
 # Opens an agent with no free descriptor, with one, and so on.

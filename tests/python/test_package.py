@@ -28,7 +28,8 @@ def test_the_import_loads_neither_numpy_nor_torch_nor_asyncio(run_script):
 
 
 def test_the_import_takes_less_than_150_ms(run_script):
-    text = "import time; t = time.perf_counter(); import headrace; print(time.perf_counter() - t)"
+    """Of the CPU: other programs may have it at any moment."""
+    text = "import time; t = time.process_time(); import headrace; print(time.process_time() - t)"
     assert min(float(run_script(text)[1]) for _ in range(5)) < 0.15
 
 

@@ -259,12 +259,13 @@ def test_claimed_numbers_make_no_message_a_duplicate(open_agents):
 
 
 def room_at(here, there):
-    """How many notifications of `there` wait at `here` before it has to wait, once its share is in use."""
+    """How many notifications of `there` wait at `here` before it has to wait, once its share is in use. It is
+    refused for a while then; for long if fewer than half of ROOM wait: the machine may be busy."""
 
     def send(until_taken):
         sent = taken = 0
         quiet_since = time.monotonic()
-        while taken < until_taken or time.monotonic() < quiet_since + 0.5:
+        while taken < until_taken or time.monotonic() < quiet_since + (0.5 if sent >= ROOM // 2 else 30):
             try:
                 there.notify(here.name, b"x")
                 sent += 1
