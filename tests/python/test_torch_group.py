@@ -74,35 +74,26 @@ def folder_for(factory):
 
 
 @pytest.fixture(scope="module")
-def ranks_of(tmp_path_factory):
-    """Processes that stay, made for the first case that needs them."""
-    made = {}
-
-    def get(size, binding):
-        if (size, binding) not in made:
-            for ranks in made.values():
-                ranks.end()
-            made.clear()
-            made[size, binding] = Ranks(size, binding, folder_for(tmp_path_factory))
-        return made[size, binding]
-
-    yield get
-    for ranks in made.values():
-        ranks.end()
+def ranks(request, tmp_path_factory):
+    """Processes that stay for all cases of a size and a binding."""
+    ranks = Ranks(*request.param, folder_for(tmp_path_factory))
+    yield ranks
+    ranks.end()
 
 
 @pytest.mark.parametrize(
-    "size, binding, case",
+    "ranks, case",
     [
-        pytest.param(size, binding, case, marks=marks_of(case))
+        pytest.param((size, binding), case, marks=marks_of(case), id=f"{size}-{binding}-{case}")
         for size in (2, 3)
         for binding in BINDINGS
         for case in cases_of(binding)
         if size == 2 or not case.startswith(WITH_TWO_RANKS)
     ],
+    indirect=["ranks"],
 )
-def test_of_all_ranks(ranks_of, size, binding, case):
-    answers = ranks_of(size, binding).run(case)
+def test_of_all_ranks(ranks, case):
+    answers = ranks.run(case)
     assert not [answer for answer in answers if isinstance(answer, Ended)], answers
 
 
@@ -232,14 +223,12 @@ def test_ctrl_c_ends_a_wait_alone_and_a_call_with_its_group(binding, make):
         "group = make(dist.HashStore(), 0, 2, datetime.timedelta(seconds=30), comm=here)",
         "received = torch.zeros(1)",
         "work = group.recv([received], 1, 5)",
-        "threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()",
-        "try: work.wait()",
+        "try: threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start(); work.wait()",
         "except KeyboardInterrupt: print('interrupted')",
         "there.send(torch.ones(1), 0, tag=5)",
         "work.wait(); print(received.item())",
         "options = dist.BarrierOptions(); options.asyncOp = False",
-        "threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()",
-        "try: group.barrier(options)",
+        "try: threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start(); group.barrier(options)",
         "except KeyboardInterrupt: print(here.is_aborted())",
     )
     assert python(*lines) == ["interrupted", "1.0", "True"]
@@ -257,8 +246,7 @@ def test_ctrl_c_ends_a_wait_for_a_signal(binding):
         "dist.init_process_group('headrace', store=dist.HashStore(), rank=0, world_size=1)",
         "alone = symmetric.rendezvous(symmetric.empty(4, device='cpu'), dist.group.WORLD)",
         "alone.put_signal(0); alone.wait_signal(0)",
-        "threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()",
-        "try: alone.wait_signal(0)",
+        "try: threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start(); alone.wait_signal(0)",
         "except KeyboardInterrupt: print('no signal')",
         "dist.all_reduce(torch.ones(1))",
         "dist.destroy_process_group()",

@@ -9,7 +9,10 @@ import traceback
 from datetime import timedelta
 
 SECONDS = 90
-START_SECONDS = 600  # a busy machine imports torch in minutes, and one rank long before another
+START, START_SECONDS = (
+    "start",
+    600,
+)  # a busy machine imports torch in minutes, and one rank long before another
 
 
 class Ended(int):
@@ -17,8 +20,8 @@ class Ended(int):
 
 
 def serve(rank, size, binding, folder, cases, pipe):
-    """Runs functions of the module `cases` by name until the pipe ends. Each answer is (True, value) or
-    (False, text of the error)."""
+    """Runs functions of the module `cases` by name until the pipe ends. Each answer is (name, True, value) or
+    (name, False, text of the error)."""
     faulthandler.enable()
     os.environ["HEADRACE_RUNTIME_DIR"] = str(folder)
     import torch
@@ -39,11 +42,12 @@ def serve(rank, size, binding, folder, cases, pipe):
         world_size=size,
         timeout=timedelta(seconds=20),
     )
+    pipe.send((START, True, None))
     while (name := pipe.recv()) is not None:
         try:
-            pipe.send((True, getattr(functions, name)(rank, size)))
+            pipe.send((name, True, getattr(functions, name)(rank, size)))
         except BaseException:
-            pipe.send((False, f"rank {rank} of {size}: {traceback.format_exc()}"))
+            pipe.send((name, False, f"rank {rank} of {size}: {traceback.format_exc()}"))
     dist.destroy_process_group()
 
 
@@ -63,23 +67,29 @@ class Ranks:
             process.start()
         for _, theirs in pairs:
             theirs.close()
+        # No time limit of a test runs yet where a fixture of a module makes them.
+        started = [self._answer(rank, START, START_SECONDS) for rank in range(size)]
+        assert started == [(True, None)] * size, started
 
     def run(self, name):
         """Runs a case on all ranks. Returns what each returned, or the exit code of its process."""
         for pipe in self.pipes:
             pipe.send(name)
-        answers = [self._answer(rank) for rank in range(len(self.pipes))]
+        answers = [self._answer(rank, name) for rank in range(len(self.pipes))]
         failed = [value for passed, value in answers if not passed]
         assert not failed, "\n".join(failed)
         return [value for _, value in answers]
 
-    def _answer(self, rank):
-        assert self.pipes[rank].poll(SECONDS), f"no answer of rank {rank} within {SECONDS} s"
-        try:
-            return self.pipes[rank].recv()
-        except EOFError:
-            self.processes[rank].join(SECONDS)
-            return True, Ended(self.processes[rank].exitcode)
+    def _answer(self, rank, name, seconds=SECONDS):
+        answered = None
+        while answered != name:  # an answer that was too late for its case may come first
+            assert self.pipes[rank].poll(seconds), f"no answer of rank {rank} within {seconds} s"
+            try:
+                answered, passed, value = self.pipes[rank].recv()
+            except EOFError:
+                self.processes[rank].join(SECONDS)
+                return True, Ended(self.processes[rank].exitcode)
+        return passed, value
 
     def end(self):
         for pipe in self.pipes:
