@@ -354,7 +354,7 @@ TEST(MoEOnGpus, replay_a_graph_whose_routing_changes) {
 /// Rank 2 does not come. Rank 0 misses it; rank 1 is told by the votes; rank 2 does nothing any more.
 TEST(MoEOnGpus, leave_out_a_rank_and_agree_on_one_mask) {
   MoEConfig config = three_on_gpus();
-  config.wait_limit = 50ms;
+  config.wait_limit = 1s;  // ranks 0 and 1 are never late, also on a busy machine
   GpuRanks ranks(config, 1);
   ranks.must_join();
   StepsOnGpus steps(ranks, config);
@@ -399,7 +399,7 @@ TEST(MoEOnGpus, leave_out_a_rank_and_agree_on_one_mask) {
 
 TEST(MoEOnGpus, a_rank_that_is_out_learns_it_before_what_else_its_launch_reports) {
   MoEConfig config = three_on_gpus();
-  config.wait_limit = 50ms;
+  config.wait_limit = 1s;  // ranks 0 and 1 are never late, also on a busy machine
   GpuRanks ranks(config, 1);
   ranks.must_join();
   StepsOnGpus steps(ranks, config);

@@ -342,10 +342,10 @@ TEST(MoEAgents, calls_before_the_join_or_with_the_routing_of_another_are_refused
   AgentRanks ranks(config), others(config);
   EXPECT_EQ(ranks[0].new_routing().error().message,
             "rank 0, new_routing of \"moe\": it has not joined the other ranks: call join first");
-  ASSERT_TRUE(ranks[0].join(ranks.names(), 1s));
+  ASSERT_TRUE(ranks[0].join(ranks.names(), 30s));
   EXPECT_EQ(ranks[0].join(ranks.names(), 1s).error().message,
             "rank 0, join of \"moe\": it has joined before");
-  ASSERT_TRUE(others[0].join(ranks.names(), 1s));
+  ASSERT_TRUE(others[0].join(ranks.names(), 30s));
   auto foreign = others[0].new_routing();
   moe::Output out(config);
   EXPECT_EQ(ranks[0].dispatch({}, out.argument(), *foreign).error().message,
@@ -356,7 +356,7 @@ TEST(MoEAgents, a_forked_child_is_refused) {
   MoEConfig config = three_agents();
   config.ranks = 1;
   AgentRanks ranks(config);
-  ASSERT_TRUE(ranks[0].join(ranks.names(), 1s));
+  ASSERT_TRUE(ranks[0].join(ranks.names(), 30s));
   auto routing = ranks[0].new_routing();
   moe::Output out(config);
   const pid_t child = ::fork();

@@ -11,6 +11,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Ranks that take part are never so late, also on a busy machine.
+constexpr auto late_after = 3s;
+
 MoEConfig nodes_of(int ranks, int ranks_per_node, std::chrono::nanoseconds wait_limit) {
   MoEConfig config;
   config.ranks = ranks, config.ranks_per_node = ranks_per_node;
@@ -76,20 +79,20 @@ void expect_survivors_go_on_soon(Ranks& ranks, const MoEConfig& config, int lost
 }
 
 TEST(MoENodeFailures, a_far_rank_that_is_late_is_named_and_left_out_by_all) {
-  const MoEConfig config = nodes_of(4, 1, 1s);
+  const MoEConfig config = nodes_of(4, 1, late_after);
   Ranks ranks(config);
   expect_survivors_go_on(ranks, config, 3, {Code::timed_out, Code::peer_lost});
 }
 
 /// Rank 2 has no rank like it on the second node, so it forwards nothing.
 TEST(MoENodeFailures, a_late_rank_of_the_first_node_is_left_out_by_both_nodes) {
-  const MoEConfig config = nodes_of(5, 3, 1s);
+  const MoEConfig config = nodes_of(5, 3, late_after);
   Ranks ranks(config);
   expect_survivors_go_on(ranks, config, 2, {Code::timed_out, Code::peer_lost});
 }
 
 TEST(MoENodeFailures, a_late_rank_that_forwards_is_left_out_by_both_nodes) {
-  const MoEConfig config = nodes_of(4, 2, 1s);
+  const MoEConfig config = nodes_of(4, 2, late_after);
   Ranks ranks(config);
   expect_survivors_go_on_soon(ranks, config, 3, Step(config, 0b0111, 5));
 }
