@@ -149,14 +149,20 @@ TEST_F(Goodbye, comes_behind_messages_for_which_the_socket_has_no_room_yet) {
   second.reset();
 }
 
+/// Other programs may take the CPU away from one attempt, hardly from three.
 TEST_F(Goodbye, waits_a_second_for_a_peer_that_does_not_read) {
-  open(one_thread);
-  while (link.notify(HEADRACE_CHANNEL_USER, std::string(60'000, 'm')).ok()) {
+  constexpr auto bound = std::chrono::seconds(3);
+  std::chrono::steady_clock::duration took = bound;
+  for (int attempt = 0; attempt < 3 && took >= bound; ++attempt) {
+    open(one_thread);
+    while (link.notify(HEADRACE_CHANNEL_USER, std::string(60'000, 'm')).ok()) {
+    }
+    link.disconnect();
+    const auto begin = std::chrono::steady_clock::now();
+    instance->destroy();
+    took = std::chrono::steady_clock::now() - begin;
   }
-  link.disconnect();
-  const auto begin = std::chrono::steady_clock::now();
-  instance->destroy();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  EXPECT_LT(took, bound);
 }
 
 }  // namespace

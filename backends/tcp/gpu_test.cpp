@@ -241,7 +241,7 @@ TEST_F(TcpGpu, what_a_busy_gpu_leaves_no_room_for_waits_in_the_socket_and_is_not
         {"gpu_chunk_bytes", "64KiB"},
         {"gpu_ring_bytes", "128KiB"},
         {"heartbeat_interval", "20ms"},
-        {"heartbeat_timeout", "200ms"}});
+        {"heartbeat_timeout", "1s"}});
   const Memory mine = memory(-1, 4 << 20, 1), theirs = memory(0, 4 << 20, 2);
   const Region here(*a, mine), there(*b, theirs);
   const Remote remote(ab, there.facts());
@@ -251,7 +251,7 @@ TEST_F(TcpGpu, what_a_busy_gpu_leaves_no_room_for_waits_in_the_socket_and_is_not
   write.post();
   settle();
   // Longer than silence may last.
-  (void)world.until([&] { return ab.lost(); }, std::chrono::milliseconds(300));
+  (void)world.until([&] { return ab.lost(); }, std::chrono::milliseconds(1500));
   EXPECT_FALSE(ab.lost());
   EXPECT_TRUE(write.in_flight());
   EXPECT_LT(b->host().counter("received_bytes"), 1U << 20) << "the ring holds 128 KiB";

@@ -188,10 +188,11 @@ TEST(IdleThread, does_not_wake_for_a_time_that_has_moved_on) {
                       .value();
   const auto object = std::make_shared<Postponed>();
   ASSERT_TRUE(io->watch(object, -1, 0).ok());
+  const Deadline give_up = Deadline::after(60s);
+  while (object->calls < 1 && !give_up.expired()) std::this_thread::yield();
   std::this_thread::sleep_for(300ms);  // time for a wake-up that must not come
   EXPECT_EQ(object->calls, 1);
   io->hurry(object);
-  const Deadline give_up = Deadline::after(30s);
   while (object->calls < 2 && !give_up.expired()) std::this_thread::yield();
   EXPECT_EQ(object->calls, 2);
   io->stop();

@@ -48,7 +48,7 @@ TEST_F(SilentEtcd, canceling_the_calls_of_a_store_ends_those_of_no_other_store) 
   const auto canceled = std::chrono::steady_clock::now();
   ours->cancel_calls();
   for (auto& call : calls) EXPECT_EQ(call.get(), Code::canceled);
-  EXPECT_LT(std::chrono::steady_clock::now() - canceled, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - canceled, 30s) << "before their deadlines";
   EXPECT_EQ(ours->list(late()).code(), Code::canceled) << "later calls do not wait";
 
   EXPECT_TRUE(port_.accepts(5)) << "the other store asks for the lease itself";

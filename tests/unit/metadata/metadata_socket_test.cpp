@@ -154,7 +154,7 @@ TEST_F(MetadataSocket, AServerServesManyClientsAtOnce) {
 }
 
 TEST_F(MetadataSocket, ASilentClientIsDropped) {
-  options_.handshake_timeout = 50ms;
+  options_.handshake_timeout = 1s;  // it also holds for the next client, which may come on a busy machine
   const auto server = serve();
   const UniqueFd silent = raw_connection(server->address());
   EXPECT_TRUE(closes(silent));
@@ -178,8 +178,7 @@ TEST_F(MetadataSocket, AClientThatSendsTooSlowlyIsDropped) {
 }
 
 TEST_F(MetadataSocket, AClientThatDoesNotReadItsAnswerIsDropped) {
-  options_.handshake_timeout =
-      500ms;  // this limit also holds for the handshake, which must not fail on a busy machine
+  options_.handshake_timeout = 2s;  // it also holds for the handshakes here, also on a busy machine
   options_.timeout_per_mib = 10ms;
   const auto server = serve();
   const UniqueFd fd = raw_connection(server->address());
