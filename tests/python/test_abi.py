@@ -2,12 +2,17 @@
 # backends: none
 """tools/abi.py finds each change of a C header that breaks what was built before, and lets appends pass."""
 
+import functools
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+import abi
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +35,7 @@ int32_t headrace_paint(const headrace_growing* what, headrace_color color);
 """
 
 
-def run(root, *arguments):
+def run_command(root, *arguments):
     command = [sys.executable, str(ROOT / "tools" / "abi.py"), "--root", str(root), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -44,8 +49,8 @@ def described_tree(tmp_path_factory):
     root = tmp_path_factory.mktemp("described")
     (root / SAMPLE).parent.mkdir(parents=True)
     (root / SAMPLE).write_text(HEADER)
-    assert run(root, "--write") == (0, "")
-    assert run(root) == (0, "abi: 1 headers, 0 differences\n")
+    assert run_command(root, "--write") == (0, "")
+    assert run_command(root) == (0, "abi: 1 headers, 0 differences\n")
     return root
 
 
@@ -54,6 +59,25 @@ def own_tree(described, tmp_path):
     root = tmp_path / "tree"
     shutil.copytree(described, root)
     return root, root / SAMPLE
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """What the command does, in this process. The compiler reads each text of the header once."""
+    describe = abi.describe
+
+    @functools.cache
+    def describe_text(root, header, text):
+        return describe(root, header)
+
+    monkeypatch.setattr(
+        abi, "describe", lambda root, header: describe_text(root, header, (root / header).read_text())
+    )
+
+    def run(root, *arguments):
+        return abi.main(["--root", str(root), *arguments]), capsys.readouterr().out
+
+    return run
 
 
 BREAKS = {
@@ -77,7 +101,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("change", BREAKS)
-def test_a_change_that_is_no_append_fails_and_is_not_written(tree, change):
+def test_a_change_that_is_no_append_fails_and_is_not_written(run, tree, change):
     root, header = tree
     before, after = BREAKS[change]
     assert before in HEADER
@@ -105,7 +129,7 @@ APPENDS = {
 
 
 @pytest.mark.parametrize("change", APPENDS)
-def test_an_append_fails_until_it_is_written(tree, change):
+def test_an_append_fails_until_it_is_written(run, tree, change):
     root, header = tree
     before, after = APPENDS[change]
     assert before in HEADER
@@ -116,7 +140,7 @@ def test_an_append_fails_until_it_is_written(tree, change):
     assert run(root)[0] == 0
 
 
-def test_a_header_that_is_gone_fails(tree):
+def test_a_header_that_is_gone_fails(run, tree):
     root, header = tree
     header.unlink()
     code, said = run(root)
@@ -124,5 +148,5 @@ def test_a_header_that_is_gone_fails(tree):
 
 
 def test_the_headers_of_this_tree_are_described():
-    code, said = run(ROOT)
+    code, said = run_command(ROOT)
     assert code == 0, said
