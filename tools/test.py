@@ -53,16 +53,48 @@ RELEASED = r"command|model"
 
 # These rows of the contract suite run under one of the two sanitizers every day, under both in
 # `make test-long`.
-ROWS_FOR_THREADS = ["cuda_ipc_courier", "fake_thread", "local_small_chunks", "shm_relay", "tcp_faulty"]
+ROWS_FOR_THREADS = ["cuda_ipc_courier", "fake_kill", "local_small_chunks", "shm_relay", "tcp_faulty"]
 ROWS_FOR_MEMORY = [
-    "cuda_ipc", "fake_delay", "fake_inline", "fake_reorder", "local", "minimal", "posix", "tcp",
-    "tcp_byte_by_byte", "tcp_gpu",
+    "cuda_ipc", "fake_delay", "fake_drop", "fake_inline", "fake_partial", "fake_reorder", "local",
+    "local_gpu", "minimal", "posix", "shm", "tcp", "tcp_byte_by_byte", "tcp_gpu", "tcp_reset",
 ]  # fmt: skip
 # These run in `make test-long` alone: rows beside them have the same backend with other settings.
 ROWS_FOR_LONG = [
-    "fake_duplicate", "fake_progress", "local_gpu_courier", "posix_small_pieces", "tcp_gpu_faulty",
-    "tcp_gpu_small_ring",
+    "fake_duplicate", "fake_progress", "fake_thread", "local_gpu_courier", "posix_small_pieces",
+    "tcp_gpu_faulty", "tcp_gpu_small_ring",
 ]  # fmt: skip
+# Suites with rows in other programs: the row that the thread sanitizer sees every day, and the others, which
+# the address sanitizer sees.
+DAILY_ROWS: dict[str, dict[str, tuple[list[str], list[str]]]] = {
+    "system": dict.fromkeys(
+        ["*OverBackend", "*OverFaultlessBackend", "*NotificationFlow", "*SeveralPeers"],
+        (["tcp"], ["fake", "shm"]),
+    ),
+    "unit_collectives": {
+        "*CommOnEachNccl": (["newest"], ["newest_goes_on", "newest_on_hip", "old", "old_goes_on"]),
+        "*CommOnP2pGpus": (
+            ["four_of_two_gpus"],
+            ["four_of_two_gpus_by_copies", "one", "three", "three_of_one_gpu", "two", "two_by_copies"],
+        ),
+        "*LazyOver": (["tcp"], ["shm"]),
+        "*MixedOperations": (["3_over_tcp"], ["2_over_shm", "3_over_shm"]),
+        "*Survivors": (["put"], ["broadcast_from_another", "recv_from_any", "send"]),
+        "*WindowOnNccl": (["three"], ["one", "three_that_go_on", "two"]),
+        "*WindowOnP2p": (["three_of_one_gpu"], ["one", "three", "two"]),
+        "*WindowOver": (["far"], ["far_registered", "mapped", "registered"]),
+    },
+    "unit_fabric": {"*FabricLanding": (["over_sockets"], ["over_shared_memory"])},
+}
+
+
+def rows_for_threads(suite: str) -> list[str]:
+    return [f"{group}.*/{row}" for group, rows in DAILY_ROWS[suite].items() for row in rows[0]]
+
+
+def rows_for_memory(suite: str) -> list[str]:
+    return [f"{group}.*/{row}" for group, rows in DAILY_ROWS[suite].items() for row in rows[1]]
+
+
 # Cases about shapes of requests run under the address sanitizer every day, under both in `make test-long`:
 # their threads do the same as those of `random_pages_arrive`.
 SHAPES = [
@@ -71,29 +103,75 @@ SHAPES = [
 ]  # fmt: skip
 # Cases about types of elements and values of results, in which the threads do the same at each call.
 TYPES = [
+    "CommOnP2p.copies_give_each_rank_its_elements",
     "CommOnP2p.gives_each_rank_its_elements_of_every_type_and_count",
-    "CommOnP2p.reduces_every_type_by_each_reduction_that_it_has", "CommSupport.*", "ReduceScatterQuantized.*",
+    "CommOnP2p.reduces_every_type_by_each_reduction_that_it_has", "CommOnP2p.registered_tensors_*",
+    "CommSupport.*", "OnecclFake.*", "ReduceScatterQuantized.*", "ReductionTest.*",
     "*CommOfSize.all_reduce_adds_every_type_*",
+]  # fmt: skip
+# Cases about which backend of `auto` has a call: AutoOrder has its threads.
+CHOICES = [
+    "*CommOnAutoTables.*", "CommOnAuto.a_group_has_*", "CommOnAuto.a_hint_*", "CommOnAuto.gives_small_*",
+    "CommOnAuto.goes_on_with_the_other_one_*", "CommOnAuto.grows_*", "CommOnAuto.makes_a_communicator_*",
+    "CommOnAuto.nccl_sleeps_*", "CommOnAuto.the_table_*", "CommOnAuto.what_nccl_does_not_reduce_*",
+    "CommOnAuto.windows_*",
 ]  # fmt: skip
 # By suite, the cases that a sanitizer does not see every day; `make test-long` has all cases under both. The
 # thread sanitizer sees the storms of cancels, which look for races. The address sanitizer sees what looks for
-# lost lives and memory: peers that die, a real etcd, what one thread does at great length.
+# lost lives and memory: peers that die or stand still, a real etcd, what one thread does at great length.
 NOT_IN_DEV = {
-    "contract": [f"*/{row}" for row in ROWS_FOR_THREADS + ROWS_FOR_LONG],
-    "system": ["*.a_storm_of_cancels_*", "*.every_post_completes_once_in_a_storm_of_cancels*"],
-}
-NOT_IN_TSAN = {
-    "contract": [f"*/{row}" for row in ROWS_FOR_MEMORY + ROWS_FOR_LONG] + SHAPES,
+    "contract": [
+        *(f"*/{row}" for row in ROWS_FOR_THREADS + ROWS_FOR_LONG),
+        # Peers that die or stand still: the sockets are those of `tcp`.
+        "*/Processes.a_*/tcp_gpu", "*/Processes.posts_*/tcp_gpu", "*/Processes.links_*/tcp_gpu",
+        # The same page goes between agents of one process in these rows.
+        *(f"*/Processes.one_page_of_64_mib_*/{row}" for row in ("cuda_ipc", "minimal", "tcp", "tcp_gpu")),
+        # Random pages of Transfer meet delays and another order too.
+        *(f"{each}/fake_delay" for each in [*SHAPES, "*LocalTransfer.*"]),
+        *(f"{each}/fake_reorder" for each in [*SHAPES, "*LocalTransfer.*"]),
+    ],
     "system": [
-        "*PeerChaos.no_byte_is_lost_or_misplaced_at_random_moments*",
-        "*.the_pages_of_two_peers_arrive_if_the_third_is_killed_during_a_post*",
+        "*.a_storm_of_cancels_*", "*.every_post_completes_once_in_a_storm_of_cancels*",
+        *rows_for_threads("system"),
+    ],
+    "unit_collectives": rows_for_threads("unit_collectives"),
+    "unit_fabric": rows_for_threads("unit_fabric"),
+}  # fmt: skip
+NOT_IN_TSAN = {
+    "contract": [
+        *(f"*/{row}" for row in ROWS_FOR_MEMORY + ROWS_FOR_LONG), *SHAPES,
+        "*Processes.a_killed_peer_*", "*Processes.a_peer_that_*", "*Processes.a_write_to_a_stopped_peer_*",
+        "*Processes.posts_to_a_stopped_peer_*", "*OwnerMoves.a_hundred_thousand_pages_*",
+        "*Regions.come_and_go_by_the_thousand*", "*LostMemoryProcesses.*",
+    ],
+    "system": [
+        "*PeerChaos.*", "*SeveralProcesses.*",
         # It measures the heap; of_eight_fast_senders_* has the same threads.
         "*.a_function_that_is_slower_than_the_senders_costs_no_memory_*",
+        *rows_for_memory("system"),
     ],
-    "unit_engine": ["RevocationTest.many_ranges_that_wait_end_the_link_too"],
-    "unit_metadata": ["EtcdServerTest.*", "*StoreContract.*/etcd"],
-    "unit_collectives": ["AssemblyMail.cards_that_nobody_asks_for_*", "*CommOnAutoTables.*", *TYPES],
-}
+    "unit_engine": [
+        "Inbox.*", "PayloadIndex.*", "RemoteRegions.*", "RevokedIds.*",
+        "AgentMessagesTest.beyond_the_bounds_*", "LastMessages.*",
+        "RevocationTest.revoking_a_region_takes_*",
+    ],
+    "unit_fabric": ["FabricLandings.the_host_memory_of_messages_*", *rows_for_memory("unit_fabric")],
+    "unit_memory": ["page_cursor.*", "region_table.*"],
+    "unit_metadata": [
+        "EtcdServerTest.*", "*StoreContract.*/etcd", "EtcdClient.*", "OpenStore.*",
+        "*StoreContract.AnEntryOfMegabytes*",
+    ],
+    "unit_collectives": [
+        "AssemblyMail.*", "*CommOfSize.*/0", "*CommOfSize.*/1", "CommProcesses.*",
+        "Meeting.keeps_a_bounded_number_*", "P2pProcesses.*", "WindowProcesses.*", *CHOICES, *TYPES,
+        *rows_for_memory("unit_collectives"),
+    ],
+    "unit_moe": [
+        "MoEKernels.*", "MoEKernelsTest.*", "MoENodeFailures.*",
+        "MoEOnGpus.that_are_shared_or_not_make_what_the_reference_makes",
+    ],
+    "backend_tcp": ["*FrameReaderSplits.*", "Goodbye.*", "IdleLink.*"],
+}  # fmt: skip
 
 THREADED_PYTHON = [
     f"tests/python/test_{name}.py"

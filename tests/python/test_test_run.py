@@ -295,25 +295,47 @@ def test_a_server_that_pip_fails_to_install_is_no_skip(runner, stage):
 
 
 def cases_in_sources(suite):
-    folder = ROOT / "tests" / (f"unit/{suite.removeprefix('unit_')}" if suite.startswith("unit_") else suite)
+    kind, _, room = suite.partition("_")
+    folder = ROOT / {"unit": f"tests/unit/{room}", "backend": f"backends/{room}"}.get(kind, f"tests/{suite}")
     macro = re.compile(r"^(?:TEST|TEST_F|TEST_P)\((\w+),\s*(\w+)\)", re.M)
     texts = [source.read_text() for source in folder.rglob("*.cpp")]
     return {f"{group}.{case}" for text in texts for group, case in macro.findall(text)}
 
 
+def is_left_out(patterns, case, row="none"):
+    """GoogleTest's name of a case may have an instantiation before it and a row behind it."""
+    return any(
+        fnmatch(name, pattern) for pattern in patterns for name in (case, f"any/{case}", f"any/{case}/{row}")
+    )
+
+
+ROW = re.compile(r"/(\w+)$")
+
+
 def cases_named(table):
-    """The cases that the table leaves out, by their names in the sources; without the rows of contract."""
+    """The cases that the table leaves out in all rows, by their names in the sources."""
     named = set()
     for suite, patterns in table.items():
         cases = cases_in_sources(suite)
-        for pattern in (each for each in patterns if not re.fullmatch(r"\*/\w+", each)):
-            # GoogleTest's name of a case may have an instantiation before it and a parameter behind it.
-            found = {c for c in cases if any(fnmatch(name, pattern) for name in (c, f"any/{c}/etcd"))}
+        for pattern in patterns:
+            found = {case for case in cases if is_left_out([ROW.sub("/none", pattern)], case)}
             assert found, f"{suite} has no case {pattern}"
-            named |= found
+            named |= set() if ROW.search(pattern) else found
     return named
 
 
 def test_a_case_that_one_sanitizer_leaves_out_every_day_is_seen_by_the_other():
     assert not cases_named(run.NOT_IN_DEV) & cases_named(run.NOT_IN_TSAN)
     assert not set(run.ROWS_FOR_THREADS) & set(run.ROWS_FOR_MEMORY)
+
+
+def test_a_case_with_rows_is_seen_in_one_of_them_every_day():
+    for suite in {*run.NOT_IN_DEV, *run.NOT_IN_TSAN}:
+        tables = [table.get(suite, []) for table in (run.NOT_IN_DEV, run.NOT_IN_TSAN)]
+        with_row = [
+            (pattern, row[1]) for table in tables for pattern in table if (row := ROW.search(pattern))
+        ]
+        for case in cases_in_sources(suite):
+            rows = {row for pattern, row in with_row if is_left_out([pattern], case, row)}
+            seen = [row for row in rows if not all(is_left_out(table, case, row) for table in tables)]
+            assert seen or not rows, f"{suite}: no sanitizer sees {case} in any of {rows}"
