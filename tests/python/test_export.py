@@ -13,9 +13,16 @@ from types import SimpleNamespace
 
 import pytest
 
-# Read when torch is imported. Threads that spin for one another take long where other work has the cores.
-for threads in ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS"):
-    os.environ.setdefault(threads, "1")
+# Read when torch is imported. Threads that spin for one another take long where other work has the cores. Nor
+# does torch compile a program for each kind of vector instructions to see which there are, or optimise: the
+# cases of test_demo_model.py run packages that were made with both.
+for name, value in {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCHINDUCTOR_VEC_ISA_OK": "0",
+    "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
+}.items():
+    os.environ.setdefault(name, value)
 
 from headrace import errors, export  # noqa: E402
 from headrace.exporting import archive  # noqa: E402
