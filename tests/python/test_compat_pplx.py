@@ -36,6 +36,7 @@ def test_every_call_of_a_group_on_two_ranks_that_a_launch_starts():
     assert all(torch.equal(kept, pplx_rank.of(rank)) for rank, kept in said)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_launches_of_all_nodes(tmp_path):
     def run(node):
         launch = ParallelLaunch(2, f"file://{tmp_path}/store", devices=["cpu"], node_rank=node)

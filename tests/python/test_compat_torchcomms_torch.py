@@ -249,16 +249,19 @@ def printed(tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 @compiled
 def test_a_compiled_program_calls_every_operation(printed):
     assert [text.splitlines()[-1] for text in printed["operations"]] == ["True", "True"]
 
 
+@pytest.mark.slow
 @compiled
 def test_gradients_of_a_compiled_program_go_back_to_their_ranks(printed):
     assert [text.splitlines()[-1] for text in printed["gradients"]] == ["True", "True"]
 
 
+@pytest.mark.slow
 @compiled
 def test_a_batch_and_a_work_leave_a_compiled_program(printed):
     assert printed["batches"] == ["True\n[3.0, 3.0, 3.0] True\n"] * 2

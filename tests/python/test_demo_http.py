@@ -164,6 +164,7 @@ def half_a_long_text(server):
     return (time.monotonic() - began) / 2
 
 
+@pytest.mark.slow
 def test_the_text_is_that_of_the_reference(server):
     import torch
 

@@ -118,7 +118,7 @@ def test_commands_run_at_once_and_those_that_fail_or_take_too_long_are_shown(sit
     assert gpu.sitting.run_together(
         sitting, {"one": python(meet.format(where, "a", "b")), "other": python(meet.format(where, "b", "a"))}
     )
-    sitting.limit = time.monotonic() + 2
+    sitting.limit = time.monotonic() + 1
     assert not gpu.sitting.run_together(
         sitting,
         {
@@ -522,6 +522,7 @@ def test_a_soak_that_is_not_there_is_nothing_run(tree, sitting):
         gpu.pytests.soak(sitting)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_soak_that_does_not_reach_its_number_says_how_far_it_came_and_fails():
     command = [

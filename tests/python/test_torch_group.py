@@ -58,9 +58,10 @@ def cases_of(binding):
     return [case for case in CASES if case != ENDS_A_RANK and not case.startswith(tuple(left_out))]
 
 
-def marks_of(case):
+def marks_of(size, binding, case):
     if case != WITH_A_C_COMPILER:
-        return ()
+        # Two ranks run each case with both groups every day, and three with the one that is usual.
+        return pytest.mark.slow if size == 3 and binding != BINDINGS[0] else ()
     absent = shutil.which("g++") is None
     return pytest.mark.slow, pytest.mark.skipif(
         absent, reason="there is no g++, which torch's inductor calls"
@@ -84,7 +85,9 @@ def ranks(request, tmp_path_factory):
 @pytest.mark.parametrize(
     "ranks, case",
     [
-        pytest.param((size, binding), case, marks=marks_of(case), id=f"{size}-{binding}-{case}")
+        pytest.param(
+            (size, binding), case, marks=marks_of(size, binding, case), id=f"{size}-{binding}-{case}"
+        )
         for size in (2, 3)
         for binding in BINDINGS
         for case in cases_of(binding)
