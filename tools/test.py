@@ -42,6 +42,8 @@ TEST_JOBS = JOBS + JOBS // 2
 
 # Tests that need special hardware, or that take too long for every day.
 LABELS = ["slow", "gpu1", "gpu2", "gpu4", "kernel", "fabric", "rdma"]
+# C++ cases with the body of another one and more rounds of it: in `make test-long`, under both sanitizers.
+MANY_ROUNDS = "many_rounds"
 
 # Suites by stage. The thread sanitizer looks at the parts that have threads.
 SANITIZED = r"unit_.*|backend_.*|contract|system"
@@ -270,6 +272,13 @@ def run_suites(
     )
 
 
+def run_every_day(
+    runner: Runner, stage: Stage, preset: str, names: str, without: dict[str, list[str]]
+) -> None:
+    daily = gtest.filter_without([*LABELS, MANY_ROUNDS])
+    run_suites(runner, stage, preset, names, daily, without)
+
+
 def test_programs(runner: Runner, stage: Stage, preset: str) -> None:
     """Exports the packages that the model tests run, and runs the examples and the programs in C."""
     begin = time.monotonic()
@@ -380,7 +389,7 @@ def build_dev(runner: Runner, stage: Stage) -> bool:
 
 def dev(runner: Runner, stage: Stage) -> None:
     if build_dev(runner, stage):
-        run_suites(runner, stage, "dev", SANITIZED, without=NOT_IN_DEV)
+        run_every_day(runner, stage, "dev", SANITIZED, NOT_IN_DEV)
         ctest(runner, stage, "dev", "-R", r"^c\.", "-L", "unit")  # the programs in C that need no models
         replay(runner, stage, "dev")
 
@@ -391,7 +400,7 @@ def build_tsan(runner: Runner, stage: Stage) -> bool:
 
 def tsan(runner: Runner, stage: Stage) -> None:
     if build_tsan(runner, stage):
-        run_suites(runner, stage, "tsan", THREADED, without=NOT_IN_TSAN)
+        run_every_day(runner, stage, "tsan", THREADED, NOT_IN_TSAN)
 
 
 def tsan_all(runner: Runner, stage: Stage) -> None:

@@ -75,6 +75,7 @@ class Lane : public testing::Test {
   }
   ~Lane() override { join(); }
 
+  void serve_late_or_twice(int rounds);
   void join() {
     for (std::thread& server : servers) server.join();
     servers.clear();
@@ -354,13 +355,13 @@ TEST_F(Lane, an_owner_that_leaves_in_the_middle_is_given_up) {
   EXPECT_EQ(reader->state(), LaneReader::State::spoiled);
 }
 
-TEST_F(Lane, servers_that_come_late_or_twice_change_no_page) {
+void Lane::serve_late_or_twice(int rounds) {
   const auto patience = LaneLimits{.answer_ns = 300'000, .stall_ns = 10'000'000'000};
   reader = std::make_unique<LaneReader>(LaneMemory::adopt(file).value(), patience);
   int complete = 0, late_ones = 0;
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   const auto seen = [&] { return complete > 0 && late_ones > 0; };
-  for (int round = 0; (round < 200 || !seen()) && std::chrono::steady_clock::now() < until; ++round) {
+  for (int round = 0; (round < rounds || !seen()) && std::chrono::steady_clock::now() < until; ++round) {
     std::memset(target.data(), 0, target.size());
     const Pages pages(40, 4096, 4096, random);
     const Transfer transfer{&request(pages), nullptr, CopyMode::cached, &stop};
@@ -381,6 +382,9 @@ TEST_F(Lane, servers_that_come_late_or_twice_change_no_page) {
   EXPECT_GT(complete, 0);
   EXPECT_GT(late_ones, 0);
 }
+
+TEST_F(Lane, servers_that_come_late_or_twice_change_no_page) { serve_late_or_twice(40); }
+TEST_F(Lane, servers_that_come_late_or_twice_change_no_page_many_rounds) { serve_late_or_twice(200); }
 
 TEST_F(Lane, a_region_can_go_while_others_are_asked_for_without_end) {
   // A reader that takes everything at once, and asks for as much again.
