@@ -57,6 +57,8 @@ class DeviceMember {
   ///   errors  not_supported (no path to it), those of Agent::map
   Result<void> map(int peer, const std::string& agent, RegionId region, Deadline deadline,
                    const std::function<bool()>& interrupted);
+  /// The heads of a join that has failed are not mapped any more.
+  void leave_heads() { heads_.clear(); }
   /// Takes memory for launches, and waits until all ranks have done so: none launches while another one maps
   /// or allocates, which the driver may make wait for launches.
   ///   heads   of the windows of all ranks, this one's too; they stay mapped

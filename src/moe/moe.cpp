@@ -205,6 +205,7 @@ Result<void> MoE::State::try_join(std::span<const std::string> agents, std::chro
   list_ = moe::number_of_list(agents);
   tell_list(windows, list_);
   HEADRACE_TRY_VOID(compare_lists());
+  if (device) device->leave_heads();
   mappings = std::move(mapped);
   mapped_agents_.assign(agents.begin(), agents.end());
   if (device) return join_on_device(agents, windows, deadline);
@@ -646,7 +647,8 @@ Result<void> MoE::check() {
 
 void MoE::abort() {
   if (state_->fork_guard.forked()) return;
-  state_->device ? state_->device->abort() : state_->aborted.store(true);
+  state_->aborted.store(true);  // also for a join that is on its way to memory of GPUs
+  if (state_->device) state_->device->abort();
 }
 
 }  // namespace headrace

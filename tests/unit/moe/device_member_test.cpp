@@ -535,9 +535,50 @@ TEST(MoEOnGpus, a_rank_that_does_not_join_is_named) {
   config.ranks = 2;
   GpuRanks ranks(config, 1);
   ranks.exchange_bytes();
-  const auto joined = ranks[0].join(ranks.names(), 50ms);
+  const auto joined = ranks[0].join(ranks.names(), 1s);  // most of it for the others' answers
   EXPECT_EQ(joined.code(), Code::timed_out);
   EXPECT_THAT(joined.error().message, HasSubstr("rank 1 has not joined: on GPUs all ranks call join"));
+}
+
+/// The second join maps the head of rank 0 anew, and does not find its window on the GPU.
+TEST(MoEOnGpus, a_rank_that_could_not_join_reads_no_window_that_is_gone) {
+  MoEConfig config = three_on_gpus();
+  config.ranks = 2, config.device = 0;
+  const std::vector<std::string> names{"gone_0", "stays_1"};
+  const auto opened = [&](Agent& agent, int rank) {
+    return moe::open_moe(agent, of_rank(config, rank), fake_gpus_of_moe()).value();
+  };
+  const auto exchange_bytes = [](Agent& from, Agent& to) {
+    ASSERT_TRUE(to.import_metadata(*from.export_metadata()));
+    ASSERT_TRUE(from.import_metadata(*to.export_metadata()));
+  };
+  Agent stays = Agent::open(names[1], agents_on_gpus()).value();
+  MoE moe = opened(stays, 1);
+  {
+    Agent gone = Agent::open(names[0], agents_on_gpus()).value();
+    const MoE other = opened(gone, 0);
+    exchange_bytes(gone, stays);
+    EXPECT_THAT(moe.join(names, 1s).error().message, HasSubstr("rank 0 has not joined"));
+  }
+  Agent anew = Agent::open(names[0], agents_on_gpus()).value();
+  const MoE other = opened(anew, 0);
+  for (const Region& region : anew.regions())
+    if (region.name == "moe/gpu") ASSERT_TRUE(anew.deregister(region.id, 1s));
+  exchange_bytes(anew, stays);
+  EXPECT_THAT(moe.join(names, 1s).error().message, HasSubstr("its window \"moe/gpu\" is not known"));
+  EXPECT_EQ(moe.active(), 0b11U);
+}
+
+TEST(MoEOnGpus, an_abort_ends_a_join_that_waits_for_an_agent) {
+  AgentOptions options = agents_on_gpus();
+  options.store = "memory:moe_on_gpus_aborted";
+  Agent agent = Agent::open("on_gpu0", options).value();
+  MoEConfig config = of_rank(three_on_gpus(), 0);
+  config.device = 0;
+  MoE moe = moe::open_moe(agent, config, fake_gpus_of_moe()).value();
+  moe.abort();
+  EXPECT_THAT(moe.join(std::vector<std::string>{"on_gpu0", "on_gpu1", "on_gpu2"}, 1h).error().message,
+              HasSubstr("rank 1 (agent \"on_gpu1\"): it was interrupted by its caller"));
 }
 
 TEST(MoEOnGpus, an_agent_without_a_backend_for_gpus_is_refused) {
