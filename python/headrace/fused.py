@@ -224,7 +224,7 @@ def all_reduce_rms_norm(
     if name not in _registered:
         known = ", ".join(_registered) or "none"
         raise headrace.NotFound(
-            f'no FusedAllReduce "{name}" is registered: {known}. Call register(fused, name)'
+            f'no FusedAllReduce "{name}" is registered: call register(fused, name). Registered: {known}'
         )
     return _registered[name].rms_norm(input, weight, epsilon, residual=residual, scale=scale)
 

@@ -104,7 +104,9 @@ def unregister(name: str) -> None:
 def _known(name: str) -> _Registered:
     if name not in _registered:
         known = ", ".join(_registered) or "none"
-        raise headrace.NotFound(f'no communicator "{name}" is registered: {known}. Call register(comm)')
+        raise headrace.NotFound(
+            f'no communicator "{name}" is registered: call register(comm). Registered: {known}'
+        )
     return _registered[name]
 
 

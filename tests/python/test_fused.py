@@ -92,7 +92,9 @@ def test_it_is_an_operator_that_changes_the_residual():
         with pytest.raises(headrace.InvalidArgument, match='another FusedAllReduce "of one rank"'):
             fused.register(fused.FusedAllReduce(comm, 4, torch.float32), name)
         fused.unregister(name)
-        with pytest.raises(headrace.NotFound, match=r"is registered: none. Call register\(fused, name\)"):
+        with pytest.raises(
+            headrace.NotFound, match=r"is registered: call register\(fused, name\). Registered: none"
+        ):
             operator(rows, weight, 1e-6, None, None, name)
 
     on_ranks(1, body)

@@ -110,7 +110,9 @@ def unregister_moe(name: str) -> None:
 def _moe(name: str) -> _Registered:
     if name not in _moes:
         known = ", ".join(_moes) or "none"
-        raise headrace.NotFound(f'no MoE "{name}" is registered: {known}. Call register_moe(moe, name)')
+        raise headrace.NotFound(
+            f'no MoE "{name}" is registered: call register_moe(moe, name). Registered: {known}'
+        )
     return _moes[name]
 
 

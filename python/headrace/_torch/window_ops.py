@@ -61,7 +61,7 @@ def _entry(name: str) -> _Registered:
     if name not in _windows:
         known = ", ".join(_windows) or "none"
         raise headrace.NotFound(
-            f'no window "{name}" is registered: {known}. Call register_window(window, name)'
+            f'no window "{name}" is registered: call register_window(window, name). Registered: {known}'
         )
     return _windows[name]
 
