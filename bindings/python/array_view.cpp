@@ -74,6 +74,14 @@ ArrayView::~ArrayView() {
   if (has_buffer_) PyBuffer_Release(&buffer_);
 }
 
+void ArrayView::refuse_objects(std::uint64_t page) const {
+  if (has_objects)
+    raise_invalid(
+        "an array of Python objects cannot be registered: its bytes are addresses, which have no meaning for "
+        "peers. Give an array of numbers",
+        page);
+}
+
 void ArrayView::open_buffer(nb::handle object) {
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_FULL_RO) != 0) throw nb::python_error();
   has_buffer_ = true;

@@ -46,6 +46,8 @@ class ArrayView final : public Held {
   [[nodiscard]] std::int64_t count() const;
   /// The distance from one element to the next along a dimension; may be negative.
   [[nodiscard]] std::int64_t stride_bytes(std::size_t dimension) const { return strides_bytes[dimension]; }
+  /// Raises InvalidArgument, about object `page` of several, if it has_objects.
+  void refuse_objects(std::uint64_t page) const;
   /// "int32 array of shape (3, 4)", for error messages.
   [[nodiscard]] std::string described() const;
 

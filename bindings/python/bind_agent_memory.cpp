@@ -34,6 +34,7 @@ struct Registration {
       range.length_bytes = to_u64(PyTuple_GetItem(object.ptr(), 1), "the length", i);
       push(range, nullptr);
     } else if (auto view = ArrayView::open(object)) {
+      view->refuse_objects(i);
       if (!view->is_dense())
         raise_invalid("a " + view->described() +
                           " has gaps and cannot be registered: register the whole array that it is a view of",

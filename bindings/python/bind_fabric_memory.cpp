@@ -141,10 +141,7 @@ GivenFabricMemory given_fabric_memory(nb::handle object) {
     raise_invalid(shown(object) +
                   " cannot be registered: give an object with the buffer protocol or DLPack, a tuple "
                   "(address, length) or a MemoryRange");
-  if (view->has_objects)
-    raise_invalid(
-        "an array of Python objects cannot be registered: its bytes are addresses, which have no meaning for "
-        "peers. Give an array of numbers");
+  view->refuse_objects(no_page);
   if (!view->is_dense())
     raise_invalid("a " + view->described() +
                   " is not contiguous and cannot be registered: register the whole array that it is a view "

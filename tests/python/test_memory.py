@@ -143,6 +143,8 @@ def test_one_call_registers_either_all_objects_or_none(agent):
         (bytearray(0), "is empty"),
         (np.zeros((4, 4))[:, ::2], "gaps"),
         (np.zeros(10)[::-1], "gaps"),
+        (np.array([1, "text"], object), "array of Python objects"),
+        (np.zeros(2, [("a", int), ("b", object)]), "array of Python objects"),
         (DlpackOnly(np.zeros((4, 4))[:, ::2]), "gaps"),
         ("text", "'text' cannot be registered"),
         (None, "None cannot be registered"),
