@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/tcp/socket_setup.hpp"
 
+#include "base/bind_error.hpp"
 #include "base/errors.hpp"
 
 #include <netinet/tcp.h>
@@ -80,8 +81,7 @@ Result<UniqueFd> open_listener(const SocketAddress& address, const Settings& set
   tune(fd.get(), settings);
   set(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.family() == AF_INET6) set(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (::bind(fd.get(), address.get(), address.length) < 0)
-    return os_error(errno, "bind to {}", address.text());
+  if (::bind(fd.get(), address.get(), address.length) < 0) return bind_error(errno, address);
   if (::listen(fd.get(), backlog) < 0) return os_error(errno, "listen on {}", address.text());
   return fd;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "metadata/metadata_socket.hpp"
 
+#include "base/bind_error.hpp"
 #include "base/descriptor_reserve.hpp"
 #include "base/epoll.hpp"
 #include "base/event_fd.hpp"
@@ -35,7 +36,7 @@ Result<UniqueFd> listen_on(const SocketAddress& address) {
   if (address.family() == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
   if (::bind(fd.get(), address.get(), address.length) < 0) {
     const Code code = errno == EADDRINUSE ? Code::would_block : Code::invalid_argument;
-    return os_error(code, errno, "listen on {}", address.text());
+    return Error{code, bind_error(errno, address).message};
   }
   if (::listen(fd.get(), SOMAXCONN) < 0) return os_error(errno, "listen on {}", address.text());
   return fd;

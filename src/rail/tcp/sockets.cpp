@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rail/tcp/sockets.hpp"
 
+#include "base/bind_error.hpp"
+
 #include <net/if.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -22,7 +24,7 @@ Result<UniqueFd> open_bound(const SocketAddress& local) {
   UniqueFd fd(::socket(local.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return os_error(errno, "open a socket for {}", local.text());
   if (local.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
-  if (::bind(fd.get(), local.get(), local.length) < 0) return os_error(errno, "bind to {}", local.text());
+  if (::bind(fd.get(), local.get(), local.length) < 0) return bind_error(errno, local);
   return fd;
 }
 
