@@ -147,6 +147,16 @@ void print_kept(const PullArguments& wanted, const std::string& peer, const Pull
                        wanted.output, report.kept_tensors, amount_text(report.kept_bytes), peer)));
 }
 
+/// Imports the metadata of the server: by its address, or by its name in a store.
+Result<ImportReport> find_server(Agent& agent, const PullArguments& wanted) {
+  if (!wanted.store.empty()) return agent.find(wanted.address, wanted.patience());
+  auto fetched = agent.fetch_metadata(wanted.address, wanted.patience());
+  if (fetched || fetched.code() != Code::invalid_argument) return fetched;
+  Error error = std::move(fetched).error();
+  error.message += "; to find a server by its name, give the store with --store";
+  return error;
+}
+
 Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
   const auto begin = std::chrono::steady_clock::now();
   raise_descriptor_limit();
@@ -167,8 +177,7 @@ Result<void> pull(const PullArguments& wanted, const Invocation& invocation) {
       fmt::format("nothing has come from {} for some seconds: waiting, for {} s at most (--timeout)",
                   wanted.address, wanted.timeout_seconds),
       [](const std::string& sentence) { complain(sentence); });
-  HEADRACE_CLI_TRY(import, wanted.store.empty() ? agent.fetch_metadata(wanted.address, wanted.patience())
-                                                : agent.find(wanted.address, wanted.patience()));
+  HEADRACE_CLI_TRY(import, find_server(agent, wanted));
   const std::string& peer = import.peer;
   HEADRACE_CLI_TRY(regions, agent.peer_regions(peer));
   HEADRACE_CLI_TRY(served, read_notes(regions));

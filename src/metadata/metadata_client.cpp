@@ -49,8 +49,8 @@ Result<UniqueFd> connect_one(const SocketAddress& address, const Patience& patie
   if (error == ECONNREFUSED)
     return make_error(
         Code::peer_lost,
-        "connect to {}: connection refused: no agent listens there; Agent::listen_address says where "
-        "the one that you look for does, if it runs and was opened with `listen`",
+        "connect to {}: connection refused: nothing listens there: the other side has not started (an agent: "
+        "with `listen`), has ended, or has another address",
         address.text());
   if (error != 0) return os_error(Code::peer_lost, error, "connect to {}", address.text());
   const int one = 1;

@@ -253,7 +253,7 @@ TEST_F(MetadataSocket, AMissingServerIsPeerLostAndASilentServerTimesOut) {
   const auto nobody = fetch_from(address, identity("client"), "", 0, soon());
   EXPECT_EQ(nobody.code(), Code::peer_lost);
   EXPECT_THAT(nobody.error().message, HasSubstr(address));
-  EXPECT_THAT(nobody.error().message, HasSubstr("no agent listens there; Agent::listen_address says where"));
+  EXPECT_THAT(nobody.error().message, HasSubstr("nothing listens there: the other side has not started"));
 
   const UniqueFd silent(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto any = TcpAddress::parse("127.0.0.1:0")->resolve(TcpAddress::Use::listen)->front();
