@@ -135,7 +135,7 @@ void tell_opened(const Agent::Impl& agent) {
   for (const OpenPort& port : ports) listening.push_back(port.what + " " + port.address);
   log.info("agent {} is open: backends {}; ports {}", agent.engine->name(), fmt::join(backends, ", "),
            listening.empty() ? "none" : fmt::format("{}", fmt::join(listening, ", ")));
-  warn_of_unknown_variables(log, option_tables(*agent.engine, *agent.set));
+  warn_of_unknown_options(log, option_tables(*agent.engine, *agent.set));
   warn_of_open_ports(log, agent.set->meeting(), agent.set->secret(), ports);
 }
 

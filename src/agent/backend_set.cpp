@@ -74,7 +74,9 @@ Result<std::unique_ptr<BackendSet>> BackendSet::open(const std::map<std::string,
   HEADRACE_TRY(secret, Secret::read(*set->core_));
   set->secret_ = std::move(secret);
   HEADRACE_TRY(log, set->core_->text("log"));
-  if (set->core_->value("log")->origin != OptionOrigin::standard) HEADRACE_TRY_VOID(set_log_level(log));
+  if (set->core_->value("log")->origin != OptionOrigin::standard) {
+    if (auto chosen = set_log_level(log); !chosen) return std::move(chosen).error().within("option log");
+  }
   HEADRACE_TRY(folders, set->core_->list("plugin_path"));
   engine::PluginPaths paths = engine::default_plugin_paths(folders);
   paths.cache_folder = cache_folder(*set->core_);

@@ -47,9 +47,9 @@ Result<Options> resolve_options() {
 
 /// HEADRACE_COMM_LIB_<NAME> and the switches of a build begin as the first ones do.
 void warn_of_misspelt_options() {
-  warn_of_unknown_variables(Log(Logger::process_default(), "collectives"),
-                            {{"comm", {option_rows.begin(), option_rows.end()}, false},
-                             {"p2p", {p2p::hint_rows.begin(), p2p::hint_rows.end()}}});
+  warn_of_unknown_options(Log(Logger::process_default(), "collectives"),
+                          {{"comm", {option_rows.begin(), option_rows.end()}, false},
+                           {"p2p", {p2p::hint_rows.begin(), p2p::hint_rows.end()}}});
 }
 
 /// The recorders of this process, one for each rank that is in it: a dump has all communicators of a rank.

@@ -62,5 +62,21 @@ TEST(UnknownVariables, options_and_names_of_others_are_not_said) {
       << "of Kubernetes";
 }
 
+TEST(UnknownEntries, a_misspelt_table_or_option_of_the_file_is_said_with_its_line) {
+  const std::vector<OptionTable> tables{
+      {"", {core_options.begin(), core_options.end()}},
+      {"tcp", {{"sockets", "auto", "count", ""}, {"listen", "", "list", ""}}}};
+  const auto said = [&](const std::string& name) {
+    return unknown_entries("/etc/headrace.toml", {{name, TomlEntry{.text = "3", .line = 7}}}, tables);
+  };
+  EXPECT_THAT(said("tpc.sockets"),
+              ElementsAre("/etc/headrace.toml:7: tpc.sockets is no option and has no effect: did you mean "
+                          "tcp.sockets?"));
+  EXPECT_THAT(said("tcp.sockets"), IsEmpty());
+  EXPECT_THAT(said("shm.threads"), IsEmpty()) << "of a backend that is not open";
+  EXPECT_THAT(said("p2p.blocks"), IsEmpty()) << "of communicators";
+  EXPECT_THAT(said("store"), IsEmpty()) << "of the agent: unknown ones are errors";
+}
+
 }  // namespace
 }  // namespace headrace
