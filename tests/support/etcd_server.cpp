@@ -2,6 +2,7 @@
 #include "support/etcd_server.hpp"
 
 #include "support/child_ending.hpp"
+#include "support/free_port.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -34,18 +35,6 @@ sockaddr_in loopback(std::uint16_t port) {
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   return address;
-}
-
-/// A port that was free a moment ago. etcd cannot report the port that it chose, so the test chooses one.
-std::uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t size = sizeof address;
-  const bool bound = ::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  ::close(fd);
-  if (!bound) throw std::runtime_error("no free port on 127.0.0.1");
-  return ntohs(address.sin_port);
 }
 
 std::string url(std::uint16_t port) { return "http://127.0.0.1:" + std::to_string(port); }

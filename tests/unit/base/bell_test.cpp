@@ -24,9 +24,9 @@ TEST(BellTest, a_sleeper_wakes_when_it_rings) {
   while (!there.load()) {
     bell.arm();
     if (there.load()) break;
-    bell.sleep(Deadline::after(10s));
+    bell.sleep(Deadline::after(100s));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 50s);
 }
 
 TEST(BellTest, one_that_rang_between_arming_and_sleeping_does_not_let_sleep) {
@@ -35,8 +35,8 @@ TEST(BellTest, one_that_rang_between_arming_and_sleeping_does_not_let_sleep) {
   bell.arm();
   bell.ring();
   const auto begin = std::chrono::steady_clock::now();
-  bell.sleep(Deadline::after(10s));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  bell.sleep(Deadline::after(100s));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 50s);
 }
 
 TEST(BellTest, one_that_nobody_armed_is_not_written) {

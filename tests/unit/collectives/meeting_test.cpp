@@ -6,6 +6,7 @@
 #include "base/unix_socket.hpp"
 #include "metadata/metadata_socket.hpp"
 #include "support/etcd_server.hpp"
+#include "support/free_port.hpp"
 #include "support/temporary_folder.hpp"
 #include "wire/comm_cards.hpp"
 
@@ -45,11 +46,6 @@ std::uint16_t listen_somewhere(UniqueFd& fd) {
   EXPECT_EQ(::listen(fd.get(), 8), 0);
   EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   return ntohs(address.sin_port);
-}
-
-std::uint16_t free_port() {
-  UniqueFd fd;
-  return listen_somewhere(fd);
 }
 
 /// A store that a caller brings along.
@@ -130,7 +126,7 @@ TEST(Meeting, with_a_rank_0_that_says_nothing_ends_in_time) {
   const auto begin = std::chrono::steady_clock::now();
   const auto comm = Comm::open(options);
   EXPECT_EQ(comm.code(), Code::timed_out);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
 }
 
 TEST(Meeting, keeps_a_bounded_number_of_bytes_of_strangers) {
@@ -204,7 +200,7 @@ TEST(Meeting, a_rank_that_two_callers_have_is_refused) {
   std::atomic<int> refused = 0;
   on_threads(2, [&](int) {
     CommOptions options = rank_options(1, 2, name);
-    options.meeting_timeout = 2s;
+    options.interrupted = [&] { return refused > 0; };  // ends the other one, for which nobody comes
     const auto result = Comm::open(options);
     ASSERT_FALSE(result.ok());
     if (result.code() == Code::invalid_argument) {

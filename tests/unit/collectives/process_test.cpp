@@ -125,7 +125,7 @@ std::string one_pauses_in_window(Comm& comm) {
     const auto begin = Clock::now();
     const std::int64_t before = must(window.atomic_add(1, 0, 1));
     if (before != added) return "added " + std::to_string(added) + " times, not " + std::to_string(before);
-    paused = Clock::now() - begin > 300ms;
+    paused = added >= 10 && Clock::now() - begin > 300ms;  // sooner it is the machine that is slow
   }
   std::vector<std::int64_t> sum(1);
   ok(window.get(sum, 1, 0));
