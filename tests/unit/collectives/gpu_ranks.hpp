@@ -16,6 +16,7 @@
 #include <barrier>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
@@ -98,6 +99,46 @@ class OnGpu {
   const RankGpu& gpu_;
   std::vector<T> values_;
   const cuda::Address address_;
+};
+
+/// A call in a graph.
+class Captured {
+ public:
+  /// An all_reduce.
+  Captured(Comm& comm, const RankGpu& gpu, const Elements& elements, Timeout timeout = {})
+      : Captured(
+            gpu, [&](const OpOptions& options) { return comm.all_reduce(elements, ReduceOp::sum, options); },
+            timeout) {}
+  Captured(const RankGpu& gpu, const std::function<Result<Work>(const OpOptions&)>& call,
+           Timeout timeout = {})
+      : gpu_(gpu) {
+    const gpu::ContextGuard current(*gpu.device());
+    EXPECT_EQ(driver().stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed),
+              cuda::Outcome::success);
+    OpOptions options = gpu.on_stream();
+    options.timeout = timeout;
+    const Work work = must(call(options));
+    EXPECT_EQ(work.status(), WorkStatus::completed);
+    EXPECT_EQ(driver().stream_end_capture(gpu.stream(), &graph_), cuda::Outcome::success);
+    EXPECT_EQ(driver().graph_instantiate(&replays_, graph_, 0), cuda::Outcome::success);
+  }
+  ~Captured() {
+    static_cast<void>(driver().graph_exec_destroy(replays_));
+    static_cast<void>(driver().graph_destroy(graph_));
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+
+  void replay() const {
+    const gpu::ContextGuard current(*gpu_.device());
+    EXPECT_EQ(driver().graph_launch(replays_, gpu_.stream()), cuda::Outcome::success);
+  }
+
+ private:
+  [[nodiscard]] const cuda::DriverTable& driver() const { return gpu_.device()->driver(); }
+  const RankGpu& gpu_;
+  cuda::Graph graph_ = nullptr;
+  cuda::GraphExec replays_ = nullptr;
 };
 
 using Numbers = std::vector<int>;

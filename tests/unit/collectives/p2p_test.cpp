@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators over p2p: all operations, streams and failures, by the CPU references of the kernels on fake
 // GPUs. Agents map the boxes by cuda_ipc over these GPUs.
-#include "fake_p2p.hpp"
-#include "gpu_ranks.hpp"
+#include "p2p_ranks.hpp"
 #include "rank_processes.hpp"
 
 #include "kernels/collectives/collectives.hpp"
@@ -43,48 +42,6 @@ using kernels::collectives::random_elements;
 using kernels::collectives::TestCall;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
-
-/// Packets up to 64 bytes, chunks of 32 bytes: calls with few elements go all ways.
-const std::map<std::string, std::string> small_boxes{
-    {"packet_bytes", "64"}, {"chunk_bytes", "32"}, {"slots", "8"}};
-
-using Hints = std::map<std::string, std::string>;
-/// All parts that are only moved go by copies, in rounds of 256 bytes.
-const Hints small_copies = [] {
-  Hints hints = small_boxes;
-  hints["copy_bytes"] = "1";
-  return hints;
-}();
-
-CommOptions p2p_options(int rank, int size, const std::string& name, int gpus = plugin_gpus) {
-  CommOptions options = rank_options(rank, size, name);
-  options.backend = fake_p2p();
-  options.device = "cuda:" + std::to_string(rank % gpus);
-  options.hints = small_boxes;
-  return options;
-}
-
-/// Ranks on GPUs, which they share if there are more ranks than GPUs.
-void with_gpu_ranks(int size, int gpus, const std::function<void(Comm&, const RankGpu&)>& body,
-                    const Hints& hints = small_boxes) {
-  const std::string name = unique_comm_name();
-  std::barrier<> ranks(size);
-  on_threads(size, [&](int rank) {
-    const RankGpu gpu(*plugin_gpu().driver, rank % gpus, ranks);
-    CommOptions options = p2p_options(rank, size, name, gpus);
-    options.hints = hints;
-    Comm comm = must(Comm::open(options));
-    body(comm, gpu);
-  });
-}
-void with_gpu_ranks(int size, const std::function<void(Comm&, const RankGpu&)>& body) {
-  with_gpu_ranks(size, plugin_gpus, body);
-}
-
-void finish(const Result<Work>& result) {
-  ok(result);
-  if (result.ok()) must(result->wait());
-}
 
 TEST(CommOnP2p, opens_and_tells_device_and_version) {
   with_gpu_ranks(3, [](Comm& comm, const RankGpu&) {
@@ -255,46 +212,6 @@ TEST(CommOnP2p, reduces_every_type_by_each_reduction_that_it_has) {
     calls.run();
   }
 }
-
-/// A call in a graph.
-class Captured {
- public:
-  /// An all_reduce.
-  Captured(Comm& comm, const RankGpu& gpu, const Elements& elements, Timeout timeout = {})
-      : Captured(
-            gpu, [&](const OpOptions& options) { return comm.all_reduce(elements, ReduceOp::sum, options); },
-            timeout) {}
-  Captured(const RankGpu& gpu, const std::function<Result<Work>(const OpOptions&)>& call,
-           Timeout timeout = {})
-      : gpu_(gpu) {
-    const gpu::ContextGuard current(*gpu.device());
-    EXPECT_EQ(driver().stream_begin_capture(gpu.stream(), cuda::CaptureMode::relaxed),
-              cuda::Outcome::success);
-    OpOptions options = gpu.on_stream();
-    options.timeout = timeout;
-    const Work work = must(call(options));
-    EXPECT_EQ(work.status(), WorkStatus::completed);
-    EXPECT_EQ(driver().stream_end_capture(gpu.stream(), &graph_), cuda::Outcome::success);
-    EXPECT_EQ(driver().graph_instantiate(&replays_, graph_, 0), cuda::Outcome::success);
-  }
-  ~Captured() {
-    static_cast<void>(driver().graph_exec_destroy(replays_));
-    static_cast<void>(driver().graph_destroy(graph_));
-  }
-  Captured(const Captured&) = delete;
-  Captured& operator=(const Captured&) = delete;
-
-  void replay() const {
-    const gpu::ContextGuard current(*gpu_.device());
-    EXPECT_EQ(driver().graph_launch(replays_, gpu_.stream()), cuda::Outcome::success);
-  }
-
- private:
-  [[nodiscard]] const cuda::DriverTable& driver() const { return gpu_.device()->driver(); }
-  const RankGpu& gpu_;
-  cuda::Graph graph_ = nullptr;
-  cuda::GraphExec replays_ = nullptr;
-};
 
 // --- parts that go by copies
 
