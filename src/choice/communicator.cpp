@@ -237,12 +237,15 @@ Result<Communicator::Place> Communicator::place_of(const Call& call) {
 }
 
 /// It is the same on all ranks: it depends on the table, on what is open and on what all ranks know of a
-/// call.
+/// call. Messages all go one way: a rank does not know whether the other one has issued a message alone or in
+/// a group.
 std::vector<Part*> Communicator::order_for(const Call& call) const {
   Part* first = nullptr;
   if (group_) {
     first = group_->part;  // calls of a group do not wait for one another there
-  } else if (!is_message(static_cast<CommOperation>(call.operation))) {
+  } else if (is_message(static_cast<CommOperation>(call.operation))) {
+    first = part_of_messages();
+  } else {
     CallSize size = size_of(call, size_);
     size.registered = !registered_.empty();
     if (const auto choice = choices_.pick(size)) first = open_[*choice].get();
@@ -252,6 +255,13 @@ std::vector<Part*> Communicator::order_for(const Call& call) const {
   for (const auto& part : open_)
     if (part.get() != first) order.push_back(part.get());
   return order;
+}
+
+/// NCCL, if it is open.
+Part* Communicator::part_of_messages() const {
+  const auto at = std::ranges::find_if(open_.rbegin(), open_.rend(),
+                                       [](const auto& part) { return part->table().group_start != nullptr; });
+  return at == open_.rend() ? nullptr : at->get();
 }
 
 Result<bool> Communicator::give(Part& part, const Call& call, const Place& place, std::uint64_t work) {
@@ -280,9 +290,7 @@ Result<void> Communicator::follow_last(void* stream) const {
 
 void Communicator::group_start() {
   std::unique_lock order(order_);
-  const auto at =
-      std::ranges::find_if(open_, [](const auto& part) { return part->table().group_start != nullptr; });
-  Part* const part = at == open_.end() ? nullptr : at->get();
+  Part* const part = part_of_messages();
   if (part != nullptr) part->table().group_start(part->handle());
   group_.emplace(Group{std::move(order), part});
 }

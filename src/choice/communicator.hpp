@@ -136,6 +136,8 @@ class Communicator {
   [[nodiscard]] Result<Place> place_of(const Call& call);
   /// The parts in the order in which they are asked to take a call.
   [[nodiscard]] std::vector<Part*> order_for(const Call& call) const;
+  /// The backend of messages and of groups; null: none has groups.
+  [[nodiscard]] Part* part_of_messages() const;
   Result<bool> give(Part& part, const Call& call, const Place& place, std::uint64_t work);
   /// Makes later work of a stream wait for the call that was queued last.
   [[nodiscard]] Result<void> follow_last(void* stream) const;

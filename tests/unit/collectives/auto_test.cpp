@@ -432,6 +432,31 @@ TEST_F(CommOnAuto, coalesced_calls_go_to_nccl_as_one_group) {
   });
 }
 
+TEST_F(CommOnAuto, gives_messages_of_any_length_to_nccl_alone_or_in_a_batch) {
+  with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
+    for (const std::size_t count : {small, large}) {
+      OnGpu<int> from(gpu, filled(count, 7)), to(gpu, filled(count, -1));
+      MessageOptions options;
+      options.stream = gpu.stream();
+      gpu.meet();
+      const int before = nccl_calls("ncclSend");
+      gpu.meet();
+      // A rank does not know how the other one issues its message.
+      if (comm.rank() == 0) {
+        ok(comm.send(from.elements(), 1, options));
+      } else {
+        Batch batch = comm.batch();
+        must(batch.recv(to.elements(), 0));
+        ok(batch.issue(gpu.on_stream()));
+      }
+      EXPECT_THAT(to.values(), testing::Each(comm.rank() == 0 ? -1 : 7));
+      gpu.meet();
+      EXPECT_EQ(nccl_calls("ncclSend"), before + 1);
+    }
+    must(comm.finalize());
+  });
+}
+
 TEST_F(CommOnAuto, what_nccl_does_not_reduce_goes_to_p2p) {
   with_ranks(2, [](Comm& comm, const RankGpu& gpu) {
     OnGpu<std::int16_t> numbers(gpu, std::vector<std::int16_t>(2 * large, 3));
