@@ -152,15 +152,27 @@ struct Launch {
   uint64_t boxes[most_ranks];
   Part sends[most_ranks];
   Part receives[most_ranks];
+  uint64_t failed_box;  ///< this rank's box of operations: its `failed` counts for all launches
   uint64_t abort;
   uint64_t status;
   uint64_t timeout_ns;   ///< 0: none
   uint32_t chunk_bytes;  ///< of this operation: at most those of a slot
   uint32_t chunks;       ///< of the longest part
   uint32_t block_slots;  ///< slots of one block, a power of two
+  uint32_t is_message;   ///< the ranks are the two of a channel
+  uint32_t numbers[2];   ///< of the two ranks of a channel in their communicator
   /// As `Places` has them, for each rank. 0: not all parts of this rank can go without a copy.
   uint64_t send_at[most_ranks], receive_at[most_ranks];
 
+  /// A rank as a status names it.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t number_of(unsigned of_rank) const {
+    return is_message != 0 ? numbers[of_rank] : of_rank;
+  }
+  /// A reason as a status names it.
+  [[nodiscard]] HEADRACE_BOTH_SIDES uint64_t named(uint64_t reason) const {
+    if (is_message == 0) return reason;
+    return reason | (rank == 0 ? HEADRACE_COLLECTIVES_IN_SEND : HEADRACE_COLLECTIVES_IN_RECV);
+  }
   /// Chunks of one block.
   [[nodiscard]] HEADRACE_BOTH_SIDES uint32_t chunks_of(unsigned block) const {
     return chunks > block ? (chunks - block + blocks - 1) / blocks : 0;

@@ -13,7 +13,8 @@ namespace {
 
 static_assert(offsetof(Header, failed) == Header::failed_at && offsetof(Header, begun) == Header::begun_at &&
               offsetof(Header, places) == Header::places_at);
-static_assert(sizeof(SplitLaunch) < 4096 && sizeof(StepLaunch) < 4096, "an argument of any driver");
+static_assert(sizeof(SplitLaunch) < 4096 && sizeof(StepLaunch) < 4096 && sizeof(MessagesLaunch) < 4096,
+              "an argument of any driver");
 
 /// The kernels that reduce, of one way to travel.
 struct FloatSums {
@@ -33,7 +34,8 @@ struct Sums {
 };
 
 struct Functions {
-  void *exchange_packed, *exchange_chunks, *exchange_split, *exchange_step, *exchange_direct;
+  void *exchange_packed, *exchange_chunks, *exchange_split, *exchange_step, *exchange_messages,
+      *exchange_direct;
   Sums packed, all_reduce_packed, chunks, direct;
   FloatSums dense, all_reduce_dense;
 
@@ -53,6 +55,7 @@ constexpr FamilyKernel family_kernels[] = {
     {"headrace_exchange_chunks", offsetof(Functions, exchange_chunks)},
     {"headrace_exchange_split", offsetof(Functions, exchange_split)},
     {"headrace_exchange_step", offsetof(Functions, exchange_step)},
+    {"headrace_exchange_messages", offsetof(Functions, exchange_messages)},
     {"headrace_exchange_direct", offsetof(Functions, exchange_direct)},
     {"headrace_sum_packed_float32", offsetof(Functions, packed.floats.float32)},
     {"headrace_sum_packed_bfloat16", offsetof(Functions, packed.floats.bfloat16)},
@@ -132,12 +135,22 @@ std::int32_t copy_step(void* kernels, const headrace_collective_v1* args, std::u
   return set.launch(set.functions_of<Functions>(family).exchange_step, 1, step_threads, *launch, stream);
 }
 
+std::int32_t exchange_messages(void* kernels, const headrace_collectives_messages_v1* args, void* stream) {
+  if (args->struct_size < sizeof *args) return invalid_value;
+  const std::optional<MessagesLaunch> launch = messages_of(*args);
+  if (!launch) return invalid_value;
+  const KernelSet& set = KernelSet::of(kernels);
+  return set.launch(set.functions_of<Functions>(family).exchange_messages, launch->blocks, chunk_threads,
+                    *launch, stream, launch->channel_count);
+}
+
 constexpr headrace_collectives_v1 table{{sizeof table, HEADRACE_COLLECTIVES_FAMILY_VERSION, 0},
                                         box_bytes,
                                         most_blocks,
                                         run,
                                         copied_bytes,
-                                        copy_step};
+                                        copy_step,
+                                        exchange_messages};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 // The kernels of operations of several ranks. Which of them fits is decided on the host, in collectives.cpp.
 #include "kernels/collectives/chunks.cuh"
 #include "kernels/collectives/direct.cuh"
+#include "kernels/collectives/messages.cuh"
 #include "kernels/collectives/packed.cuh"
 #include "kernels/collectives/step.cuh"
 
@@ -57,6 +58,10 @@ extern "C" __global__ void __launch_bounds__(chunk_threads, 1)
 extern "C" __global__ void __launch_bounds__(step_threads, 1)
     headrace_exchange_step(const __grid_constant__ StepLaunch args) {
   run_step(args);
+}
+extern "C" __global__ void __launch_bounds__(chunk_threads, 1)
+    headrace_exchange_messages(const __grid_constant__ MessagesLaunch args) {
+  run_messages(args);
 }
 HEADRACE_COLLECTIVE(exchange_direct, chunk_threads) { run_direct<ExchangeDirect, ExchangeChunks>(args); }
 HEADRACE_SUM(sum_packed_float32, most_packed_threads, sum_packed, Float32)

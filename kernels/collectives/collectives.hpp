@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/collectives/box.cuh"
+#include "kernels/collectives/channel.cuh"
 #include "kernels/collectives/copies.cuh"
 #include "kernels/collectives/splits.cuh"
 #include "kernels/common/family.hpp"
@@ -43,5 +44,7 @@ void divide(Plan& plan, std::uint32_t blocks);
 [[nodiscard]] std::optional<StepLaunch> step_of(const Plan& plan, std::uint32_t step);
 /// The copies behind a step.
 void list_copies(const StepLaunch& step, headrace_collectives_copies_v1& copies);
+/// None: they are not possible.
+[[nodiscard]] std::optional<MessagesLaunch> messages_of(const headrace_collectives_messages_v1& args);
 
 }  // namespace headrace::kernels::collectives

@@ -45,6 +45,7 @@ class Planner {
     launch_.packets_at = shape.packets_of(0);
     launch_.rank = args.rank;
     std::ranges::copy(args.boxes, launch_.boxes);
+    launch_.failed_box = args.boxes[args.rank];
     launch_.abort = args.abort;
     launch_.status = args.status;
     launch_.timeout_ns = call_.timeout_ns < 0 ? 0 : std::max<std::uint64_t>(1, call_.timeout_ns);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/collectives/reference.hpp"
 
+#include "kernels/collectives/channel.cuh"
 #include "kernels/collectives/copies.cuh"
 #include "kernels/collectives/element.cuh"
 #include "kernels/collectives/splits.cuh"
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -67,10 +69,10 @@ class Turn {
       begin();
     }
     bool any = false;
-    for (Story& story : stories_) any = (header().failed == 0 && story.go_on()) || any;
+    for (Story& story : stories_) any = (failed() == 0 && story.go_on()) || any;
     if (any) return Progress::stays;
     const unsigned late = rank_that_has_not_begun();
-    if (header().failed == 0 && late != args_.shape.ranks && !gives_up(late)) return Progress::stays;
+    if (failed() == 0 && late != args_.shape.ranks && !gives_up(late)) return Progress::stays;
     if (ends_operation()) header().arrived += arrivals;
     return Progress::ended;
   }
@@ -95,13 +97,13 @@ class Turn {
     return reason != 0;
   }
   void report(std::uint64_t reason, unsigned peer, std::uint64_t seen) {
-    header().failed = 1;
+    failed() = 1;
     auto& status = *reference::at<headrace_collectives_status_v1>(args_.status);
-    status.rank = args_.rank;
-    status.peer = peer;
+    status.rank = args_.number_of(args_.rank);
+    status.peer = args_.number_of(peer);
     status.epoch = epoch_;
     status.seen = seen;
-    release(args_.status, reason);
+    release(args_.status, args_.named(reason));
   }
   [[nodiscard]] virtual bool is_reachable() const {
     const auto reaches = [&](const Part& part) {
@@ -124,6 +126,7 @@ class Turn {
   using Clock = std::chrono::steady_clock;
 
   [[nodiscard]] Header& header() const { return *reference::at<Header>(own_box()); }
+  [[nodiscard]] std::uint64_t& failed() const { return reference::at<Header>(args_.failed_box)->failed; }
   [[nodiscard]] std::uint64_t begun(unsigned in_box_of, unsigned rank) const {
     return box(in_box_of) + Header::begun_at + rank * sizeof(std::uint64_t);
   }
@@ -131,7 +134,7 @@ class Turn {
   void begin() {
     began_ = Clock::now();
     epoch_ = header().arrived / arrivals + 1;
-    if (header().failed != 0) return;
+    if (failed() != 0) return;
     if (begins_operation() && !begin_operation()) return;
     begin_stories(stories_);
   }
@@ -510,12 +513,95 @@ class DirectTurn : public ChunksTurn<Reduces> {
   }
 };
 
+/// One message: a story for each block.
+class MessageTurn : public ChunksTurn<false> {
+ public:
+  using ChunksTurn<false>::ChunksTurn;
+
+ private:
+  void begin_stories(std::vector<Story>& stories) override {
+    store_packet(length_place(box(other()), epoch_, args_.rank), {bytes_of_message(args_), epoch_});
+    for (unsigned block = 0; block < args_.blocks; ++block) stories.push_back(message(block));
+  }
+  Story message(unsigned block) {
+    for (const bool ahead : {false, true}) {
+      if (ahead)
+        for (Story chunks = work(block); chunks.go_on();) co_yield Waits{};
+      if (ahead != sends_ahead(args_)) continue;
+      while (!has_told()) {
+        if (gives_up(other())) co_return;
+        co_yield Waits{};
+      }
+      if (!is_as_long()) co_return;
+    }
+  }
+  [[nodiscard]] bool has_told() const { return load_packet(place()).epoch == epoch_; }
+  [[nodiscard]] bool is_as_long() {
+    const std::uint64_t theirs = load_packet(place()).data;
+    if (theirs == bytes_of_message(args_)) return true;
+    report(HEADRACE_COLLECTIVES_WRONG_LENGTH, other(), theirs);
+    return false;
+  }
+  [[nodiscard]] std::uint64_t place() const { return length_place(own_box(), epoch_, other()); }
+  [[nodiscard]] unsigned other() const { return 1 - args_.rank; }
+};
+
+/// The messages of one channel, one after the other.
+class ChannelTurns {
+ public:
+  ChannelTurns(const MessagesLaunch& args, unsigned channel, const Memory& memory)
+      : args_(args), channel_(channel), memory_(memory) {}
+
+  Progress poll() {
+    while (next_ != args_.channels[channel_].message_count) {
+      if (!turn_) {
+        launch_ = {};
+        make_launch(args_, channel_, next_, launch_);
+        turn_.emplace(launch_, memory_);
+      }
+      if (const Progress progress = turn_->poll(); progress != Progress::ended) return progress;
+      turn_.reset();
+      ++next_;
+    }
+    return Progress::ended;
+  }
+
+ private:
+  const MessagesLaunch& args_;
+  const unsigned channel_;
+  const Memory& memory_;
+  Launch launch_{};
+  std::optional<MessageTurn> turn_;
+  unsigned next_ = 0;
+};
+
+/// The messages of one launch.
+class Messages {
+ public:
+  Messages(const MessagesLaunch& args, const Memory& memory) {
+    for (unsigned i = 0; i < args.channel_count; ++i)
+      channels_.push_back(std::make_unique<ChannelTurns>(args, i, memory));
+  }
+  Progress poll() {
+    Progress all = Progress::ended;
+    for (const auto& channel : channels_) {
+      const Progress progress = channel->poll();
+      if (progress == Progress::fault) return progress;
+      if (progress == Progress::stays) all = progress;
+    }
+    return all;
+  }
+
+ private:
+  std::vector<std::unique_ptr<ChannelTurns>> channels_;
+};
+
 /// A captured launch begins anew at each replay.
 template <class Kind, class Args = Launch>
 reference::Launch launch(const void* argument, const Memory& memory) {
   struct State {
     const Memory memory;
-    std::unique_ptr<Turn> turn;
+    std::unique_ptr<Kind> turn;
   };
   return [args = static_cast<const Args*>(argument), state = std::make_shared<State>(State{memory, {}})] {
     if (state->turn == nullptr) state->turn = std::make_unique<Kind>(*args, state->memory);
@@ -540,6 +626,7 @@ constexpr reference::Kernel references[] = {
     {"headrace_exchange_chunks", sizeof(Launch), launch<ChunksTurn<false>>},
     {"headrace_exchange_split", sizeof(SplitLaunch), launch<SplitTurn, SplitLaunch>},
     {"headrace_exchange_step", sizeof(StepLaunch), launch<StepTurn, StepLaunch>},
+    {"headrace_exchange_messages", sizeof(MessagesLaunch), launch<Messages, MessagesLaunch>},
     {"headrace_exchange_direct", sizeof(Launch), launch<DirectTurn<false>>},
     {"headrace_sum_direct_float32", sizeof(Launch), launch<DirectTurn<true>>},
     {"headrace_sum_direct_bfloat16", sizeof(Launch), launch<DirectTurn<true>>},

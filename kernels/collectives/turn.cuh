@@ -57,15 +57,14 @@ __device__ __forceinline__ unsigned begun_place(unsigned rank) {
 /// Reports why a launch ends early, if no other thread of its rank has.
 static __device__ __noinline__ void report(const Launch& args, uint64_t epoch, uint64_t reason, unsigned peer,
                                            uint64_t seen) {
-  const uint64_t box = args.boxes[args.rank];
-  auto* const failed = reinterpret_cast<unsigned long long*>(box + Header::failed_at);
+  auto* const failed = reinterpret_cast<unsigned long long*>(args.failed_box + Header::failed_at);
   if (atomicCAS(failed, 0ull, 1ull) != 0) return;
   auto* const status = reinterpret_cast<volatile headrace_collectives_status_v1*>(args.status);
-  status->rank = args.rank;
-  status->peer = peer;
+  status->rank = args.number_of(args.rank);
+  status->peer = args.number_of(peer);
   status->epoch = epoch;
   status->seen = seen;
-  release(args.status, reason);
+  release(args.status, args.named(reason));
 }
 
 /// The rare look of a thread that waits since `since_ns` (0: this is its first). Returns since when it waits;
@@ -79,7 +78,7 @@ static __device__ __noinline__ uint64_t still_waits(const Launch& args, uint64_t
   if (args.abort != 0 && look_at(args.abort) != 0) reason = HEADRACE_COLLECTIVES_ABORTED;
   if (reason != 0) report(args, epoch, reason, peer, look_at(args.boxes[args.rank] + begun_place(peer)));
   // Another thread of this rank may have given up.
-  const bool is_over = reason != 0 || look_at(args.boxes[args.rank] + Header::failed_at) != 0;
+  const bool is_over = reason != 0 || look_at(args.failed_box + Header::failed_at) != 0;
   return is_over ? 0 : since_ns;
 }
 
@@ -140,6 +139,17 @@ class Turn {
     const uint64_t others = gridDim.x - 1;
     const uint64_t share = blockIdx.x == 0 ? arrivals - others : 1;
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(own_box()), "l"(share) : "memory");
+  }
+  /// By all threads, behind `end`, where the launch goes on with another operation: waits until all of its
+  /// blocks have ended this one. All do, also early.
+  __device__ void wait_for_blocks() const {
+    if (threadIdx.x == 0) {
+      uint64_t arrived = 0;
+      while (arrived / arrivals < epoch_)
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(arrived) : "l"(own_box()) : "memory");
+      __threadfence();  // what the other blocks have read comes before what this one tells next
+    }
+    __syncthreads();
   }
 
  private:

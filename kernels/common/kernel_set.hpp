@@ -50,12 +50,13 @@ class KernelSet {
     return *std::launder(reinterpret_cast<const Functions*>(loaded->functions.get()));
   }
 
-  /// Queues `blocks` blocks of `threads` threads of a kernel that takes one argument by value.
+  /// Queues `rows` rows of `blocks` blocks of `threads` threads of a kernel that takes one argument by value.
   template <class Args>
   [[nodiscard]] std::int32_t launch(void* function, std::uint64_t blocks, unsigned threads, const Args& args,
-                                    void* stream) const {
+                                    void* stream, unsigned rows = 1) const {
     LaunchConfig config;
     config.grid_x = static_cast<unsigned>(blocks);
+    config.grid_y = rows;
     config.block_x = threads;
     config.stream = stream;
     void* parameters[] = {const_cast<Args*>(&args)};  // the driver copies it

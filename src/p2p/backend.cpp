@@ -40,6 +40,17 @@ std::int32_t shrink(void* comm, const std::int32_t*, std::uint64_t, const headra
   return guarded(why, [&] { return Entries::give(communicator(comm).shrink(*setup), part); });
 }
 
+void group_start(void* comm) {
+  guarded(nullptr, [&]() -> Result<void> {
+    communicator(comm).group_start();
+    return {};
+  });
+}
+
+std::int32_t group_end(void* comm, headrace_text_v1* why) {
+  return guarded(why, [&] { return communicator(comm).group_end(); });
+}
+
 std::int32_t wait_on(void* comm, std::uint64_t work, void* stream, headrace_text_v1* why) {
   return guarded(why, [&] { return communicator(comm).wait_on(work, static_cast<cuda::Stream>(stream)); });
 }
@@ -101,6 +112,8 @@ headrace_comm_backend_v1 Backend::table() {
   table.split = split;
   table.shrink = shrink;
   table.wait_on = wait_on;
+  table.group_start = group_start;
+  table.group_end = group_end;
   table.waits_for = waits_for;
   table.tensor_register = tensor_register;
   table.tensor_deregister = tensor_deregister;

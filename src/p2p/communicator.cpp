@@ -20,9 +20,10 @@ using namespace std::chrono_literals;
 
 constexpr int most_ranks = HEADRACE_COLLECTIVES_MOST_RANKS;
 constexpr std::uint32_t usual_blocks = 32;
-constexpr auto between_looks = 10ms;      // at ranks that may be gone
-constexpr auto longest_early_end = 10ms;  // from an abort until a kernel that runs has left
-constexpr auto longest_move = 20ms;       // until ranks that move elements of an early end are done
+constexpr auto between_looks = 10ms;       // at ranks that may be gone
+constexpr auto longest_early_end = 10ms;   // from an abort until a kernel that runs has left
+constexpr auto longest_last_message = 2s;  // of a rank that has left
+constexpr auto longest_move = 20ms;        // until ranks that move elements of an early end are done
 constexpr std::int64_t after_host_ns = 5'000'000'000;  // a kernel's deadline, if the host does not end it
 
 Error why_ended() { return make_error(Code::canceled, "the communicator has ended"); }
@@ -64,6 +65,7 @@ Communicator::Communicator(Parts parts, const Setup& setup, const Settings& sett
       words_(std::move(words)),
       stream_(std::move(stream)),
       works_(device_, gpu::StreamWorks::Order::of_all),
+      channels_(rank_, size_, settings_),
       tensors_(rank_, size_, device_->ordinal(),
                {[this] { return why_no_call(); }, [this](int rank) { return why_lost(rank); }}),
       windows_({rank_, size_, setup.timeout_ns, parts_.kernels, host_, &tensors_,
@@ -141,8 +143,11 @@ Result<std::string> Communicator::make_box() {
                       "GPU {} has {} multiprocessors, and {} ranks are on one GPU: their kernels wait for "
                       "one another and would not run at once",
                       device_->ordinal(), device_->info().multiprocessors, launch_.sharing);
-  HEADRACE_TRY(box, gpu::ShareableMemory::allocate(device_, table.box_bytes(&launch_.box)));
+  box_bytes_ = table.box_bytes(&launch_.box);
+  channels_.set_end_bytes(table.box_bytes(&channels_.shape()));
+  HEADRACE_TRY(box, gpu::ShareableMemory::allocate(device_, box_bytes_ + channels_.bytes()));
   launch_.boxes[rank_] = box.address();
+  channels_.place(rank_, box.address() + box_bytes_);
   box_.emplace(std::move(box));
   if (size_ == 1) return card.encode();
   HEADRACE_TRY(neighbours, Neighbours::open(parts_.agent, name_, rank_, size_));
@@ -154,15 +159,16 @@ Result<std::string> Communicator::make_box() {
 
 Result<std::string> Communicator::map_boxes(const std::vector<std::string>& box_cards,
                                             const Deadline& deadline) {
-  const std::uint64_t box_bytes = family_.table().box_bytes(&launch_.box);
+  const std::uint64_t all_bytes = box_bytes_ + channels_.bytes();
   std::uint32_t most_blocks = ~std::uint32_t{0};
   for (int rank = 0; rank < size_; ++rank) {
     HEADRACE_TRY(card, wire::BoxCard::decode(box_cards[static_cast<std::size_t>(rank)]));
     most_blocks = std::min(most_blocks, card.most_blocks);
     if (rank == rank_) continue;
-    const auto mapped = neighbours_->map(rank, card.metadata, box_bytes, device_->ordinal(), deadline);
+    const auto mapped = neighbours_->map(rank, card.metadata, all_bytes, device_->ordinal(), deadline);
     if (mapped) {
       launch_.boxes[rank] = neighbours_->box_of(rank);
+      channels_.place(rank, launch_.boxes[rank] + box_bytes_);
       continue;
     }
     Error error = mapped.error();
@@ -177,6 +183,7 @@ Result<std::string> Communicator::map_boxes(const std::vector<std::string>& box_
 
 Result<void> Communicator::choose_blocks(std::uint32_t most) {
   launch_.blocks = settings_.blocks != 0 ? settings_.blocks : std::min(usual_blocks, most);
+  channels_.share(launch_.blocks);
   if (launch_.blocks <= most) return {};
   return make_error(Code::invalid_argument,
                     "hint blocks is {}: {} ranks on one GPU can have at most {} each, which wait for one "
@@ -187,30 +194,32 @@ Result<void> Communicator::choose_blocks(std::uint32_t most) {
 // --- calls
 
 Result<bool> Communicator::issue(const Call& call, std::uint64_t work) {
-  HEADRACE_TRY(blocks, check_call(call));
+  std::unique_lock<std::mutex> calls;
+  if (!batch_) calls = std::unique_lock(calls_);
   if (stopping_) return why_ended();
   const gpu::ContextGuard current(*device_);
-  HEADRACE_TRY(place, place_of(call));
+  if (is_message(static_cast<CommOperation>(call.operation))) return run_message(call, work);
+  return run(call, work);
+}
+
+Result<bool> Communicator::run(const Call& call, std::uint64_t work) {
+  HEADRACE_TRY(blocks, check_call(call));
+  HEADRACE_TRY(place, place_of(call.stream, call.async != 0));
   if (const auto why = why_in_vain()) {
     host_.end(work, *why);
     return false;
   }
-  const int status = place.captured ? Words::of_replays : Words::of_launch(launches_);
+  const int status = take_status(place);
   const cuda::Outcome outcome = launch(call, place, blocks, status);
   if (outcome == cuda::Outcome::invalid_value) return refusal(call, outcome);
   last_number_ = call.number;
-  if (outcome == cuda::Outcome::success) return watch(work, place, status);
+  if (outcome == cuda::Outcome::success) return watch(work, place, {status});
   host_.end(work, refusal(call, outcome));
   return false;
 }
 
 Result<std::uint32_t> Communicator::check_call(const Call& call) const {
   const auto operation = static_cast<CommOperation>(call.operation);
-  if (is_message(operation))
-    return make_error(Code::not_supported,
-                      "p2p has no {}, because all ranks take part in each of its operations: use "
-                      "all_to_all_v_single, or another communicator of backend nccl",
-                      comm_operation_name(operation));
   const bool is_known = call.operation >= HEADRACE_COMM_ALL_REDUCE && call.operation <= HEADRACE_COMM_BARRIER;
   if (!is_known && operation != CommOperation::device_all_to_all_v_single)
     return make_error(Code::not_supported, "p2p has no {}", comm_operation_name(operation));
@@ -225,16 +234,16 @@ Result<std::uint32_t> Communicator::check_call(const Call& call) const {
   return blocks;
 }
 
-Result<Communicator::Place> Communicator::place_of(const Call& call) {
+Result<Communicator::Place> Communicator::place_of(void* stream, bool async) {
   const cuda::DriverTable& driver = device_->driver();
-  const auto caller = static_cast<cuda::Stream>(call.stream);
+  const auto caller = static_cast<cuda::Stream>(stream);
   cuda::CaptureStatus capture{};
   if (caller != nullptr)
     HEADRACE_CUDA_TRY(driver, driver.stream_is_capturing(caller, &capture), "look at the stream of a call");
   // A captured call is part of its stream: no stream outside of a capture is waited for, or joins later.
   if (capture != cuda::CaptureStatus::none) return Place{caller, true};
-  if (call.async != 0) HEADRACE_TRY_VOID(works_.follow(stream_.handle(), caller));
-  const Place place{call.async != 0 ? stream_.handle() : caller, false};
+  if (async) HEADRACE_TRY_VOID(works_.follow(stream_.handle(), caller));
+  const Place place{async ? stream_.handle() : caller, false};
   // Two launches of one rank never run at once: GPU memory counts them.
   HEADRACE_TRY_VOID(works_.follow_last(place.stream));
   return place;
@@ -243,9 +252,7 @@ Result<Communicator::Place> Communicator::place_of(const Call& call) {
 cuda::Outcome Communicator::launch(const Call& call, const Place& place, std::uint32_t blocks,
                                    int status) const {
   Call of_kernel = call;
-  // The host ends what is late, and names the limit. Of replays it knows nothing.
-  if (!place.captured && call.timeout_ns >= 0)
-    of_kernel.timeout_ns = std::min(call.timeout_ns, INT64_MAX - after_host_ns) + after_host_ns;
+  of_kernel.timeout_ns = limit_of_kernel(call.timeout_ns, place.captured);
   headrace_collective_v1 args = launch_;
   args.call = &of_kernel;
   args.blocks = blocks;
@@ -254,6 +261,12 @@ cuda::Outcome Communicator::launch(const Call& call, const Place& place, std::ui
   args.memory_count = tensors_.memories().size();
   if (is_copied(args)) return launch_copied(args, place);
   return family_.launch<&headrace_collectives_v1::run>(args, place.stream);
+}
+
+/// The host ends what is late, and names the limit. Of replays it knows nothing.
+std::int64_t Communicator::limit_of_kernel(std::int64_t timeout_ns, bool captured) {
+  if (captured || timeout_ns < 0) return timeout_ns;
+  return std::min(timeout_ns, INT64_MAX - after_host_ns) + after_host_ns;
 }
 
 bool Communicator::is_copied(const headrace_collective_v1& args) const {
@@ -278,14 +291,86 @@ cuda::Outcome Communicator::launch_copied(const headrace_collective_v1& args, co
   return cuda::Outcome::success;
 }
 
-bool Communicator::watch(std::uint64_t work, const Place& place, int status) {
+int Communicator::take_status(const Place& place) {
+  return place.captured ? Words::of_replays : Words::of_launch(launches_++);
+}
+
+bool Communicator::watch(std::uint64_t work, const Place& place, const Note& note) {
   if (place.captured) {
     captured_ = true;
     return true;
   }
-  ++launches_;
-  if (const auto added = works_.add(work, status, place.stream); !added) host_.end(work, added);
+  if (const auto added = works_.add(work, note.packed(), place.stream); !added) host_.end(work, added);
   return false;
+}
+
+// --- messages
+
+Result<bool> Communicator::run_message(const Call& call, std::uint64_t work) {
+  HEADRACE_TRY_VOID(comm_border::check_message(call, "p2p"));
+  if (call.peer == rank_)
+    return make_error(Code::not_supported, "p2p has no message of a rank to itself: copy the elements");
+  if (call.hint_count != 0)
+    return make_error(Code::invalid_argument, "its messages have no hints, and {} is given",
+                      call.hints[0].name);
+  const Message message = message_of(call, work);
+  if (!batch_) return run_messages({&message, 1});
+  auto& others = batch_->messages;
+  if (!others.empty() && (others[0].stream != message.stream || others[0].async != message.async))
+    return make_error(Code::invalid_argument, "messages that belong together must be on one stream");
+  others.push_back(message);
+  return false;
+}
+
+void Communicator::group_start() { batch_.emplace(Batch{std::unique_lock(calls_), {}}); }
+
+Result<void> Communicator::group_end() {
+  const Batch batch = *std::exchange(batch_, std::nullopt);
+  if (batch.messages.empty()) return {};
+  if (stopping_) return why_ended();
+  const gpu::ContextGuard current(*device_);
+  HEADRACE_TRY(ended, run_messages(batch.messages));
+  for (const Message& message : batch.messages)
+    if (ended) host_.end(message.work, {}, message.peer);
+  return {};
+}
+
+Result<bool> Communicator::run_messages(std::span<const Message> messages) {
+  HEADRACE_TRY(place, place_of(messages[0].stream, messages[0].async));
+  std::optional<Error> why = why_in_vain(messages);
+  for (const auto& together : channels_.launches_of(messages)) {
+    if (!why) why = launch_messages(together, place);
+    for (const Message& message : together)
+      if (why) host_.end(message.work, *why);
+  }
+  return place.captured && !why;
+}
+
+std::optional<Error> Communicator::launch_messages(std::span<const Message> messages, const Place& place) {
+  const int status = take_status(place);
+  const Channels::Places places = channels_.places_of(messages);
+  headrace_collectives_messages_v1 args{};
+  args.struct_size = sizeof args;
+  args.box = channels_.shape();
+  args.own_box = launch_.boxes[rank_];
+  args.rank = launch_.rank;
+  args.blocks = channels_.blocks();
+  args.channel_count = static_cast<std::uint32_t>(places.channels.size());
+  args.message_count = static_cast<std::uint32_t>(places.messages.size());
+  args.channels = places.channels.data();
+  args.messages = places.messages.data();
+  args.abort = launch_.abort;
+  args.status = words_.status_address(status);
+  args.timeout_ns = limit_of_kernel(messages[0].timeout_ns, place.captured);
+  const auto outcome = family_.launch<&headrace_collectives_v1::exchange_messages>(args, place.stream);
+  if (outcome != cuda::Outcome::success)
+    return cuda::driver_error(device_->driver(), outcome, "launch {} messages on GPU {}", messages.size(),
+                              device_->ordinal());
+  for (const Message& message : messages) {
+    if (!place.captured) ++messages_with_[static_cast<std::size_t>(message.peer)];
+    static_cast<void>(watch(message.work, place, {status, message.peer}));
+  }
+  return std::nullopt;
 }
 
 /// What is not the host's to check: whether there is such a reduction.
@@ -316,11 +401,13 @@ bool Communicator::end_collectives() {
   if (gives_up_ && !stopping_) return false;  // the host ends the late work first
   if (is_moved_by_others()) return false;
   const auto ended = works_.take_ended();
-  for (const auto& [work, status, result] : ended) {
+  for (const auto& [work, packed, result] : ended) {
+    const auto [status, peer] = Note::of(packed);
+    if (peer >= 0) --messages_with_[static_cast<std::size_t>(peer)];
     const auto early = words_.early_end(status);
     failed_ = failed_ || early || words_.early_end(Words::of_replays);
     if (!result || !failed_)
-      host_.end(work, result);
+      host_.end(work, result, peer);
     else if (early && early->code() != Code::canceled)
       host_.end(work, make_error(early->code(), "{}", early->text()));
     else
@@ -365,6 +452,13 @@ std::optional<Error> Communicator::why_in_vain() const {
   return std::nullopt;
 }
 
+std::optional<Error> Communicator::why_in_vain(std::span<const Message> messages) const {
+  if (auto no_call = why_no_call()) return no_call;
+  for (const Message& message : messages)
+    if (auto lost = why_lost(message.peer)) return lost;
+  return std::nullopt;
+}
+
 std::optional<Error> Communicator::why_lost(int rank) const {
   if (!neighbours_) return std::nullopt;
   if (left_[static_cast<std::size_t>(rank)] != 0) return lost(rank, "it has left");
@@ -373,17 +467,22 @@ std::optional<Error> Communicator::why_lost(int rank) const {
 }
 
 /// Ends the communicator if works that are under way wait for a rank that will not come. A rank that has left
-/// has done its part of what it had called.
+/// has done its part of what it had called; messages with it may be on their last way.
 void Communicator::end_in_vain() {
-  bool missing = false;
+  const auto now = std::chrono::steady_clock::now();
   for (int rank = 0; neighbours_ && rank < size_ && !stopping_; ++rank) {
-    const std::uint64_t left = left_[static_cast<std::size_t>(rank)];
+    const auto at = static_cast<std::size_t>(rank);
+    const std::uint64_t left = left_[at];
     if (left != 0 && left <= last_number_) return host_.ended(lost(rank, "it has left"));
-    if (left != 0 || !neighbours_->is_gone(rank)) continue;
-    if (lost_limit_.expired()) return host_.ended(lost(rank, "its process has ended"));
-    missing = true;
+    const bool is_missing = left != 0 ? messages_with_[at] != 0 : neighbours_->is_gone(rank);
+    if (!is_missing) {
+      missing_since_[at].reset();
+      continue;
+    }
+    if (!missing_since_[at]) missing_since_[at] = now;
+    if (now - *missing_since_[at] < (left != 0 ? longest_last_message : longest_last_words)) continue;
+    return host_.ended(lost(rank, left != 0 ? "it has left" : "its process has ended"));
   }
-  if (missing && lost_limit_.is_never()) lost_limit_ = Deadline::after(longest_last_words);
 }
 
 /// A rank that gives up takes its places back, so others that have not begun to move do not begin.

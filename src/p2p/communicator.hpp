@@ -9,6 +9,7 @@
 #include "gpu/shareable_memory.hpp"
 #include "gpu/stream.hpp"
 #include "gpu/stream_works.hpp"
+#include "p2p/channels.hpp"
 #include "p2p/meeting.hpp"
 #include "p2p/neighbours.hpp"
 #include "p2p/settings.hpp"
@@ -20,9 +21,12 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +56,9 @@ class Communicator {
 
   /// Whether the work has ended already.
   Result<bool> issue(const Call& call, std::uint64_t work);
+  /// Messages between these two go together.
+  void group_start();
+  Result<void> group_end();
   Result<void> wait_on(std::uint64_t work, cuda::Stream stream);
   bool progress();
   void abort(std::string_view reason);
@@ -75,6 +82,18 @@ class Communicator {
     cuda::Stream stream;
     bool captured;
   };
+  /// What comes back with the end of a work.
+  struct Note {
+    int status;
+    int peer = -1;  ///< of a message
+    [[nodiscard]] int packed() const { return (peer + 1) << 8 | status; }
+    [[nodiscard]] static Note of(int packed) { return {packed & 0xff, (packed >> 8) - 1}; }
+  };
+  /// Calls that belong together, with calls_ held.
+  struct Batch {
+    std::unique_lock<std::mutex> calls;
+    std::vector<Message> messages;
+  };
 
   Communicator(Parts parts, const Setup& setup, const Settings& settings, Family family, Words words,
                gpu::Stream stream);
@@ -96,14 +115,24 @@ class Communicator {
 
   /// How many blocks a call has.
   [[nodiscard]] Result<std::uint32_t> check_call(const Call& call) const;
-  [[nodiscard]] Result<Place> place_of(const Call& call);
+  [[nodiscard]] Result<bool> run(const Call& call, std::uint64_t work);
+  [[nodiscard]] Result<Place> place_of(void* stream, bool async);
   [[nodiscard]] cuda::Outcome launch(const Call& call, const Place& place, std::uint32_t blocks,
                                      int status) const;
   /// Whether a call goes by copies: the same on all ranks.
   [[nodiscard]] bool is_copied(const headrace_collective_v1& args) const;
   [[nodiscard]] cuda::Outcome launch_copied(const headrace_collective_v1& args, const Place& place) const;
+  /// The status of a launch.
+  [[nodiscard]] int take_status(const Place& place);
   /// Puts an event behind a launch; whether its work has ended already.
-  [[nodiscard]] bool watch(std::uint64_t work, const Place& place, int status);
+  [[nodiscard]] bool watch(std::uint64_t work, const Place& place, const Note& note);
+  [[nodiscard]] Result<bool> run_message(const Call& call, std::uint64_t work);
+  /// Whether the works have ended already.
+  [[nodiscard]] Result<bool> run_messages(std::span<const Message> messages);
+  /// Why it cannot be, if it cannot.
+  [[nodiscard]] std::optional<Error> launch_messages(std::span<const Message> messages, const Place& place);
+  /// What a kernel has as its limit, if the host has the given one.
+  [[nodiscard]] static std::int64_t limit_of_kernel(std::int64_t timeout_ns, bool captured);
   [[nodiscard]] Error refusal(const Call& call, cuda::Outcome outcome) const;
 
   // --- other ranks, and the end
@@ -112,6 +141,7 @@ class Communicator {
   [[nodiscard]] std::optional<Error> why_no_call() const;
   /// Why a call that is begun now would never end.
   [[nodiscard]] std::optional<Error> why_in_vain() const;
+  [[nodiscard]] std::optional<Error> why_in_vain(std::span<const Message> messages) const;
   /// Why a rank does not answer any more, if it does not.
   [[nodiscard]] std::optional<Error> why_lost(int rank) const;
   bool end_collectives();
@@ -134,12 +164,21 @@ class Communicator {
   gpu::StreamWorks works_;
 
   headrace_collective_v1 launch_{};  // what all launches share
+  Channels channels_;
+  std::uint64_t box_bytes_ = 0;
   std::optional<gpu::ShareableMemory> box_;
+  std::mutex calls_;  // one launch at a time: messages come beside collectives
+  std::optional<Batch> batch_;
+  /// With each rank: messages that have not ended.
+  std::array<std::atomic<int>, HEADRACE_COLLECTIVES_MOST_RANKS> messages_with_{};
   std::uint64_t launches_ = 0;  // that are not captured
   bool failed_ = false;         // a launch has ended early, so all later ones did: in `progress` alone
   Deadline next_look_ = Deadline::at_ns(0);
   Deadline quiet_at_ = Deadline::never();
-  Deadline lost_limit_ = Deadline::never();  // until a rank that is gone has said that it left
+  /// For each rank: since when it is gone and has not said that it left, or has left and messages with it
+  /// have not ended.
+  std::array<std::optional<std::chrono::steady_clock::time_point>, HEADRACE_COLLECTIVES_MOST_RANKS>
+      missing_since_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> gives_up_{false};          // a work is late
   std::atomic<bool> told_{false};              // another rank has aborted, and has told the others

@@ -4,6 +4,14 @@
 #include "base/errors.hpp"
 
 namespace headrace::p2p {
+namespace {
+
+EarlyEnd::Of kind_of(std::uint64_t named_reason) {
+  if ((named_reason & HEADRACE_COLLECTIVES_IN_SEND) != 0) return EarlyEnd::Of::send;
+  return (named_reason & HEADRACE_COLLECTIVES_IN_RECV) != 0 ? EarlyEnd::Of::recv : EarlyEnd::Of::operation;
+}
+
+}  // namespace
 
 Code EarlyEnd::code() const {
   if (reason == HEADRACE_COLLECTIVES_ABORTED) return Code::canceled;
@@ -27,9 +35,17 @@ std::string EarlyEnd::text() const {
     case HEADRACE_COLLECTIVES_OVERLAPS:
       return "another call of this rank, or a replay of one, ran at the same time: order the streams of "
              "replays and of calls by events";
+    case HEADRACE_COLLECTIVES_WRONG_LENGTH:
+      return fmt::format(
+          "the message has {} bytes at rank {}, and another number here: give both the same count and type",
+          seen, peer);
     default:
       break;
   }
+  return of == Of::operation ? text_of_operation() : text_of_message();
+}
+
+std::string EarlyEnd::text_of_operation() const {
   if (seen < epoch)
     return fmt::format(
         "rank {} has not come: it has begun {} operations, and this one is number {}, as its "
@@ -37,6 +53,16 @@ std::string EarlyEnd::text() const {
         peer, seen, epoch);
   return fmt::format("rank {} has begun operation {}, as its GPU counts them, and does not go on", peer,
                      epoch);
+}
+
+std::string EarlyEnd::text_of_message() const {
+  const char* const of_peer = of == Of::recv ? "sends to this rank" : "receives from this rank";
+  if (seen < epoch)
+    return fmt::format(
+        "rank {} has not come: it has begun {} {}, and this one is number {}, as its GPU counts them", peer,
+        seen, of_peer, epoch);
+  return fmt::format("rank {} has begun {} {}, as its GPU counts them, and does not go on", peer, seen,
+                     of_peer);
 }
 
 Result<Words> Words::make(const std::shared_ptr<const gpu::Device>& device) {
@@ -49,7 +75,9 @@ std::optional<EarlyEnd> Words::early_end(int status) const {
       *reinterpret_cast<headrace_collectives_status_v1*>(memory_.bytes().data() + offset_of(status));
   const std::uint64_t reason = std::atomic_ref(written.reason).load(std::memory_order_acquire);
   if (reason == 0) return std::nullopt;
-  return EarlyEnd{reason, static_cast<int>(written.peer), written.epoch, written.seen};
+  constexpr std::uint64_t in_message = HEADRACE_COLLECTIVES_IN_SEND | HEADRACE_COLLECTIVES_IN_RECV;
+  return EarlyEnd{reason & ~in_message, kind_of(reason), static_cast<int>(written.peer), written.epoch,
+                  written.seen};
 }
 
 std::optional<EarlyEnd> Words::any_early_end() const {

@@ -18,6 +18,8 @@ namespace headrace::p2p {
 /// Why a launch has ended early, as its status says.
 struct EarlyEnd {
   std::uint64_t reason;
+  /// What `epoch` and `seen` count: operations of all ranks, or this rank's messages to or from the peer.
+  enum class Of { operation, send, recv } of;
   int peer;
   std::uint64_t epoch, seen;
 
@@ -25,6 +27,10 @@ struct EarlyEnd {
   [[nodiscard]] Code code() const;
   /// "rank 1 has not come: ...".
   [[nodiscard]] std::string text() const;
+
+ private:
+  [[nodiscard]] std::string text_of_operation() const;
+  [[nodiscard]] std::string text_of_message() const;
 };
 
 ///   threads  any

@@ -94,6 +94,29 @@ def check_roots(r):
         r.comm.barrier()
 
 
+def check_messages(r):
+    """From each rank to the next one and back: alone, and a batch whose first are the receives."""
+    after, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
+    for count in COUNTS:
+        inputs = r.inputs(count, torch.float32)
+        passed = r.on_gpu(inputs[r.rank])
+        if r.rank != 0:
+            r.comm.recv(passed, before, False)
+        if after != 0:
+            r.comm.send(passed, after, False)
+        r.same(passed, inputs[0], f"message of {count}, passed on")
+        mine = r.on_gpu(inputs[r.rank])
+        got = [torch.empty(count, device=r.device) for _ in range(4)]
+        batch = r.comm.batch_op_create()
+        for i, peer in enumerate((before, after, before, after)):
+            batch.recv(got[i], peer)
+        for peer in (before, after, before, after):
+            batch.send(mine, peer)
+        batch.issue(False)
+        for i, peer in enumerate((before, after, before, after)):
+            r.same(got[i], inputs[peer], f"message {i} of a batch of {count}")
+
+
 def check_streams(r):
     """An operation sees what was queued on its stream, and its result comes before what is queued later."""
     stream = torch.cuda.Stream(r.device)
@@ -479,6 +502,7 @@ CHECKS = [
     check_all_reduce,
     check_parts,
     check_roots,
+    check_messages,
     check_streams,
     check_graph,
     check_split,
@@ -497,7 +521,7 @@ def main(backend, gpu, rank, size, folder, only=None):
     with headrace.new_comm(backend, device, rank=int(rank), size=int(size), **options) as comm:
         for check in [*CHECKS, *BY_NAME]:
             is_wanted = check.__name__ == only if only else check not in BY_NAME
-            if not is_wanted or (check is check_split and int(size) < 2):
+            if not is_wanted or (check in (check_split, check_messages) and int(size) < 2):
                 continue
             if check is check_windows and backend != "p2p":
                 continue

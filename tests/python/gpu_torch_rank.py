@@ -3,10 +3,10 @@
 Compares what torch.distributed's functions give with what torch computes on the CPU. Prints a line for each
 check, and ends with code 1 at the first difference.
 
-    gpu_torch_rank.py GPU RANK SIZE FILE MESSAGES [CHECK]
+    gpu_torch_rank.py GPU RANK SIZE FILE [CHECK]
 
-MESSAGES: 1, if ranks may send to one another. CHECK: one of them, or "operators": those of
-torch.ops.headrace; none: all but these, check_symmetric and check_to_itself.
+CHECK: one of them, or "operators": those of torch.ops.headrace; none: all but these, check_symmetric and
+check_to_itself.
 """
 
 import importlib.util
@@ -25,8 +25,8 @@ SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
 
 
 class Rank:
-    def __init__(self, device, messages):
-        self.device, self.messages = device, messages
+    def __init__(self, device):
+        self.device = device
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.turn = 0
 
@@ -163,8 +163,6 @@ def check_graph(r):
 
 
 def check_messages(r):
-    if not r.messages:
-        return
     after, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
     mine = torch.full((500_001,), r.rank + 1.0, device=r.device)
     other = torch.empty_like(mine)
@@ -181,18 +179,16 @@ def check_messages(r):
 
 
 def check_to_itself(r):
-    """Beside messages to others, where there are such, and on two streams."""
+    """Beside messages to others, and on two streams."""
     mine, got = torch.full((1001,), r.rank + 1.0, device=r.device), torch.zeros(2, 1001, device=r.device)
     pairs = [dist.P2POp(dist.irecv, got[0], r.rank), dist.P2POp(dist.isend, mine, r.rank)]
-    if r.messages:
-        after, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
-        pairs += [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, got[1], before)]
+    after, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
+    pairs += [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, got[1], before)]
     for work in dist.batch_isend_irecv(pairs):
         work.wait()
     mine *= 2
     r.same(got[0], torch.full((1001,), r.rank + 1.0), "a message to itself")
-    if r.messages:
-        r.same(got[1], torch.full((1001,), before + 1.0), "a message beside it")
+    r.same(got[1], torch.full((1001,), before + 1.0), "a message beside it")
     with torch.cuda.stream(torch.cuda.Stream(r.device)):
         for _ in range(100):
             mine += 1
@@ -352,8 +348,6 @@ def check_operators(r):
 
 
 def check_operators_of_messages(r):
-    if not r.messages:
-        return
     name = torch_ops.register(dist.group.WORLD)
     after, before = (r.rank + 1) % r.size, (r.rank - 1) % r.size
     mine = torch.full((1001,), r.rank + 1.0, device=r.device, requires_grad=True)
@@ -427,7 +421,7 @@ OPERATORS = [
 ]
 
 
-def main(gpu, rank, size, file, messages, only=None):
+def main(gpu, rank, size, file, only=None):
     device = f"cuda:{gpu}"
     torch.cuda.set_device(int(gpu))
     headrace.distributed.register("python")
@@ -438,7 +432,7 @@ def main(gpu, rank, size, file, messages, only=None):
     by_name = {check.__name__: [check] for check in [*CHECKS, *OPERATORS, *BY_NAME]}
     parts = {None: CHECKS, "operators": OPERATORS}
     for check in {**parts, **by_name}[only]:
-        check(Rank(device, int(messages)))
+        check(Rank(device))
         torch.cuda.synchronize()
         print(f"{check.__name__}: right", flush=True)
     dist.destroy_process_group()

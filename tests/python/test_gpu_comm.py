@@ -41,10 +41,10 @@ PLACES = [
 ]
 
 
-# Of a torch group. NCCL has the messages of `auto`.
+# Of a torch group.
 TORCH_PLACES = [
-    pytest.param((0, 0), 0, marks=needs(1), id="two_on_one_gpu"),
-    *(pytest.param(tuple(range(count)), 1, marks=needs(count), id=f"{count}_gpus") for count in (2, 4)),
+    pytest.param((0, 0), marks=needs(1), id="two_on_one_gpu"),
+    *(pytest.param(tuple(range(count)), marks=needs(count), id=f"{count}_gpus") for count in (2, 4)),
 ]
 
 
@@ -128,27 +128,27 @@ def test_billions_of_elements(backend, gpus, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
-def test_a_torch_group_takes_tensors_of_gpus(gpus, messages, tmp_path):
+@pytest.mark.parametrize("gpus", TORCH_PLACES)
+def test_a_torch_group_takes_tensors_of_gpus(gpus, tmp_path):
     run_ranks(
-        [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store"), str(messages)]
+        [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store")]
         for rank, gpu in enumerate(gpus)
     )
 
 
 @pytest.mark.parametrize("check", ["check_to_itself", "check_symmetric"])
-@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
-def test_a_torch_group_passes_further_checks(gpus, messages, check, tmp_path, monkeypatch):
+@pytest.mark.parametrize("gpus", TORCH_PLACES)
+def test_a_torch_group_passes_further_checks(gpus, check, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")  # for ranks of one GPU
     monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # no multicast over NVLink
     run_ranks(
-        [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store"), str(messages), check]
+        [TORCH_PROGRAM, str(gpu), str(rank), str(len(gpus)), str(tmp_path / "store"), check]
         for rank, gpu in enumerate(gpus)
     )
 
 
-@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
-def test_operators_of_torch_take_tensors_of_gpus(gpus, messages, tmp_path):
+@pytest.mark.parametrize("gpus", TORCH_PLACES)
+def test_operators_of_torch_take_tensors_of_gpus(gpus, tmp_path):
     run_ranks(
         [
             TORCH_PROGRAM,
@@ -156,7 +156,6 @@ def test_operators_of_torch_take_tensors_of_gpus(gpus, messages, tmp_path):
             str(rank),
             str(len(gpus)),
             str(tmp_path / "store"),
-            str(messages),
             "operators",
         ]
         for rank, gpu in enumerate(gpus)

@@ -36,8 +36,8 @@ def commands(gpus, file, rounds, checks, current=None):
         pytest.param(OF_TRAINING, id="training"),
     ],
 )
-@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
-def test_nothing_is_read_or_written_too_early_or_too_late(gpus, messages, checks, tmp_path):
+@pytest.mark.parametrize("gpus", TORCH_PLACES)
+def test_nothing_is_read_or_written_too_early_or_too_late(gpus, checks, tmp_path):
     run_ranks(commands(gpus, tmp_path / "store", 40, checks), seconds=120)
 
 
@@ -47,18 +47,18 @@ def test_the_current_gpu_may_be_another_one(gpus, tmp_path):
     run_ranks(commands(gpus, tmp_path / "store", 24, checks, current=0), seconds=120)
 
 
-@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES[1:])
-def test_batches_may_begin_with_receives(gpus, messages, tmp_path):
+@pytest.mark.parametrize("gpus", TORCH_PLACES)
+def test_batches_may_begin_with_receives(gpus, tmp_path):
     run_ranks(commands(gpus, tmp_path / "store", 40, ["check_batches"]))
 
 
-@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
-def test_futures_are_captured(gpus, messages, tmp_path):
+@pytest.mark.parametrize("gpus", TORCH_PLACES)
+def test_futures_are_captured(gpus, tmp_path):
     run_ranks(commands(gpus, tmp_path / "store", 5, ["check_captured_futures"]))
 
 
-@pytest.mark.parametrize(("gpus", "messages"), TORCH_PLACES)
-def test_late_calls_raise_where_waits_are_on_the_host(gpus, messages, tmp_path, monkeypatch):
+@pytest.mark.parametrize("gpus", TORCH_PLACES)
+def test_late_calls_raise_where_waits_are_on_the_host(gpus, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
     run_ranks(commands(gpus, tmp_path / "store", 1, ["check_late_calls_raise"]))
 

@@ -72,6 +72,7 @@ TEST_P(CommOnP2pGpus, does_all) {
     move_all_ways(comm, gpu);
     split_on_gpu(comm, gpu);
     overlap(comm, gpu);
+    send_around(comm, gpu);
     capture(comm, gpu);
     split_backwards(comm, gpu);
     if (comm.size() > 1)
@@ -567,10 +568,15 @@ TEST(CommOnP2p, calls_of_both_kinds_follow_one_another_on_any_stream) {
 TEST(CommOnP2p, refuses_what_it_cannot_do_and_goes_on) {
   with_gpu_ranks(2, [](Comm& comm, const RankGpu& gpu) {
     OnGpu<float> floats(gpu, std::vector<float>(3, 1));
-    const auto refused = comm.send(floats.elements(), 1 - comm.rank());
+    const auto refused = comm.send(floats.elements(), comm.rank());
     EXPECT_EQ(refused.code(), Code::not_supported);
-    EXPECT_THAT(refused.error().message, HasSubstr("p2p has no send, because all ranks take part"));
-    EXPECT_THAT(comm.recv(floats.elements(), any_source).error().message, HasSubstr("p2p has no recv"));
+    EXPECT_THAT(refused.error().message, HasSubstr("p2p has no message of a rank to itself"));
+    EXPECT_THAT(comm.recv(floats.elements(), any_source).error().message,
+                HasSubstr("p2p receives from a given rank alone"));
+    MessageOptions tagged;
+    tagged.tag = 5;
+    EXPECT_THAT(comm.send(floats.elements(), 1 - comm.rank(), tagged).error().message,
+                HasSubstr("p2p has no tags, and tag 5 is given"));
     EXPECT_THAT(comm.monitored_barrier().error().message, HasSubstr("p2p has no monitored_barrier"));
     const auto undefined = comm.all_reduce(floats.elements(), ReduceOp::bor, gpu.on_stream());
     EXPECT_EQ(undefined.code(), Code::invalid_argument);
@@ -966,6 +972,24 @@ std::string call_on(Comm& comm, const RankGpu& gpu, bool dies) {
   return text_of(comm.finalize());
 }
 
+/// Ranks 0 and 2 get two messages of rank 1, which ends without a word before the second.
+std::string receive_twice(Comm& comm, const RankGpu& gpu) {
+  OnGpu<int> numbers(gpu, filled(300, 1));
+  MessageOptions options;
+  options.stream = gpu.stream();
+  for (int i = 0; i < 2; ++i) {
+    if (comm.rank() == 1 && i == 1) ::kill(::getpid(), SIGKILL);
+    for (const int to : {0, 2}) {
+      if (comm.rank() != 1 && comm.rank() != to) continue;
+      const auto work = comm.rank() == 1 ? comm.send(numbers.elements(), to, options)
+                                         : comm.recv(numbers.elements(), 1, options);
+      if (!work.ok()) return text_of(work);
+      if (const auto ended = work->wait(); !ended.ok()) return text_of(ended);
+    }
+  }
+  return "received both";
+}
+
 TEST(P2pProcesses, reduce_on_gpus_of_their_own_and_on_one) {
   for (const char* program : {"p2p_apart", "p2p_together"}) {
     RankProcesses ranks(program, 3);
@@ -982,6 +1006,15 @@ TEST(P2pProcesses, every_rank_learns_which_one_was_killed) {
   }
 }
 
+TEST(P2pProcesses, a_rank_that_waits_for_a_message_learns_that_its_sender_was_killed) {
+  RankProcesses ranks("p2p_dies_sending", 3);
+  for (const std::size_t rank : {0UL, 2UL}) {
+    const std::string line = ranks.line_of(rank);
+    EXPECT_THAT(line, HasSubstr("rank " + std::to_string(rank) + ", recv number"));
+    EXPECT_THAT(line, HasSubstr("rank 1 is gone"));
+  }
+}
+
 }  // namespace
 
 bool is_p2p_program(const std::string& program) { return program.starts_with("p2p_"); }
@@ -994,7 +1027,11 @@ int run_p2p_rank(char** words) {
   std::barrier<> alone(1);
   const RankGpu gpu(*plugin_gpu().driver, program == "p2p_together" ? 0 : options.rank, alone);
   auto comm = Comm::open(options);
-  const std::string line = comm.ok() ? call_on(*comm, gpu, program == "p2p_dies") : text_of(comm);
+  const auto run = [&] {
+    return program == "p2p_dies_sending" ? receive_twice(*comm, gpu)
+                                         : call_on(*comm, gpu, program == "p2p_dies");
+  };
+  const std::string line = comm.ok() ? run() : text_of(comm);
   std::ofstream(folder + "/" + words[1]) << line;
   return 0;
 }

@@ -18,8 +18,10 @@ extern "C" {
 #endif
 
 #define HEADRACE_COLLECTIVES_FAMILY "collectives"
-#define HEADRACE_COLLECTIVES_FAMILY_VERSION 2u
+#define HEADRACE_COLLECTIVES_FAMILY_VERSION 3u
 #define HEADRACE_COLLECTIVES_MOST_RANKS 16
+#define HEADRACE_COLLECTIVES_MOST_CHANNELS 30  /* of one rank */
+#define HEADRACE_COLLECTIVES_MOST_MESSAGES 128 /* of one launch */
 
 /* The shape of a box, the same on all ranks. 0 stands for the default. A box has less than 4 GiB. Frozen. */
 typedef struct headrace_collectives_box_v1 {
@@ -39,6 +41,12 @@ typedef struct headrace_collectives_box_v1 {
 #define HEADRACE_COLLECTIVES_OWN_SPLITS_DIFFER 5u
 /* Another launch of this rank has begun and has not ended. */
 #define HEADRACE_COLLECTIVES_OVERLAPS 6u
+/* A message and the memory for it have different lengths. `seen` is that of the peer, in bytes. */
+#define HEADRACE_COLLECTIVES_WRONG_LENGTH 7u
+/* Bits beside the reason: in a message to the peer, or from it. Then `epoch` and `seen` count messages of
+ * that channel. */
+#define HEADRACE_COLLECTIVES_IN_SEND 0x100u
+#define HEADRACE_COLLECTIVES_IN_RECV 0x200u
 
 /* In mapped host memory, 0 at first. Written once, by the first thread that gives up. Frozen. */
 typedef struct headrace_collectives_status_v1 {
@@ -98,6 +106,42 @@ typedef struct headrace_collectives_copies_v1 {
   uint64_t bytes[2 * HEADRACE_COLLECTIVES_MOST_RANKS];
 } headrace_collectives_copies_v1;
 
+/* The way of messages from one rank to another. At either rank it has an end: a box of two ranks, of which 0
+ * sends and 1 receives, all 0 at first, aligned to 16. Frozen. */
+typedef struct headrace_collectives_channel_v1 {
+  uint64_t own_end;
+  uint64_t peer_end; /* as this GPU sees it */
+  uint32_t peer;     /* the other rank, for the status */
+  uint32_t receives; /* not 0: messages come to this rank */
+  uint32_t first_message, message_count;
+} headrace_collectives_channel_v1;
+
+/* GPU memory of any alignment. Frozen. */
+typedef struct headrace_collectives_message_v1 {
+  uint64_t address;
+  uint64_t bytes;
+} headrace_collectives_message_v1;
+
+/* Messages of one rank. Those of a channel go one after the other, and wait for none of another channel. A
+ * send ends when the other rank has begun to receive. A launch ends when all of them have gone, early as one
+ * of an operation does.
+ *   blocks  all blocks of all channels are on the GPU at once, with those of other ranks on it
+ *   errors  the driver's invalid value: an impossible shape, box or number */
+typedef struct headrace_collectives_messages_v1 {
+  size_t struct_size;
+  headrace_collectives_box_v1 box; /* of each end, the same on all ranks */
+  uint64_t own_box;       /* this rank's box of operations: it knows whether a launch has ended early */
+  uint32_t rank;          /* for the status */
+  uint32_t blocks;        /* of each channel, the same on all ranks; half of the slots at most */
+  uint32_t channel_count; /* 1 to HEADRACE_COLLECTIVES_MOST_CHANNELS */
+  uint32_t message_count; /* 1 to HEADRACE_COLLECTIVES_MOST_MESSAGES */
+  const headrace_collectives_channel_v1* channels;
+  const headrace_collectives_message_v1* messages;
+  uint64_t abort;  /* as in an operation */
+  uint64_t status; /* headrace_collectives_status_v1 */
+  int64_t timeout_ns;
+} headrace_collectives_messages_v1;
+
 typedef struct headrace_collectives_v1 {
   headrace_kernel_family_v1 family;
   /* Bytes of a box; 0: the shape is not possible. */
@@ -118,6 +162,12 @@ typedef struct headrace_collectives_v1 {
    *   errors  as run; invalid value also for a step that there is not */
   int32_t (*copy_step)(void* kernels, const headrace_collective_v1* args, uint32_t step,
                        headrace_collectives_copies_v1* copies, void* stream);
+
+  /* ---- since version 3 */
+
+  /* Queues messages on a stream.
+   *   errors  as run */
+  int32_t (*exchange_messages)(void* kernels, const headrace_collectives_messages_v1* args, void* stream);
 } headrace_collectives_v1;
 
 #ifdef __cplusplus
