@@ -114,7 +114,7 @@ TEST_P(GpuProcesses, memory_that_one_gpu_was_refused_is_let_go_of_by_the_one_tha
   ASSERT_EQ(refused.status.code, Code::not_supported) << refused.text;
   EXPECT_NE(refused.text.find("peer b says"), std::string::npos) << refused.text;
   b->ask(fmt::format("deregister {}", facts.id));
-  EXPECT_TRUE(world.until([&] { return imports() == 0; }, std::chrono::seconds(5))) << world.describe();
+  EXPECT_TRUE(world.until([&] { return imports() == 0; })) << world.describe();
   EXPECT_EQ(read(*a, ab, remote, of_one).status.code, Code::not_found);
 }
 
@@ -166,7 +166,7 @@ TEST_P(GpuProcesses, of_two_pid_namespaces_with_one_number_share_by_descriptor_a
     EXPECT_FALSE(ab.lost());
   }
   b->kill();
-  EXPECT_TRUE(world.until([&] { return ab.lost(); }, std::chrono::seconds(5))) << world.describe();
+  EXPECT_TRUE(world.until([&] { return ab.lost(); })) << world.describe();
 }
 
 TEST_P(GpuProcesses, that_no_wire_joins_say_so) {

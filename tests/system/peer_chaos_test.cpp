@@ -296,7 +296,7 @@ class PeerChaos : public ::testing::TestWithParam<std::string> {
     if (of_gpu())
       return {std::string("plugin_path=") + gpu_plugin_folder, backend() + ".handshake_timeout=2s"};
     if (GetParam() == "tcp")
-      return {"tcp.heartbeat_interval=100ms", "tcp.heartbeat_timeout=1s", "tcp.handshake_timeout=2s"};
+      return {"tcp.heartbeat_interval=100ms", "tcp.heartbeat_timeout=2s", "tcp.handshake_timeout=2s"};
     return {"shm.handshake_timeout=2s"};
   }
   [[nodiscard]] Agent open_agent(const std::string& stem) const {

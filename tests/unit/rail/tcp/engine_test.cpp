@@ -154,7 +154,7 @@ TEST(RailEngineTcp, messages_arrive_in_their_order_while_connections_are_cut) {
 }
 
 TEST(RailEngineTcp, a_peer_that_is_stopped_is_lost_and_finds_out_when_it_goes_on) {
-  TcpEngines engines({.retry_after = 24h, .heartbeat = 20ms, .silent_after = 200ms});
+  TcpEngines engines({.retry_after = 24h, .heartbeat = 20ms, .silent_after = 1s});
   engines.connect();
   ASSERT_TRUE(engines.until([&] { return both_rails_live(engines); }));
   engines.stopped = &engines.sides[1];
