@@ -338,6 +338,12 @@ TEST_F(CliPull, AnAddressWithoutAServerIsAnErrorThatNamesIt) {
   EXPECT_THAT(outcome.err, HasSubstr("127.0.0.1:1"));
 }
 
+TEST_F(CliPull, ANameWithoutAStoreIsRefusedWithTheOptionThatFindsIt) {
+  const Outcome refused = run_command({"pull", "llama", "--list"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("to find a server by its name, give the store with --store"));
+}
+
 TEST_F(CliPull, ATensorWithAWrongChecksumIsNamedAndTheRestIsKept) {
   const fs::path model = make_model(6, 100'000);
   const std::string source = read_file(model);
