@@ -308,8 +308,6 @@ bool Communicator::watch(std::uint64_t work, const Place& place, const Note& not
 
 Result<bool> Communicator::run_message(const Call& call, std::uint64_t work) {
   HEADRACE_TRY_VOID(comm_border::check_message(call, "p2p"));
-  if (call.peer == rank_)
-    return make_error(Code::not_supported, "p2p has no message of a rank to itself: copy the elements");
   if (call.hint_count != 0)
     return make_error(Code::invalid_argument, "its messages have no hints, and {} is given",
                       call.hints[0].name);
