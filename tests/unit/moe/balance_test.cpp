@@ -3,9 +3,11 @@
 #include <headrace/moe_plan.hpp>
 
 #include "moe/balance.hpp"
+#include "moe/plan.hpp"
 #include "ranks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -138,6 +140,40 @@ TEST(MoEPlans, do_what_they_can_without_free_places) {
   EXPECT_EQ(plan->loads, (std::vector<std::int64_t>{60, 60}));
   EXPECT_EQ(plan->until, (std::vector<std::int64_t>{60, 100, 20}));  // of 100 entries, 40 go to rank 1
   EXPECT_EQ(plan->before, (std::vector<std::int64_t>{0, 0, 90, 10}));
+}
+
+/// Two ranks with two experts and two free places each. All entries are for the experts of rank 0.
+TEST(MoEPlans, leave_a_replica_in_the_place_that_holds_it) {
+  MoEConfig config = places();
+  config.ranks = 2, config.experts = 8;
+  const std::int32_t experts[] = {0, 1, -1, -1, 2, 3, -1, -1};
+  const std::int64_t counts[] = {30, 70, 0, 0, 30, 70, 0, 0};
+  const auto plan_of = [&](std::array<std::int32_t, 8> held) {
+    return moe::make_plan(config, {.experts = experts, .counts = counts, .held = held}).value();
+  };
+  const MoEPlan fresh = plan_of({0, 1, -1, -1, 2, 3, -1, -1});
+  EXPECT_EQ(fresh.experts, (std::vector<std::int32_t>{0, 1, -1, -1, 2, 3, 1, -1}));
+  EXPECT_EQ(fresh.loads, (std::vector<std::int64_t>{100, 100}));
+  const MoEPlan kept = plan_of({0, 1, -1, -1, 2, 3, 0, 1});
+  EXPECT_EQ(kept.experts, (std::vector<std::int32_t>{0, 1, -1, -1, 2, 3, -1, 1}));
+  EXPECT_EQ(kept.places, (std::vector<std::int32_t>{0, 1, 7, 4, 5}));
+  EXPECT_EQ(kept.until, fresh.until);
+}
+
+/// Rank 1 of three is out. Nobody else keeps expert 2; expert 1 has a place on rank 2, too.
+TEST(MoEPlans, give_nothing_to_ranks_that_do_not_take_part) {
+  MoEConfig config = places();
+  config.ranks = 3, config.experts = 9;
+  const std::int32_t experts[] = {0, -1, -1, 1, 2, -1, 1, 3, -1};
+  const std::int64_t counts[] = {60, 10, 500, 0, 0, 0, 0, 0, 60, 10, 500, 0};
+  const auto plan = moe::make_plan(config, {.experts = experts, .counts = counts, .active = 0b101}).value();
+  EXPECT_EQ(plan.loads, (std::vector<std::int64_t>{70, 0, 70}));
+  EXPECT_EQ(plan.experts, (std::vector<std::int32_t>{0, -1, -1, 1, 2, -1, 1, 3, 0}));
+  const auto begin = static_cast<std::size_t>(plan.first[1]), end = static_cast<std::size_t>(plan.first[2]);
+  EXPECT_EQ(end - begin, 2U);
+  EXPECT_EQ(plan.until[begin], 0);  // nothing goes to its place on rank 1
+  EXPECT_EQ(plan.until[begin + 1], 20);
+  EXPECT_EQ(plan.first[3] - plan.first[2], 1);  // expert 2 has its place on rank 1, which a dispatch skips
 }
 
 TEST(MoEPlans, refuse_what_cannot_be) {
