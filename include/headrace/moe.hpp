@@ -314,6 +314,8 @@ class MoE {
                                     std::chrono::nanoseconds timeout);
 
   [[nodiscard]] HEADRACE_API const MoEConfig& config() const;
+  /// The names of the agents of all ranks, as the last join or regroup that succeeded has them; empty before.
+  [[nodiscard]] HEADRACE_API std::vector<std::string> agents() const;
   /// Memory for what dispatches learn. For any number of dispatches, one after another.
   HEADRACE_API Result<MoERouting> new_routing() const;
   /// A tensor of zeros in the memory that operations use: that of the device, or host memory.

@@ -66,6 +66,8 @@ struct MoE::State {
   /// Before any lock: a thread of the parent may have held it when the process forked.
   [[nodiscard]] Result<void> not_forked() const;
   [[nodiscard]] Result<void> usable() const;
+  /// The list of the last join or regroup; empty: it has not joined.
+  [[nodiscard]] std::vector<std::string> agents() const;
   [[nodiscard]] Error refused(std::string_view operation, Error error) const {
     return std::move(error).within(
         fmt::format("rank {}, {} of {}", config.rank, operation, name_text(config.name)));
@@ -146,6 +148,13 @@ Result<void> MoE::State::usable() const {
   if (!rank && !(device && device->joined()))
     return make_error(Code::invalid_argument, "it has not joined the other ranks: call join first");
   return {};
+}
+
+std::vector<std::string> MoE::State::agents() const {
+  if (!usable()) return {};
+  std::vector<std::string> names = mapped_agents_;
+  names[static_cast<std::size_t>(config.rank)] = agent.name();  // regroup maps those of others alone
+  return names;
 }
 
 MoEConfig MoE::State::rank_config() {
@@ -491,6 +500,12 @@ Result<void> MoE::join(std::span<const std::string> agents, std::chrono::nanosec
 }
 
 const MoEConfig& MoE::config() const { return state_->config; }
+
+std::vector<std::string> MoE::agents() const {
+  if (state_->fork_guard.forked()) return {};
+  const std::scoped_lock lock(state_->mutex);
+  return state_->agents();
+}
 
 Result<MoERouting> MoE::new_routing() const {
   if (auto here = state_->not_forked(); !here) return state_->refused("new_routing", std::move(here).error());
