@@ -35,6 +35,7 @@ class OverBackend : public ::testing::TestWithParam<std::string> {
     options.name = name;
     return must(owner.register_memory({bytes.data(), bytes.size()}, options));
   }
+  void storm_of_cancels(int posts);
 };
 
 TEST(AllBackends, are_those_that_carry_host_memory_between_agents) {
@@ -833,9 +834,8 @@ TEST_P(OverBackend, overlapping_sources_are_legal_and_overlapping_destinations_r
 }
 
 /// The cancels come from another thread at any moment of a post, also before the backend has the whole post.
-TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_behind) {
+void OverBackend::storm_of_cancels(int posts) {
   constexpr std::size_t size = 8 << 20, page = 64 << 10;
-  constexpr int posts = 400;
   auto& ours = memory(size, 61);
   auto& theirs = memory(size, 62);
   TwoAgents slow(GetParam(), slow_enough_to_cancel(GetParam()));
@@ -871,6 +871,13 @@ TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_b
   const auto give_up = std::chrono::steady_clock::now() + patience;
   while (*told < all && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
   EXPECT_EQ(*told, all) << "each post has one completion";
+}
+
+TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_behind) {
+  storm_of_cancels(100);
+}
+TEST_P(OverBackend, a_storm_of_cancels_ends_every_post_once_and_leaves_nothing_behind_many_rounds) {
+  storm_of_cancels(400);
 }
 
 TEST_P(OverBackend, dropping_the_last_handle_or_closing_the_agent_ends_requests_in_flight) {
