@@ -185,7 +185,7 @@ TEST_P(StoreContract, ANameALabelAndAnEntryMayHaveAnyBytes) {
 
 TEST_P(StoreContract, AnEntryOfMegabytesIsFetchedWholeAndMayBeReplacedByASmallOne) {
   const auto a = open(), b = open();
-  std::string blob(3 * 1024 * 1024 + 17, '\0');
+  std::string blob(2 * 1024 * 1024 + 17, '\0');
   for (std::size_t i = 0; i < blob.size(); ++i) blob[i] = static_cast<char>(i * 2654435761U >> 16);
   publish(*a, "agent", blob);
   EXPECT_TRUE(fetch(*b, "agent") == blob);
@@ -221,7 +221,7 @@ TEST_P(StoreContract, AReaderSeesWholeVersionsWhileTheEntryIsReplaced) {
   });
   // A read counts if the publication ran during a part of it.
   const Deadline deadline = Deadline::after(90s);
-  for (int counted = 0; counted < 4;) {
+  for (int counted = 0; counted < 2;) {
     const std::size_t oldest = published;
     wanted = oldest + 1;
     const auto bytes = reader->fetch("agent", "", soon());
