@@ -22,6 +22,8 @@ namespace {
 /// from round to round.
 class EndBellTest : public ::testing::Test {
  protected:
+  static constexpr int rounds_of_a_day = 1500, many_rounds = 10'000;
+
   EndBellTest() : progress(Progress::open(steady_clock).value()) {}
 
   void ring(EndBell& bell, PostLife& life) { bell.ring(callbacks, *progress, {}, life, RequestState::done); }
@@ -33,12 +35,11 @@ class EndBellTest : public ::testing::Test {
   /// `listen` runs concurrently with the end. `heard` runs after both, in the rounds in which the request had
   /// not ended yet when `listen` returned.
   template <class Listen, class Heard>
-  void race(Listen listen, Heard heard) {
+  void race(int rounds, Listen listen, Heard heard) {
     struct Round {
       EndBell bell;
       PostLife life;
     };
-    constexpr int rounds = 10000;
     std::atomic<Round*> present{nullptr};
     std::atomic<int> rung{0};
     const std::jthread ringer([&](const std::stop_token& stop) {
@@ -69,16 +70,28 @@ class EndBellTest : public ::testing::Test {
     EXPECT_GT(too_early, 0) << "no round listened before the end";
   }
 
+  void make_eventfds(int rounds) {
+    race(
+        rounds, [](EndBell& bell, const PostLife&) { ASSERT_TRUE(bell.event_fd()); },
+        [](EndBell& bell) {
+          pollfd waiting{bell.event_fd().value(), POLLIN, 0};
+          return ::poll(&waiting, 1, 0) == 1;
+        });
+  }
+  void enter_queues(int rounds);
+  void set_callbacks(int rounds);
+  void set_callbacks_for_the_second_post(int rounds);
+
   CallbackQueue callbacks;
   const std::unique_ptr<Progress> progress;
 };
 
-TEST_F(EndBellTest, an_eventfd_made_before_the_end_is_readable_after_it) {
-  race([](EndBell& bell, const PostLife&) { ASSERT_TRUE(bell.event_fd()); },
-       [](EndBell& bell) {
-         pollfd waiting{bell.event_fd().value(), POLLIN, 0};
-         return ::poll(&waiting, 1, 0) == 1;
-       });
+/// The same races in more rounds.
+class EndBellTest_many_rounds : public EndBellTest {};
+
+TEST_F(EndBellTest, an_eventfd_made_before_the_end_is_readable_after_it) { make_eventfds(rounds_of_a_day); }
+TEST_F(EndBellTest_many_rounds, an_eventfd_made_before_the_end_is_readable_after_it) {
+  make_eventfds(many_rounds);
 }
 
 std::shared_ptr<CompletedNumbers> open_queue() {
@@ -90,15 +103,23 @@ bool is_readable(const CompletedNumbers& queue) {
   return ::poll(&waiting, 1, 0) == 1;
 }
 
-TEST_F(EndBellTest, a_number_enters_its_queue_once_before_or_during_the_end) {
+void EndBellTest::enter_queues(int rounds) {
   const auto queue = open_queue();
   std::uint64_t number = 0;
-  race([&](EndBell& bell, const PostLife& life) { bell.enqueue(queue, ++number, life); },
-       [&](EndBell&) {
-         const std::vector<std::uint64_t> numbers = queue->take();  // and those of rounds not looked at
-         return !numbers.empty() && numbers.back() == number &&
-                std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end();
-       });
+  race(
+      rounds, [&](EndBell& bell, const PostLife& life) { bell.enqueue(queue, ++number, life); },
+      [&](EndBell&) {
+        const std::vector<std::uint64_t> numbers = queue->take();  // and those of rounds not looked at
+        return !numbers.empty() && numbers.back() == number &&
+               std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end();
+      });
+}
+
+TEST_F(EndBellTest, a_number_enters_its_queue_once_before_or_during_the_end) {
+  enter_queues(rounds_of_a_day);
+}
+TEST_F(EndBellTest_many_rounds, a_number_enters_its_queue_once_before_or_during_the_end) {
+  enter_queues(many_rounds);
 }
 
 TEST_F(EndBellTest, a_number_enters_its_queue_at_the_end_of_the_post_in_flight_alone) {
@@ -161,9 +182,10 @@ TEST_F(EndBellTest, a_queue_that_is_gone_is_told_nothing_and_has_no_descriptor) 
   ring(bell, life);
 }
 
-TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) {
+void EndBellTest::set_callbacks(int rounds) {
   std::shared_ptr<std::atomic<int>> calls;
   race(
+      rounds,
       [&](EndBell& bell, const PostLife& life) {
         calls = std::make_shared<std::atomic<int>>(0);
         bell.on_done([calls](Status) { ++*calls; }, life);
@@ -174,6 +196,9 @@ TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) {
         return *calls == 1;
       });
 }
+
+TEST_F(EndBellTest, a_callback_set_before_the_end_runs_once) { set_callbacks(rounds_of_a_day); }
+TEST_F(EndBellTest_many_rounds, a_callback_set_before_the_end_runs_once) { set_callbacks(many_rounds); }
 
 TEST_F(EndBellTest, a_callback_set_after_an_end_runs_at_the_next_end_only) {
   EndBell bell;
@@ -191,8 +216,7 @@ TEST_F(EndBellTest, a_callback_set_after_an_end_runs_at_the_next_end_only) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs_for_the_second_only) {
-  constexpr int rounds = 3000;
+void EndBellTest::set_callbacks_for_the_second_post(int rounds) {
   EndBell bell;
   PostLife life;
   begin(life);
@@ -234,6 +258,14 @@ TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs
   while (calls < rounds && !deadline.expired()) std::this_thread::yield();
   callbacks.close();  // no callback runs after close
   EXPECT_EQ(calls, rounds);
+}
+
+TEST_F(EndBellTest, a_callback_set_for_the_second_post_during_the_first_end_runs_for_the_second_only) {
+  set_callbacks_for_the_second_post(rounds_of_a_day);
+}
+TEST_F(EndBellTest_many_rounds,
+       a_callback_set_for_the_second_post_during_the_first_end_runs_for_the_second_only) {
+  set_callbacks_for_the_second_post(many_rounds);
 }
 
 }  // namespace

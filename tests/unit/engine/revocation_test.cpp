@@ -188,7 +188,7 @@ TEST_F(RevocationTest, a_peer_that_takes_no_answers_loses_its_link_when_too_many
   EXPECT_EQ(Recorded::disconnects, 1);
 }
 
-TEST_F(RevocationTest, many_ranges_that_wait_end_the_link_too) {
+TEST_F(RevocationTest, many_ranges_that_wait_end_the_link_too_slow) {
   const auto link = parts.ready_link(parts.import("there"), backend);
   Recorded::full = true;
   std::vector<IdRange> many(wire::revoke_ranges);
