@@ -87,6 +87,7 @@ class EndBellTest : public ::testing::Test {
 };
 
 /// The same races in more rounds.
+// NOLINTNEXTLINE(readability-identifier-naming): the end of the name is a label
 class EndBellTest_many_rounds : public EndBellTest {};
 
 TEST_F(EndBellTest, an_eventfd_made_before_the_end_is_readable_after_it) { make_eventfds(rounds_of_a_day); }
