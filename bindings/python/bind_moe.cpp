@@ -3,9 +3,8 @@
 #include <headrace/moe.hpp>
 #include <headrace/moe_plan.hpp>
 
-#include "bindings/python/agent_handle.hpp"
 #include "bindings/python/binding.hpp"
-#include "bindings/python/comm_handle.hpp"
+#include "bindings/python/moe_handle.hpp"
 #include "bindings/python/moe_tensors.hpp"
 #include "bindings/python/refuse_pickle.hpp"
 #include "bindings/python/stream_input.hpp"
@@ -37,10 +36,6 @@ MoELayout moe_layout_of(const std::string& name) {
 }
 
 DType type_of(nb::handle dtype) { return take(dtype_from_name(nb::str(dtype).c_str())); }
-
-Device device_of(const MoEConfig& config) {
-  return config.device < 0 ? Device{} : Device{Device::Kind::cuda, config.device};
-}
 
 /// Memory for what a rank gets, and its tensors in Python.
 struct PyMoERows {
@@ -74,82 +69,6 @@ const MoERows& memory_of(const PyMoERows& rows, const MoEConfig& config) {
                   rows_text(config) + ": use new_rows of this one");
   return rows.memory;
 }
-
-/// A rank, with its agent. Its end may wait for other ranks, so it is without the GIL.
-class PyMoE {
- public:
-  PyMoE(const PyAgent& agent, const MoEConfig& config) : moe_(open(agent.shared(), config)) {}
-  ~PyMoE() {
-    const nb::error_scope keep_error;
-    close();
-  }
-  PyMoE(const PyMoE&) = delete;
-  PyMoE& operator=(const PyMoE&) = delete;
-
-  void close() {
-    without_gil([moe = std::exchange(moe_, nullptr), home = home_]() mutable {
-      home.release(moe);
-      return true;
-    });
-  }
-  void abort() const { moe()->abort(); }
-  /// With its agent. Held while it is used: another thread may close it, and so may an argument, which can
-  /// run code of its own when its memory is asked for.
-  [[nodiscard]] std::shared_ptr<headrace::MoE> moe() const {
-    if (!moe_) raise(Error{Code::invalid_argument, "the MoE is closed: open another one"});
-    return moe_;
-  }
-  /// Returns call(MoE&), called without the GIL: it may wait for the call of another thread, and that for
-  /// ranks of this process.
-  template <class Call>
-  auto ask_plain(const Call& call) const {
-    return without_gil([&, of = moe()]() mutable {
-      auto answer = call(*of);
-      of.reset();
-      return answer;
-    });
-  }
-  /// The same. Raises its error, and the exception of a signal handler.
-  template <class Call>
-  auto ask(const Call& call) const {
-    return take_uninterrupted(ask_plain(call));
-  }
-  /// A tensor in a window of this MoE, which it keeps.
-  [[nodiscard]] Tensor window_tensor(const TensorView& view) const {
-    using Keep = std::shared_ptr<headrace::MoE>;
-    return {view, new Keep(moe()), [](void* keep) { delete static_cast<Keep*>(keep); }};
-  }
-  /// The stream of an operation: of a MoE on a GPU alone.
-  [[nodiscard]] void* stream_of(nb::handle given) const {
-    if (given.is_none()) return nullptr;
-    if (moe()->config().device < 0)
-      raise_invalid(
-          "the argument stream is given, and this MoE moves host memory, without streams: leave it out");
-    return to_stream(given);
-  }
-  /// For the tensors of an operation on this stream.
-  [[nodiscard]] MoETensors tensors(void* stream) { return {exchange, device_of(moe()->config()), stream}; }
-  ExchangeCache exchange;
-
- private:
-  static MoEConfig with_hook(MoEConfig config) {
-    config.interrupted = interrupted_by_signal;
-    return config;
-  }
-  struct Opened {
-    std::shared_ptr<headrace::Agent> agent;
-    headrace::MoE moe;  // goes first
-  };
-  static std::shared_ptr<headrace::MoE> open(std::shared_ptr<headrace::Agent> agent,
-                                             const MoEConfig& config) {
-    auto moe = take(without_gil([&] { return headrace::MoE::open(*agent, with_hook(config)); }));
-    const auto opened = std::make_shared<Opened>(Opened{std::move(agent), std::move(moe)});
-    return {opened, &opened->moe};
-  }
-
-  HomeProcess home_;
-  std::shared_ptr<headrace::MoE> moe_;
-};
 
 template <class T>
 nb::object tensor_at(T*& address, Tensor tensor) {
@@ -216,26 +135,10 @@ void check_count(const char* name, std::int64_t count, std::int64_t tokens) {
                 " rows, expected one for each of " + std::to_string(tokens) + " tokens");
 }
 
-/// A table of replicas, with its memory.
-struct PyMoEReplicas {
-  std::vector<std::int32_t> first{0}, places;
-  std::vector<std::int64_t> loads, until, before;
-  MoEReplicas table;
-};
-
 MoEChoice choice_of(const std::string& name) {
   for (const MoEChoice choice : {MoEChoice::in_turn, MoEChoice::least_loaded})
     if (moe_choice_name(choice) == name) return choice;
   raise_invalid("choice is \"" + name + "\": give \"in_turn\" or \"least_loaded\"");
-}
-
-void point_at_memory(PyMoEReplicas& replicas) {
-  MoEReplicas& table = replicas.table;
-  table.experts = static_cast<int>(replicas.first.size()) - 1;
-  table.first = replicas.first.data(), table.places = replicas.places.data();
-  table.loads = replicas.loads.empty() ? nullptr : replicas.loads.data();
-  table.until = replicas.until.empty() ? nullptr : replicas.until.data();
-  table.before = replicas.before.empty() ? nullptr : replicas.before.data();
 }
 
 void make_replicas(PyMoEReplicas* place, const std::vector<std::vector<std::int32_t>>& places,
@@ -247,7 +150,7 @@ void make_replicas(PyMoEReplicas* place, const std::vector<std::vector<std::int3
     place->places.insert(place->places.end(), of.begin(), of.end());
     place->first.push_back(static_cast<std::int32_t>(place->places.size()));
   }
-  point_at_memory(*place);
+  place->point_at_memory();
 }
 
 PyMoEReplicas* replicas_of_plan(const MoEPlan& plan, const MoEConfig& config) {
@@ -262,7 +165,7 @@ PyMoEReplicas* replicas_of_plan(const MoEPlan& plan, const MoEConfig& config) {
   made->first = plan.first, made->places = plan.places, made->until = plan.until;
   made->before.assign(before, before + count);
   made->table.choice = MoEChoice::by_share;
-  point_at_memory(*made);
+  made->point_at_memory();
   return made.release();
 }
 
@@ -436,10 +339,6 @@ std::vector<std::string> names_of(const std::vector<Text>& agents) {
   std::vector<std::string> names;
   for (const Text& agent : agents) names.push_back(agent.str());
   return names;
-}
-
-std::chrono::nanoseconds limit_of(const TimeLimit& timeout) {
-  return timeout.or_else(std::chrono::seconds(10)).value_or(std::chrono::hours(24 * 365));
 }
 
 void regroup(PyMoE& self, const std::vector<Text>& agents, std::uint64_t ranks, const TimeLimit& timeout) {
@@ -825,6 +724,7 @@ void bind_moe(nb::module_& module) {
           nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__reduce__", refuse_pickle("a MoE cannot be pickled: open one in the other process"),
            nb::sig("def __reduce__(self) -> typing.NoReturn"));
+  bind_moe_weights(module);
 }
 
 }  // namespace headrace::python

@@ -3955,4 +3955,72 @@ class MoE:
 
     def __reduce__(self) -> NoReturn: ...
 
+class MoEWeights:
+    """
+    Gives hot experts replicas on other ranks, step by step: a call of balance gathers the counts of this
+    step from all ranks, makes the same plan on each (moe_plan), and reads the weights of new replicas from
+    the ranks that keep them. Replicas that a place holds already are not moved.
+
+    Failure: if a rank is late or gone, balance raises, and `replicas` names only places that keep their
+    experts: go on with the dispatch, and with the next call of balance, which goes on with the ranks that
+    take part then. If the rank that kept an expert is out, a replica that another one holds is kept from
+    then on. After MoE.regroup all ranks open a new one.
+    Ranks send notifications, whose first bytes are "headrace.moe.weights ": take your own with a filter.
+    Owns: it keeps the MoE, its agent and the tensors; close it before them.
+    Threads: one call at a time; others wait.
+    """
+
+    def __init__(self, moe: MoE, experts: Sequence[int], tensors: Sequence[object], *, name: str = 'weights', timeout: float | datetime.timedelta | None = None) -> None:
+        """
+        Meets the other ranks: all that take part make one, after they have joined, in the same order.
+
+        experts: of each place (experts of the configuration) that which it keeps; -1: it is free. Each
+        expert has a place. The same on all ranks.
+        tensors: [local_experts, ...] each, without gaps, in host memory that the agent has registered or
+        allocated. Places that keep an expert have its weights now, and nobody changes them while others may
+        read.
+        name: the same on all ranks; another one for each layer of a MoE.
+        timeout: seconds or a timedelta; None: 10 s.
+        Errors: InvalidArgument (what differs, and on which rank), NotFound (the memory of a peer is not
+        known: import metadata that it made after it had registered it, or give the agents a store),
+        NotSupported (a GPU), TimedOut and PeerLost (which rank). After an error all ranks make another one.
+        """
+
+    def balance(self, counts: Sequence[int], timeout: float | datetime.timedelta | None = None) -> MoEReplicas:
+        """
+        Returns the table for the next dispatch. All ranks that take part call it at the same place in the
+        order of operations, when the experts have run that use the free places: it writes these.
+
+        counts: how many entries of the tokens of this rank's group name each expert.
+        timeout: seconds or a timedelta; None: 10 s.
+        Errors: TimedOut, PeerLost (which rank), Canceled (others have left this rank out), InvalidArgument
+        (counts; a rank that has come since), and the error of another rank, with its number.
+        """
+
+    @property
+    def replicas(self) -> MoEReplicas:
+        """
+        The table for the next dispatch. Before the first call of balance, and after one that has
+        raised, it has the places that keep their experts.
+        """
+
+    @property
+    def plan(self) -> MoEPlan:
+        """
+        What each place holds by that table, and the entries that each rank gets.
+        """
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of weights that the last call of balance has read."""
+
+    def close(self) -> None:
+        """Lets the MoE and the tensors go."""
+
+    def __enter__(self) -> MoEWeights: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def __reduce__(self) -> NoReturn: ...
+
 __version__: str
