@@ -416,7 +416,9 @@ def test_a_rank_that_does_not_come_to_split_ends_the_communicator():
             with pytest.raises(errors.TimedOut, match=r"not all ranks have come to split within 0:00:00\.5"):
                 comm.split([0, 1], "part")
         together.wait(60)
-        assert isinstance(error_of(comm.barrier), (errors.TimedOut, errors.Canceled))
+        # Rank 1 may see that rank 0 has closed its connections before it hears why.
+        ends = (errors.TimedOut, errors.Canceled, errors.PeerLost)
+        assert isinstance(error_of(comm.barrier), ends)
 
     run_and_gather(2, body, meeting_timeout=0.5)
 

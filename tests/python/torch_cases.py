@@ -883,7 +883,7 @@ def compiled_operators_refuse_what_they_cannot_do(rank, size):
     assert "is none of Headrace" in raised(headrace.InvalidArgument, lambda: torch_ops.register(gloo))
     destroy_of_gloo(gloo)
     torch_ops.unregister(name)
-    assert "Call register(comm)" in raised(headrace.NotFound, lambda: ops.all_gather_single(plain, name))
+    assert "call register(comm)" in raised(headrace.NotFound, lambda: ops.all_gather_single(plain, name))
 
 
 def compiled_operators_of_windows_keep_their_order(rank, size):
@@ -925,7 +925,7 @@ def compiled_operators_of_windows_keep_their_order(rank, size):
         headrace.InvalidArgument, lambda: torch_ops.register_window(_with_memory("int8"), name)
     )
     torch_ops.unregister_window(name)
-    assert "Call register_window" in raised(headrace.NotFound, lambda: ops.window_get(rank, 0, 1, name))
+    assert "call register_window" in raised(headrace.NotFound, lambda: ops.window_get(rank, 0, 1, name))
     window.tensor_deregister()
 
 
