@@ -23,11 +23,11 @@ std::string EarlyEnd::text() const {
   switch (reason) {
     case HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT:
     case HEADRACE_COLLECTIVES_WRONG_OUTPUT_SPLIT: {
-      const char* const of = reason == HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT ? "input" : "output";
+      const char* const side = reason == HEADRACE_COLLECTIVES_WRONG_INPUT_SPLIT ? "input" : "output";
       return fmt::format(
           "the {} split for rank {} is {}, and so many elements of the {} are not left: give splits of at "
           "least 0 that fit",
-          of, peer, split, of);
+          side, peer, split, side);
     }
     case HEADRACE_COLLECTIVES_OWN_SPLITS_DIFFER:
       return fmt::format("the output split for this rank is {}, and its input split is another number",
